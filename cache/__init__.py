@@ -1,0 +1,1 @@
+"""Records and the stores that hold them. Imports nothing else of oncegate."""

@@ -1,0 +1,98 @@
+"""The protocol that every cache speaks. One suite of behaviours (tests/cache) holds for all of them.
+
+All times are whole milliseconds on the store's own clock. Every call is atomic, and bounded in time by the cache's own
+time-out: it ends with an answer or with `CacheUnavailable`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from oncegate.cache.record import Record, State, StoredResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer to a claim: ``won`` says whether ``record`` is now the caller's own attempt in flight.
+
+    ``remaining_ms`` is what the record has left to live (for one in flight: lease and retention together).
+    """
+
+    won: bool
+    record: Record
+    remaining_ms: int
+
+
+Adopt = Callable[[Claim], None]
+"""Called with a claim that was won after its caller had stopped waiting. It must not block and must not raise."""
+
+
+class Cache(Protocol):
+    """Holds records, and moves them only as `oncegate.cache.record.TRANSITIONS` allows.
+
+    ``key`` is a record's look-up key (see `oncegate.middleware.key.record_key`); ``token`` is 16 random bytes, fresh for
+    each claim.
+    """
+
+    async def claim(
+        self,
+        key: str,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State] = frozenset(),
+        adopt: Adopt | None = None,
+    ) -> Claim:
+        """Make the record ours, in flight for ``lease_ms``, or tell what is there.
+
+        It is won where there is no record, where the record already carries ``token`` in flight (our own claim, asked
+        again), and where it reads as one of ``takeover`` with the same fingerprint. Otherwise nothing is written.
+        Once the lease has run out, the record reads ``UNKNOWN`` for ``retention_ms`` more, then it is gone.
+
+        Raises `CacheUnavailable` (a claim whose answer arrives later is given to ``adopt``, or withdrawn where that is
+        ``None``), `RecordUnreadable`, or `CacheFull`.
+        """
+        ...
+
+    async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
+        """Renew the lease of a record that carries ``token`` in flight (lapsed or not). False: it is not ours any more."""
+        ...
+
+    async def complete(
+        self,
+        key: str,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        attempt: int,
+        state: State,
+        response: StoredResponse | None,
+        ttl_ms: int,
+    ) -> bool:
+        """Write the outcome (``SUCCEEDED``, ``FAILED`` or ``UNKNOWN``), to be kept for ``ttl_ms``.
+
+        True: it is recorded, now or by an earlier call with this token, or the record had lapsed away and is written anew.
+        False: somebody else owns the record; nothing was written. Raises `CacheUnavailable`: it may or may not be written.
+        """
+        ...
+
+    async def release(self, key: str, *, token: bytes) -> bool:
+        """Give the record back the state, attempt number and remaining time that the attempt found, under a dead token.
+
+        False: the record does not carry ``token`` in flight; nothing was written. Raises `CacheUnavailable`.
+        """
+        ...
+
+    async def get(self, key: str) -> Claim | None:
+        """The record as it reads (never ``won``), or ``None``. Raises `CacheUnavailable` or `RecordUnreadable`."""
+        ...
+
+    async def check(self) -> list[str]:
+        """One round trip to the store: advice to the operator, a line each. Raises `CacheUnavailable`, `CacheUnsupported`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections. Idempotent; never raises."""
+        ...

@@ -1,0 +1,25 @@
+"""What a cache can raise: one small tree, so that callers never see a store's own exceptions."""
+
+
+class CacheError(Exception):
+    """Base of everything that a cache raises on purpose. Its text is one line and holds no key, credential or body."""
+
+
+class CacheUnavailable(CacheError):
+    """The store can't be reached, did not answer in time, or refused the command; what it did is not known."""
+
+
+class CacheFull(CacheUnavailable):
+    """The store has no room for a new record. Nothing was written and nothing that it holds was dropped."""
+
+
+class CacheUnsupported(CacheError):
+    """The store answers, but can't hold oncegate's guarantees (too old a version, say). Final: refuse to start."""
+
+
+class RecordUnreadable(CacheError):
+    """A record is there but can't be read: damaged, or of a newer version. An error, never a miss."""
+
+
+class IllegalTransition(CacheError):
+    """A record was asked to make a move that the table of transitions does not have: a bug in the caller."""

@@ -1,0 +1,139 @@
+"""The record of one idempotency key, and the law that it lives by.
+
+The law is the table ``TRANSITIONS``: which event may move a record from which state to which. The caches obey it, one
+suite of tests walks every row of it against each cache, and the diagram in docs/state-machine.md is drawn from it.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from oncegate.cache.errors import IllegalTransition
+
+TOKEN_BYTES = 16
+FINGERPRINT_BYTES = 16
+DEAD_TOKEN = bytes(TOKEN_BYTES)
+"""Nobody's owner token: what a record carries after a release gave it back the state that the attempt had found."""
+
+
+class State(enum.Enum):
+    """How a record reads. ``ABSENT`` is the lack of a record, named so that the table and an attempt can refer to it."""
+
+    ABSENT = "absent"
+    IN_FLIGHT = "in-flight"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class Event(enum.Enum):
+    """What can happen to a record."""
+
+    CLAIM = "claim"
+    RENEW = "renew"
+    COMPLETE = "complete"
+    RELEASE = "release"
+    LAPSE = "lapse"
+    RESOLVE = "resolve"
+    EXPIRE = "expire"
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One row of the law. ``guard`` says, for people, what else must hold."""
+
+    source: State
+    event: Event
+    targets: frozenset[State]
+    guard: str
+
+
+def _row(source: State, event: Event, *targets: State, guard: str) -> Transition:
+    return Transition(source, event, frozenset(targets), guard)
+
+
+_OUTCOMES = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+_FOUND = (State.ABSENT, State.FAILED, State.UNKNOWN)
+
+TRANSITIONS: tuple[Transition, ...] = (
+    _row(State.ABSENT, Event.CLAIM, State.IN_FLIGHT, guard="new token, attempt 1"),
+    _row(
+        State.FAILED, Event.CLAIM, State.IN_FLIGHT, guard='on_error = "retry", same fingerprint: new token, attempt + 1'
+    ),
+    _row(
+        State.UNKNOWN,
+        Event.CLAIM,
+        State.IN_FLIGHT,
+        guard='on_unknown = "retry", same fingerprint: new token, attempt + 1',
+    ),
+    _row(State.IN_FLIGHT, Event.RENEW, State.IN_FLIGHT, guard="own token"),
+    _row(State.IN_FLIGHT, Event.COMPLETE, *_OUTCOMES, guard="own token"),
+    _row(State.IN_FLIGHT, Event.RELEASE, *_FOUND, guard="own token: back to what the attempt found"),
+    _row(State.IN_FLIGHT, Event.LAPSE, State.UNKNOWN, guard="the lease ran out; nothing is written, it reads so"),
+    _row(State.UNKNOWN, Event.RENEW, State.IN_FLIGHT, guard="lapsed, own token, nobody took over"),
+    _row(State.UNKNOWN, Event.COMPLETE, *_OUTCOMES, guard="lapsed, own token, nobody took over"),
+    _row(State.UNKNOWN, Event.RELEASE, *_FOUND, guard="lapsed, own token, nobody took over"),
+    _row(State.ABSENT, Event.COMPLETE, *_OUTCOMES, guard="lapsed away while its owner lived on"),
+    _row(State.UNKNOWN, Event.RESOLVE, State.SUCCEEDED, State.FAILED, State.ABSENT, guard="an operator"),
+    _row(State.IN_FLIGHT, Event.RESOLVE, State.SUCCEEDED, State.FAILED, State.ABSENT, guard="an operator, by force"),
+    _row(State.IN_FLIGHT, Event.EXPIRE, State.ABSENT, guard="lease and unknown_ttl ran out"),
+    _row(State.SUCCEEDED, Event.EXPIRE, State.ABSENT, guard="ttl ran out"),
+    _row(State.FAILED, Event.EXPIRE, State.ABSENT, guard="error_ttl ran out"),
+    _row(State.UNKNOWN, Event.EXPIRE, State.ABSENT, guard="unknown_ttl ran out"),
+)
+
+_LAW = {(row.source, row.event): row.targets for row in TRANSITIONS}
+
+
+def targets(source: State, event: Event) -> frozenset[State]:
+    """The states that ``event`` may move a record in ``source`` to; empty where the law has no such row."""
+    return _LAW.get((source, event), frozenset())
+
+
+def check(source: State, event: Event, target: State) -> State:
+    """``target``, if the law allows the move; raises `IllegalTransition` otherwise."""
+    if target not in targets(source, event):
+        raise IllegalTransition(f"no transition: {source.value} --{event.value}--> {target.value}")
+    return target
+
+
+TAKEABLE = frozenset(row.source for row in TRANSITIONS if row.event is Event.CLAIM) - {State.ABSENT}
+"""The states that a claim may take over, where the policy says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A kept answer.
+
+    ``headers`` are end-to-end field lines in their order, names in lower case. ``body`` is ``None`` where it was too
+    large to keep. ``completed_at_ms`` is Unix time in milliseconds on the gateway's clock: for people, it decides nothing.
+    """
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes | None
+    completed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it reads at one instant.
+
+    ``token`` is the owner token of the last attempt, in every state. ``attempt`` counts from 1. ``lapsed`` tells an
+    ``UNKNOWN`` that is an in-flight record past its lease from one that was written so. An attempt in flight also carries
+    what it ``found`` (``ABSENT``, ``FAILED`` or ``UNKNOWN``) with the ``found_ms`` that state had left to live, and
+    ``retention_ms``: how long it outlives its lease.
+    """
+
+    state: State
+    token: bytes
+    fingerprint: bytes
+    attempt: int
+    response: StoredResponse | None = None
+    lapsed: bool = False
+    found: State = State.ABSENT
+    found_ms: int = 0
+    retention_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.token) != TOKEN_BYTES or len(self.fingerprint) != FINGERPRINT_BYTES or self.attempt < 1:
+            raise ValueError("a record needs a 16-byte token, a 16-byte fingerprint and an attempt number from 1 up")

@@ -1,0 +1,1 @@
+"""The idempotency rules: key, fingerprint, policy, gate, attempt, and the doors to them. Imports cache, never app."""

@@ -1,0 +1,102 @@
+"""The settings of the rules, as users write them: `IdempotencySettings` for all routes, `Route` for what differs on some.
+
+Wrong values fail at construction, with pydantic's ``ValidationError``. Times are in seconds, sizes in bytes.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400)]
+"""A time-out or a time to live: above zero, at most ten years."""
+Bytes = Annotated[int, Field(ge=0)]
+FieldName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+"""An HTTP field name (RFC 9110 section 5.1)."""
+Method = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Z-]+$")]
+ScopePart = Annotated[str, StringConstraints(pattern=r"^header:[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+Kind = Literal["success", "failure", "release", "unknown"]
+"""What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
+
+DEFAULT_METHODS = ("POST", "PATCH")
+
+
+class IdempotencySettings(BaseModel):
+    """How idempotency keys are enforced. Each field's default is the one to start with; a `Route` may override any of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    header: FieldName = Field("Idempotency-Key", description="the header that carries the key")
+    aliases: tuple[FieldName, ...] = Field((), description="other headers that are read as the key")
+    ttl: Seconds = Field(86400, description="how long a success is kept")
+    error_ttl: Seconds = Field(60, description="how long an error is kept")
+    unknown_ttl: Seconds = Field(86400, description="how long an attempt of unknown outcome blocks its key")
+    lease: Seconds = Field(30, description="an attempt whose gateway is silent for this long is of unknown outcome")
+    on_error: Literal["retry", "replay"] = Field(
+        "retry", description="a retry of an error: a new attempt, or the stored error"
+    )
+    on_unknown: Literal["refuse", "retry"] = Field(
+        "refuse", description="a retry of an unknown outcome: 409, or a new attempt"
+    )
+    on_mismatch: Literal["error", "warn"] = Field(
+        "error", description="another payload under a succeeded key: 422, or warn and replay"
+    )
+    on_cache_down: Literal["fail_closed", "fail_open"] = Field(
+        "fail_closed", description="without the cache: 503, or no enforcement"
+    )
+    scope: tuple[ScopePart, ...] = Field(
+        ("header:Authorization",), min_length=1, description="the headers that tell callers apart"
+    )
+    require_scope: bool = Field(False, description="refuse a caller without any of the scope's headers")
+    require_key: bool = Field(False, description="refuse a request without a key")
+    generate_key: bool = Field(False, description="make a key for a request without one")
+    raise_on_duplicate: bool = Field(
+        False, description="answer a duplicate with an error that carries the original result"
+    )
+    fingerprint: Literal["raw", "json"] = Field("raw", description="compare bodies byte by byte, or as JSON values")
+    drop_headers: tuple[FieldName, ...] = Field((), description="response headers that are not stored")
+    max_request_body: Bytes = Field(1048576, description="an enforced request's body; beyond: 413")
+    max_response_body: Bytes = Field(1048576, description="a response's body; beyond: kept without it")
+    max_wait: Annotated[float, Field(ge=0, le=3600)] = Field(30, description="the most that Prefer: wait may ask for")
+    response_timeout: Seconds = Field(30, description="to the response's head; then 504, and the attempt goes on")
+    attempt_timeout: Seconds = Field(900, description="to the response's last byte; then the outcome is unknown")
+    docs_url: str = Field("https://example.com/docs/idempotency", min_length=1, description="where problems point to")
+
+    @field_validator("docs_url")
+    @classmethod
+    def _printable(cls, value: str) -> str:
+        if not value.isascii() or any(c in value for c in '<>"\\^`{}| ') or not value.isprintable():
+            raise ValueError("must be a URL of printable ASCII, without spaces, quotes or angle brackets")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "IdempotencySettings":
+        if self.require_key and self.generate_key:
+            raise ValueError("require_key and generate_key exclude each other")
+        return self
+
+
+class Route(BaseModel):
+    """What differs on some paths: ``path`` and ``methods`` say where, ``status`` what an answer means, ``overrides`` the rest.
+
+    ``path`` is matched against the decoded, normalised path; ``*`` stands for any run of characters. The first route that
+    matches counts. Any field of `IdempotencySettings` may be given beside these.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    path: Annotated[str, StringConstraints(pattern=r"^[/*]")]
+    methods: tuple[Method, ...] = Field(DEFAULT_METHODS, min_length=1)
+    mode: Literal["sync"] = "sync"
+    status: dict[Annotated[int, Field(ge=200, le=599)], Kind] = Field(default_factory=dict)
+
+    def settings(self, base: IdempotencySettings) -> IdempotencySettings:
+        """``base`` with this route's overrides, validated as a whole. Raises pydantic's ``ValidationError``."""
+        overrides = self.model_extra or {}
+        return IdempotencySettings.model_validate(base.model_dump() | overrides)
+
+    @model_validator(mode="after")
+    def _known(self) -> "Route":
+        unknown = sorted(set(self.model_extra or {}) - set(IdempotencySettings.model_fields))
+        if unknown:
+            raise ValueError(f"unknown setting {unknown[0]!r}")
+        return self
