@@ -1,0 +1,189 @@
+"""One execution of a command under a lease: renewed while the command runs, settled once.
+
+Strategy. An attempt belongs to the process, not to the request that began it: its task lives in `InFlight`, and neither a
+client that leaves nor ``response_timeout`` ends it. While it runs, one timer renews the lease at every third of it.
+Settling is fenced by the owner token; where the cache doesn't answer, `InFlight` tries again while the process lives,
+because a known outcome must not become an unknown one only because the cache was away.
+"""
+
+import asyncio
+import logging
+import os
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from oncegate.cache.base import Claim
+from oncegate.cache.errors import CacheError
+from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse
+from oncegate.middleware.key import record_id
+from oncegate.middleware.policy import Policy
+from oncegate.middleware.processor import NotProcessed
+
+if TYPE_CHECKING:
+    from oncegate.middleware.inflight import InFlight
+
+log = logging.getLogger("oncegate.attempt")
+
+
+class LeaseLost(NotProcessed):
+    """Before anything was sent, the attempt turned out to be somebody else's by now."""
+
+
+class Unconfirmed(NotProcessed):
+    """Before anything was sent, the cache could not say whether the attempt is still ours."""
+
+
+class Attempt:
+    """An attempt at one command, made before its claim is sent, so that a claim which is won late finds it.
+
+    ``number`` is 0 until the claim is won, and stays 0 in an attempt that runs without a record (``fail_open``). Once
+    ``settled``, ``outcome`` is the record as it was (or will be) written, ``None`` where the attempt was released.
+    """
+
+    def __init__(self, in_flight: "InFlight", key: str, fingerprint: bytes, policy: Policy) -> None:
+        self.key = key
+        self.token = os.urandom(TOKEN_BYTES)
+        self.fingerprint = fingerprint
+        self.policy = policy
+        self.number = 0
+        self.settled = False
+        self.outcome: Record | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._in_flight = in_flight
+        self._cache = in_flight.cache
+        self._held_since = monotonic()
+        self._deadline = 0.0
+        self._lost = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Future[None] | None = None
+
+    @property
+    def record(self) -> str:
+        """The record's id, for logs and problems."""
+        return record_id(self.key)
+
+    # -- claimed, confirmed, renewed ----------------------------------------------------------------------------------
+
+    def won(self, claim: Claim) -> None:
+        """The claim is ours. Its lease counts from before the claim was sent: never longer than the cache counts it."""
+        self.number = claim.record.attempt
+
+    def adopt(self, claim: Claim) -> None:
+        """A claim was won after all, while its command ran without a record (``fail_open``): record it from here on."""
+        self.won(claim)
+        log.info("record %s: the cache answered late; the attempt is recorded from here on", self.record)
+        if self.settled:
+            self._in_flight.keep_trying(self)
+        elif self.task is not None:
+            self._schedule()
+
+    async def confirm(self) -> None:
+        """Return once the attempt is certain to be ours for half a lease; to be awaited before the first byte is sent.
+
+        An owner that was paused (SIGSTOP, a frozen virtual machine) must not run beside its successor. Raises `LeaseLost`;
+        and `Unconfirmed` where the cache does not answer, unless the policy is to fail open.
+        """
+        if not self.number or monotonic() - self._held_since < self.policy.lease_ms / 2000:
+            return
+        try:
+            if not await self._extend():
+                raise LeaseLost("the attempt was taken over before it began")
+        except CacheError as error:
+            if self.policy.settings.on_cache_down == "fail_closed":
+                raise Unconfirmed(str(error)) from error
+
+    def start(self, task: "asyncio.Task[None]") -> None:
+        """``task`` executes the attempt: renew the lease from now on, and cancel the task after ``attempt_timeout``."""
+        self.task = task
+        self._deadline = monotonic() + self.policy.settings.attempt_timeout
+        self._schedule()
+
+    def _schedule(self) -> None:
+        now = monotonic()
+        wait = self._deadline - now
+        if self.number and not self._lost:
+            third = self.policy.lease_ms / 3000
+            # At least a twelfth of the lease from now: a cache that fails at once is not asked in a busy loop.
+            wait = min(wait, max(self._held_since + third - now, third / 4))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
+
+    def _tick(self) -> None:
+        if self.settled or self.task is None:
+            return
+        if monotonic() >= self._deadline:
+            log.warning("record %s: attempt %d ran into attempt_timeout", self.record, self.number)
+            self.task.cancel()
+        else:
+            self._in_flight.in_background(self._renew())
+
+    async def _renew(self) -> None:
+        try:
+            self._lost = not await self._extend()
+        except CacheError as error:
+            log.warning("record %s: the lease could not be renewed: %s", self.record, error)
+        if self.settled:
+            return
+        if self._lost:
+            log.warning("record %s: attempt %d lost its lease and runs on", self.record, self.number)
+        self._schedule()
+
+    async def _extend(self) -> bool:
+        sent = monotonic()
+        ours = await self._cache.extend(self.key, token=self.token, lease_ms=self.policy.lease_ms)
+        if ours:
+            self._held_since = sent
+        return ours
+
+    # -- settled ------------------------------------------------------------------------------------------------------
+
+    async def settle(self, state: State | None, response: StoredResponse | None = None) -> None:
+        """The outcome is known: complete the record as ``state``, or release it (``None``). Later calls do nothing.
+
+        Returns when the cache has answered or its time-out is over; in the latter case recording goes on in the background.
+        """
+        if self.settled:
+            return
+        self.settled = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if state is not None:
+            self.outcome = Record(state, self.token, self.fingerprint, max(self.number, 1), response)
+        recorded = not self.number
+        try:
+            if not recorded:
+                await self.write_outcome()
+                recorded = True
+        except CacheError as error:
+            log.warning("record %s: the outcome is not recorded yet: %s", self.record, error)
+        finally:  # after a cancellation too: the write is idempotent, and an outcome is not dropped
+            if not recorded:
+                self._in_flight.keep_trying(self)
+            if self._ended is not None and not self._ended.done():
+                self._ended.set_result(None)
+
+    async def write_outcome(self) -> None:
+        """One try at recording the outcome. Raises `CacheError`; a refusal is final and only logged."""
+        outcome = self.outcome
+        if outcome is None:
+            await self._cache.release(self.key, token=self.token)
+            return
+        recorded = await self._cache.complete(
+            self.key,
+            token=self.token,
+            fingerprint=self.fingerprint,
+            attempt=outcome.attempt,
+            state=outcome.state,
+            response=outcome.response,
+            ttl_ms=self.policy.ttl_ms[outcome.state],
+        )
+        if not recorded:
+            log.error("record %s: attempt %d was taken over; its outcome is not recorded", self.record, self.number)
+
+    async def ended(self) -> None:
+        """Return once the attempt is settled. For waiters in the attempt's own event loop."""
+        if not self.settled:
+            if self._ended is None:
+                self._ended = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._ended)

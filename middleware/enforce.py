@@ -1,0 +1,155 @@
+"""Admission: claim, gate, and waiting for a concurrent request. Knows nothing of HTTP; every door goes through it.
+
+A request leaves here with an `Attempt` that it has to run, or with a `Verdict` on a record that somebody else made.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from time import monotonic
+
+from oncegate.cache.base import Cache, Claim
+from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.record import Record, State
+from oncegate.middleware.attempt import Attempt
+from oncegate.middleware.errors import Overloaded
+from oncegate.middleware.gate import Decision, decide
+from oncegate.middleware.inflight import InFlight
+from oncegate.middleware.policy import Policy
+
+_FIRST_POLL = 0.02
+_LONGEST_POLL = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a door asks for: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all."""
+
+    key: str
+    fingerprint: bytes
+    policy: Policy
+    wait: float = 0.0
+    raise_on_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a request that is not to run. ``remaining_ms`` is what the record has left to live."""
+
+    decision: Decision
+    record: Record
+    remaining_ms: int
+    waited: bool
+    mismatch: bool = False
+    """The payload differs from the record's, and the policy is to warn only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """An attempt to be run. Without a record (``attempt.number`` is 0) where the cache is down and the policy fails open."""
+
+    attempt: Attempt
+    waited: bool
+
+
+class Enforcer:
+    """Lets each command run at most once at a time, over however many processes share the cache."""
+
+    def __init__(self, cache: Cache, *, max_in_flight: int) -> None:
+        self.in_flight = InFlight(cache, max_in_flight)
+        self._cache = cache
+
+    async def admit(self, ask: Ask) -> Admitted | Verdict:
+        """Decide about one request. Raises `Overloaded`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`."""
+        until = monotonic() + ask.wait
+        waited = False
+        while True:
+            outcome = await self._claim(ask)
+            if isinstance(outcome, Attempt):
+                return Admitted(outcome, waited)
+            verdict = self._judge(ask, outcome, waited)
+            if verdict.decision is not Decision.IN_FLIGHT or ask.wait <= 0:
+                return verdict
+            waited = True
+            ended = await self._wait(ask.key, outcome.record, until)
+            if ended is None and monotonic() >= until:
+                return self._judge(ask, outcome, waited)
+            if ended is not None and ended.record.token == outcome.record.token and _told(ended.record):
+                return self._judge(ask, ended, waited)
+
+    def _judge(self, ask: Ask, found: Claim, waited: bool) -> Verdict:
+        warn = ask.policy.settings.on_mismatch == "warn"
+        decision = decide(
+            found.record, ask.fingerprint, warn_on_mismatch=warn, raise_on_duplicate=ask.raise_on_duplicate
+        )
+        mismatch = decision is not Decision.MISMATCH and found.record.fingerprint != ask.fingerprint
+        return Verdict(decision, found.record, found.remaining_ms, waited, mismatch)
+
+    async def _claim(self, ask: Ask) -> Attempt | Claim:
+        in_flight = self.in_flight
+        if in_flight.slots >= in_flight.max_in_flight:
+            return await self._read_only(ask)
+        policy = ask.policy
+        fail_open = policy.settings.on_cache_down == "fail_open"
+        attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy)
+        in_flight.slots += 1
+        keep_slot = False
+        try:
+            claim = await self._cache.claim(
+                ask.key,
+                token=attempt.token,
+                fingerprint=ask.fingerprint,
+                lease_ms=policy.lease_ms,
+                retention_ms=policy.retention_ms,
+                takeover=policy.takeover,
+                adopt=attempt.adopt if fail_open else None,
+            )
+            keep_slot = claim.won
+        except CacheUnavailable:
+            if not fail_open:
+                raise
+            keep_slot = True
+            return attempt
+        finally:
+            if not keep_slot:
+                in_flight.slots -= 1
+        if not claim.won:
+            return claim
+        attempt.won(claim)
+        return attempt
+
+    async def _read_only(self, ask: Ask) -> Claim:
+        """With every slot taken: what can be answered without an attempt still is."""
+        found = await self._cache.get(ask.key)
+        if found is None or (found.record.state in ask.policy.takeover and found.record.fingerprint == ask.fingerprint):
+            raise Overloaded("Too many requests are being executed: try again later.")
+        return found
+
+    async def _wait(self, key: str, awaited: Record, until: float) -> Claim | None:
+        """The record once the awaited attempt is no longer in flight; ``None`` when it is gone, or when time is up."""
+        pause = _FIRST_POLL
+        while (left := until - monotonic()) > 0:
+            attempt = self.in_flight.by_token(awaited.token)
+            if attempt is not None:
+                return await _outcome(attempt, left)
+            await asyncio.sleep(min(left, pause * random.uniform(0.75, 1.25)))
+            pause = min(_LONGEST_POLL, pause * 1.5)
+            found = await self._cache.get(key)
+            if found is None or found.record.state is not State.IN_FLIGHT or found.record.token != awaited.token:
+                return found
+        return None
+
+
+async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
+    try:
+        await asyncio.wait_for(attempt.ended(), timeout)
+    except TimeoutError:
+        return None
+    if attempt.outcome is None:
+        return None
+    return Claim(won=False, record=attempt.outcome, remaining_ms=attempt.policy.ttl_ms[attempt.outcome.state])
+
+
+def _told(record: Record) -> bool:
+    """Whether a waiter is given this end of the attempt that it waited for. An unknown one is up to the policy, by a new claim."""
+    return record.state in (State.SUCCEEDED, State.FAILED)

@@ -1,0 +1,104 @@
+"""The attempts of one process: how many, which, and what they still owe to the cache."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+from oncegate.cache.base import Cache
+from oncegate.cache.errors import CacheError
+from oncegate.middleware.attempt import Attempt
+
+log = logging.getLogger("oncegate.attempt")
+
+MAX_UNSAVED_BYTES = 64 * 1024 * 1024
+"""Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 5.0
+
+
+class InFlight:
+    """Owns the tasks of a process's attempts, so that no client and no cancelled request can end them.
+
+    ``slots`` counts the claims under way and the attempts that run; `oncegate.middleware.enforce.Enforcer` keeps it
+    at or below ``max_in_flight``.
+    """
+
+    def __init__(self, cache: Cache, max_in_flight: int) -> None:
+        self.cache = cache
+        self.max_in_flight = max_in_flight
+        self.slots = 0
+        self._attempts: dict[bytes, Attempt] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._unsaved_bytes = 0
+
+    def by_token(self, token: bytes) -> Attempt | None:
+        """The attempt of this process and event loop that owns ``token``, while its task runs."""
+        attempt = self._attempts.get(token)
+        if attempt is None or attempt.task is None or attempt.task.get_loop() is not asyncio.get_running_loop():
+            return None
+        return attempt
+
+    def run(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Execute ``work`` as the attempt's task; its slot is free again when the task ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._attempts[attempt.token] = attempt
+        attempt.start(task)
+
+        def ended(_: asyncio.Task[None]) -> None:
+            del self._attempts[attempt.token]
+            self.slots -= 1
+
+        task.add_done_callback(ended)
+        return task
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work``, which must not raise, for as long as the process lives."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def keep_trying(self, attempt: Attempt) -> None:
+        """Record the outcome of ``attempt`` as soon as the cache lets us; bounded in bytes: then without the body."""
+        size = _body_bytes(attempt)
+        if self._unsaved_bytes + size > MAX_UNSAVED_BYTES and attempt.outcome and attempt.outcome.response:
+            log.warning("record %s: too much waits for the cache; kept without its body", attempt.record)
+            attempt.outcome = replace(attempt.outcome, response=replace(attempt.outcome.response, body=None))
+            size = 0
+        self.in_background(self._write_until_done(attempt, size))
+
+    async def _write_until_done(self, attempt: Attempt, size: int) -> None:
+        self._unsaved_bytes += size
+        pause = _FIRST_PAUSE
+        try:
+            while True:
+                try:
+                    await attempt.write_outcome()
+                except CacheError:
+                    await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                    pause = min(_LONGEST_PAUSE, pause * 2)
+                else:
+                    log.info("record %s: the outcome is recorded now", attempt.record)
+                    return
+        finally:
+            self._unsaved_bytes -= size
+
+    async def drain(self, timeout: float) -> int:
+        """Wait for every attempt, and for every outcome still to be recorded, at most ``timeout`` seconds.
+
+        Returns how many attempts were left: their records read unknown once their leases have lapsed.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout
+        while tasks := [a.task for a in self._attempts.values() if a.task is not None] + list(self._background):
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            await asyncio.wait(tasks, timeout=left)
+        return len(self._attempts)
+
+
+def _body_bytes(attempt: Attempt) -> int:
+    response = attempt.outcome.response if attempt.outcome else None
+    return len(response.body) if response and response.body else 0

@@ -1,0 +1,118 @@
+"""Who asks, and under which key: the header's grammar, the caller's scope, and the look-up key made of both.
+
+The grammar is draft-ietf-httpapi-idempotency-key-header-07 section 2.1 (an RFC 9651 String), widened by the bare token
+that most clients send. ``"abc"`` and ``abc`` name the same key.
+"""
+
+import re
+from binascii import b2a_base64
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+
+from oncegate.middleware.errors import KeyInvalid
+
+MAX_KEY_CHARACTERS = 255
+_DIGEST_BYTES = 15
+"""120 bits: no collision to be feared, and exactly 20 base64 characters without padding."""
+
+_STRING = rb'"(?:[ !#-\[\]-~]|\\["\\])*"'
+_PARAMETER = (
+    rb" *; *[a-z*][a-z0-9_.*-]*"
+    rb"(?:=(?:" + _STRING + rb"|-?[0-9]{1,15}(?:\.[0-9]{1,3})?|[A-Za-z*][!#$%&'*+.^_`|~:/0-9A-Za-z-]*"
+    rb'|:[A-Za-z0-9+/=]*:|\?[01]|@-?[0-9]{1,15}|%"[ !#-~]*"))?'
+)
+_QUOTED_KEY = re.compile(rb"(" + _STRING + rb")(?:" + _PARAMETER + rb")*")
+_BARE_KEY = re.compile(rb"[!#-+\--\[\]-~]{1,255}")
+_ESCAPED = re.compile(r"\\(.)")
+_BASE64_TO_ID = bytes.maketrans(b"+/", b"._")
+"""An id begins with no ``-`` that a command line would take for an option, and holds no ``/``."""
+
+Fields = Mapping[bytes, Sequence[bytes]]
+"""The field lines of interest of one request: lower-case name to values, in their order."""
+
+
+def pick(headers: Iterable[tuple[bytes, bytes]], wanted: frozenset[bytes]) -> dict[bytes, list[bytes]]:
+    """The field lines of ``headers`` whose lower-case names are ``wanted``, in one pass."""
+    fields: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        if name in wanted:
+            fields.setdefault(name, []).append(value)
+    return fields
+
+
+def parse_key(value: bytes) -> str:
+    """The key that one field line names, 1 to 255 characters. Raises `KeyInvalid`, which never quotes the value."""
+    value = value.strip(b" \t")
+    if _BARE_KEY.fullmatch(value):
+        return value.decode("ascii")
+    if not value:
+        raise KeyInvalid("The key is empty: send 1 to 255 characters.")
+    quoted = _QUOTED_KEY.fullmatch(value)
+    if quoted is None:
+        raise KeyInvalid(_what_is_wrong(value))
+    key = _ESCAPED.sub(r"\1", quoted[1][1:-1].decode("ascii"))
+    if not 1 <= len(key) <= MAX_KEY_CHARACTERS:
+        raise KeyInvalid(f"The key has {len(key)} characters: send 1 to {MAX_KEY_CHARACTERS}.")
+    return key
+
+
+def _what_is_wrong(value: bytes) -> str:
+    if not value.startswith(b'"'):
+        if len(value) > MAX_KEY_CHARACTERS:
+            return f"The key has {len(value)} characters: send 1 to {MAX_KEY_CHARACTERS}."
+        return 'A bare key is visible ASCII without ", \\ and comma: put any other key in double quotes.'
+    if not value.isascii() or any(octet < 0x20 or octet == 0x7F for octet in value):
+        return "A quoted key is printable ASCII: a character in it is not."
+    return 'The quoted key is not an RFC 9651 String: close it with ", and escape only " and \\ in it.'
+
+
+def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None:
+    """The key of a request and the field value that it came in, or ``None`` without one.
+
+    ``names`` are the header and its aliases. Raises `KeyInvalid` for more than one field line of a name, and where the
+    header and an alias name different keys.
+    """
+    first: tuple[str, bytes] | None = None
+    for name in names:
+        lines = fields.get(name)
+        if lines is None:
+            continue
+        if len(lines) > 1:
+            raise KeyInvalid(f"There is more than one {name.decode()} field line: send one.")
+        key = parse_key(lines[0])
+        if first is None:
+            first = key, lines[0]
+        elif first[0] != key:
+            raise KeyInvalid(f"{name.decode()} names another key than a header before it: send one key.")
+    return first
+
+
+def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
+    """What tells this caller from others: the scope's headers with all their values, or ``None`` without any of them."""
+    if not any(name in fields for name in names):
+        return None
+    parts = []
+    for name in names:
+        values = fields.get(name, ())
+        parts += [name, b"%d" % len(values), *values]
+    return parts
+
+
+def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
+    """``namespace:digest(key):digest(scope)``: neither the key nor a credential can be read back from it.
+
+    The parts are length-prefixed before they are hashed, so that no crafted key or header reaches another's record.
+    ``namespace`` holds no colon.
+    """
+    return f"{namespace}:{_digest((key.encode(),))}:{_digest(scope or ())}"
+
+
+def record_id(look_up_key: str) -> str:
+    """What problems and logs call a record: its look-up key without the namespace, 41 characters."""
+    return look_up_key.partition(":")[2]
+
+
+def _digest(parts: Sequence[bytes]) -> str:
+    packed = b"".join([b"%d:%b" % (len(part), part) for part in parts])
+    digest = blake2b(packed, digest_size=_DIGEST_BYTES).digest()
+    return b2a_base64(digest, newline=False).translate(_BASE64_TO_ID).decode("ascii")

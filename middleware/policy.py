@@ -1,0 +1,141 @@
+"""Which requests are under enforcement and by which rules: the settings, compiled once into what the hot path reads."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from oncegate.cache.record import State
+from oncegate.middleware.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Route
+
+RAISE_HEADER = b"idempotency-raise-on-duplicate"
+PREFER = b"prefer"
+CONTENT_LENGTH = b"content-length"
+
+_RELEASED = frozenset({401, 403, 408, 425, 429})
+"""The upstream did nothing and says so: nothing is kept, and the key is free."""
+_GATEWAY_ERRORS = frozenset({502, 504})
+"""The upstream is a gateway itself and lost sight of the work behind it."""
+_STATES = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
+
+_HOP_BY_HOP = (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+"""RFC 9110 section 7.6.1. ``Trailer`` goes with them: trailers are not stored."""
+_OF_THE_MOMENT = (b"date", b"set-cookie")
+OURS = (b"idempotent-replayed", b"idempotency-key")
+"""Response headers that only the gateway may set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules for one route. Times are in milliseconds where the name says so, else in seconds."""
+
+    settings: IdempotencySettings
+    route: str
+    statuses: dict[int, Kind]
+    key_names: tuple[bytes, ...]
+    scope_names: tuple[bytes, ...]
+    wanted: frozenset[bytes]
+    unstored: frozenset[bytes]
+    own_headers: frozenset[bytes]
+    lease_ms: int
+    retention_ms: int
+    ttl_ms: dict[State, int]
+    takeover: frozenset[State]
+
+    def kind(self, status: int) -> Kind:
+        """What a response of ``status`` says of the command."""
+        kind = self.statuses.get(status)
+        if kind is not None:
+            return kind
+        if status in _RELEASED:
+            return "release"
+        if status in _GATEWAY_ERRORS:
+            return "unknown"
+        return "success" if 200 <= status < 400 else "failure"
+
+    def state(self, status: int) -> State | None:
+        """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
+        return _STATES[self.kind(status)]
+
+
+def compile_policy(settings: IdempotencySettings, route: Route | None = None) -> Policy:
+    """The rules of ``route`` over ``settings``. Raises pydantic's ``ValidationError`` for an override that is wrong."""
+    if route is not None:
+        settings = route.settings(settings)
+    key_names = tuple(dict.fromkeys(name.lower().encode() for name in (settings.header, *settings.aliases)))
+    scope_names = tuple(dict.fromkeys(part.removeprefix("header:").lower().encode() for part in settings.scope))
+    dropped = tuple(name.lower().encode() for name in settings.drop_headers)
+    takeover = {State.FAILED} if settings.on_error == "retry" else set()
+    if settings.on_unknown == "retry":
+        takeover.add(State.UNKNOWN)
+    own_headers = frozenset((*OURS, key_names[0]))
+    return Policy(
+        settings=settings,
+        route=route.path if route is not None else "*",
+        statuses=dict(route.status) if route is not None else {},
+        key_names=key_names,
+        scope_names=scope_names,
+        wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH)),
+        unstored=frozenset((*_HOP_BY_HOP, *_OF_THE_MOMENT, *dropped)) | own_headers,
+        own_headers=own_headers,
+        lease_ms=_ms(settings.lease),
+        retention_ms=_ms(settings.unknown_ttl),
+        ttl_ms={
+            State.SUCCEEDED: _ms(settings.ttl),
+            State.FAILED: _ms(settings.error_ttl),
+            State.UNKNOWN: _ms(settings.unknown_ttl),
+        },
+        takeover=frozenset(takeover),
+    )
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+class Policies:
+    """All routes. `match` is what a request asks first, so its answers are kept (a bounded number of them)."""
+
+    def __init__(self, settings: IdempotencySettings, routes: Sequence[Route] = ()) -> None:
+        self._default = compile_policy(settings)
+        self._routes = [
+            (_pattern(route.path), frozenset(route.methods), compile_policy(settings, route)) for route in routes
+        ]
+        self._methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self._routes])
+        self._find = lru_cache(maxsize=4096)(self._search)
+
+    def match(self, method: str, path: str) -> Policy | None:
+        """The rules for a request, or ``None`` where it is not under enforcement. ``path`` is percent-decoded."""
+        if method not in self._methods:
+            return None
+        return self._find(method, path) if self._routes else self._default
+
+    def all(self) -> list[Policy]:
+        """Every policy, the default last."""
+        return [*[policy for _, _, policy in self._routes], self._default]
+
+    def _search(self, method: str, path: str) -> Policy | None:
+        normal = normalise(path)
+        spellings = (normal, normal + "/") if path.endswith("/") else (normal,)
+        for pattern, methods, policy in self._routes:
+            if method in methods and any(pattern.fullmatch(spelling) for spelling in spellings):
+                return policy
+        return self._default if method in DEFAULT_METHODS else None
+
+
+def normalise(path: str) -> str:
+    """A decoded path with empty and dot segments resolved (RFC 3986 section 5.2.4) and no slash at its end.
+
+    Upstreams differ in what they fold together; a spelling that one of them folds must not slip past a route.
+    """
+    kept: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del kept[-1:]
+        elif segment not in ("", "."):
+            kept.append(segment)
+    return "/" + "/".join(kept)
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in path.split("*")), re.DOTALL)
