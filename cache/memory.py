@@ -1,0 +1,164 @@
+"""The reference: records in this process's memory. Nothing survives a restart, and no other process sees them.
+
+It keeps the same bytes that Redis would, and decides by the same rule when a lease has lapsed, so that what is tested
+here is true there. No call awaits anything: that is what makes each of them atomic on its event loop. (Event loops in
+several threads must not share one.)
+"""
+
+import time
+from collections.abc import Callable
+
+from oncegate.cache.base import Adopt, Claim
+from oncegate.cache.codec import decode, encode, encode_claim
+from oncegate.cache.errors import CacheFull
+from oncegate.cache.expiry import ExpiringBytes, cost
+from oncegate.cache.law import check_duration, check_outcome, takeover_codes
+from oncegate.cache.record import DEAD_TOKEN, Event, Record, State, StoredResponse, check
+
+DEFAULT_LIMIT_BYTES = 268435456
+
+
+class MemoryCache:
+    """A `Cache` in memory, bounded in bytes.
+
+    ``limit_bytes`` counts keys, records and a fixed overhead each. When it is reached, a new key's claim raises
+    `CacheFull`: a record is never dropped before its time, and an outcome is stored even past the limit. ``clock`` tells
+    seconds and never goes back.
+    """
+
+    def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_bytes = limit_bytes
+        self._clock = clock
+        self._entries = ExpiringBytes()
+
+    @property
+    def size_bytes(self) -> int:
+        """What the records count for against the limit, those included that have expired and await the sweep."""
+        return self._entries.size
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def claim(
+        self,
+        key: str,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State] = frozenset(),
+        adopt: Adopt | None = None,  # noqa: ARG002 - the answer is immediate: nobody can have stopped waiting for it
+    ) -> Claim:
+        """See `Cache.claim`."""
+        takeover_codes(takeover)
+        remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
+        fresh = encode_claim(token, fingerprint, retention_ms)
+        now_ms = self._now_ms()
+        self._entries.sweep(now_ms)
+        held = self._read(key, now_ms)
+        if held is None:
+            self._make_room(cost(key, fresh), now_ms)
+        elif held.record.state is State.IN_FLIGHT and held.record.token == token:
+            return Claim(True, held.record, held.remaining_ms)
+        elif held.record.state not in takeover or held.record.fingerprint != fingerprint:
+            return held
+        else:
+            fresh = encode(_successor(held, token, retention_ms))
+        check(held.record.state if held else State.ABSENT, Event.CLAIM, State.IN_FLIGHT)
+        self._entries.put(key, fresh, now_ms + remaining_ms)
+        return Claim(True, decode(fresh, remaining_ms), remaining_ms)
+
+    async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
+        """See `Cache.extend`."""
+        check_duration("lease_ms", lease_ms)
+        now_ms = self._now_ms()
+        entry = self._entries.get(key, now_ms)
+        held = self._read(key, now_ms)
+        if entry is None or held is None or not _is_owner(held.record, token):
+            return False
+        check(held.record.state, Event.RENEW, State.IN_FLIGHT)
+        # The record's own retention, not the caller's: whoever judges the lease goes by what the record says.
+        self._entries.put(key, entry.data, now_ms + lease_ms + held.record.retention_ms)
+        return True
+
+    async def complete(
+        self,
+        key: str,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        attempt: int,
+        state: State,
+        response: StoredResponse | None,
+        ttl_ms: int,
+    ) -> bool:
+        """See `Cache.complete`."""
+        check_outcome(state)
+        check_duration("ttl_ms", ttl_ms)
+        now_ms = self._now_ms()
+        self._entries.sweep(now_ms)
+        held = self._read(key, now_ms)
+        if held is not None and not _is_owner(held.record, token):
+            return held.record.state is not State.IN_FLIGHT and held.record.token == token
+        check(held.record.state if held else State.ABSENT, Event.COMPLETE, state)
+        self._entries.put(key, encode(Record(state, token, fingerprint, attempt, response)), now_ms + ttl_ms)
+        return True
+
+    async def release(self, key: str, *, token: bytes) -> bool:
+        """See `Cache.release`."""
+        now_ms = self._now_ms()
+        held = self._read(key, now_ms)
+        if held is None or not _is_owner(held.record, token):
+            return False
+        record = held.record
+        check(record.state, Event.RELEASE, record.found)
+        if record.found is State.ABSENT:
+            self._entries.drop(key)
+        else:
+            found = Record(record.found, DEAD_TOKEN, record.fingerprint, record.attempt - 1)
+            self._entries.put(key, encode(found), now_ms + max(1, record.found_ms))
+        return True
+
+    async def get(self, key: str) -> Claim | None:
+        """See `Cache.get`."""
+        return self._read(key, self._now_ms())
+
+    async def check(self) -> list[str]:
+        """See `Cache.check`."""
+        return []
+
+    async def close(self) -> None:
+        """See `Cache.close`. The records stay for as long as this object does."""
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _read(self, key: str, now_ms: int) -> Claim | None:
+        entry = self._entries.get(key, now_ms)
+        if entry is None:
+            return None
+        remaining_ms = entry.expires_ms - now_ms
+        return Claim(False, decode(entry.data, remaining_ms), remaining_ms)
+
+    def _make_room(self, needed: int, now_ms: int) -> None:
+        while self._entries.size + needed > self._limit_bytes:
+            if not self._entries.sweep(now_ms):
+                raise CacheFull(f"the memory cache holds {self._entries.size} bytes of at most {self._limit_bytes}")
+
+
+def _is_owner(record: Record, token: bytes) -> bool:
+    """Whether ``token`` may still speak for the record: in flight under it, or lapsed and not taken over."""
+    return record.token == token and (record.state is State.IN_FLIGHT or record.lapsed)
+
+
+def _successor(held: Claim, token: bytes, retention_ms: int) -> Record:
+    return Record(
+        State.IN_FLIGHT,
+        token,
+        held.record.fingerprint,
+        held.record.attempt + 1,
+        found=held.record.state,
+        found_ms=held.remaining_ms,
+        retention_ms=retention_ms,
+    )
