@@ -1,0 +1,184 @@
+"""The gateway's settings: their names, their defaults, and what must hold between them.
+
+A `GatewaySettings` that could be built is usable: values that contradict each other, or that this version can't honour,
+fail at construction. Where values come from is `oncegate.app.configuration`'s business; building one reads nothing.
+"""
+
+import ipaddress
+from typing import Annotated, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from oncegate.middleware.settings import Bytes, IdempotencySettings, Route, Seconds
+
+CACHE_SCHEMES = ("memory", "redis", "rediss", "unix")
+LATER_CACHE_SCHEMES = ("redis+sentinel", "redis+cluster", "sqlite", "postgresql")
+UPSTREAM_SCHEMES = ("http", "https", "http+unix")
+LEASE_PER_CACHE_TIMEOUT = 3
+"""A renewal is due at a third of the lease: one that times out must still leave room for another."""
+
+
+class GatewaySettings(BaseSettings):
+    """Everything that ``oncegate serve`` can be told. The names are those of the TOML file."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    # URLs may carry credentials: not part of the repr. Print them through `redact`.
+    upstream: str = Field(repr=False, description="where requests go: http://, https://, or http+unix:// and a socket")
+    cache: str = Field(
+        "memory://", repr=False, description="where records live: memory://, redis://, rediss://, unix://"
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="the address to listen on")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(8080, description="the port to listen on; 0: any free one")
+    workers: Annotated[int, Field(ge=1, le=256)] = Field(1, description="processes that share the port")
+    namespace: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = Field(
+        "default", description="keeps the records of services on one cache apart"
+    )
+    cache_timeout: Seconds = Field(0.5, description="per command to the cache")
+    memory_limit: Bytes = Field(268435456, description="bytes that memory:// may hold; then new keys get 503")
+    max_in_flight: Annotated[int, Field(ge=1)] = Field(1000, description="attempts per process; beyond: 503 overloaded")
+    body_timeout: Seconds = Field(30, description="for a request's body to arrive")
+    upstream_keepalive: Annotated[float, Field(ge=0, le=3600)] = Field(
+        1.5, description="seconds that an idle upstream connection is kept; below what the upstream keeps"
+    )
+    upstream_ca: str = Field(
+        "", description="PEM file of the authorities that the upstream's certificate is checked by"
+    )
+    trusted_proxies: tuple[str, ...] = Field((), description="addresses whose X-Forwarded-* are believed")
+    drain_delay: Annotated[float, Field(ge=0, le=3600)] = Field(0, description="seconds unready before the port closes")
+    shutdown_timeout: Seconds = Field(30, description="for attempts in flight to finish")
+    prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
+        "/_oncegate", description="where healthz and readyz are; never forwarded"
+    )
+    ops_port: int = Field(0, description="0: operations are under prefix on the main port")
+    ready_needs_cache: bool = Field(False, description="readyz is 503 while the cache can't be reached")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")
+    log_format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, JSON elsewhere")
+    idempotency: IdempotencySettings = Field(
+        default_factory=IdempotencySettings, description="the rules for all routes"
+    )
+    routes: tuple[Route, ...] = Field((), description="what differs on some paths")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings names the parameters
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only the arguments: the environment is read once, by `oncegate.app.configuration`, not by every construction."""
+        return (init_settings,)
+
+    @field_validator("upstream")
+    @classmethod
+    def _forwardable(cls, value: str) -> str:
+        url = _split(value)
+        if url.scheme not in UPSTREAM_SCHEMES:
+            raise ValueError(f"must be a URL that starts with {_either(UPSTREAM_SCHEMES)}")
+        if url.username is not None or url.password is not None:
+            raise ValueError("must not carry credentials; clients send their own")
+        if url.query or url.fragment:
+            raise ValueError("must not have a query or a fragment")
+        if url.scheme == "http+unix":
+            if url.netloc or not url.path.startswith("/"):
+                raise ValueError("needs an absolute path: http+unix:///run/service.sock")
+        elif not url.hostname:
+            raise ValueError("needs a host: http://127.0.0.1:9000")
+        return value
+
+    @field_validator("cache")
+    @classmethod
+    def _storable(cls, value: str) -> str:
+        url = _split(value)
+        if url.scheme in LATER_CACHE_SCHEMES:
+            raise ValueError(f"{url.scheme}:// is not available in this version; use {_either(CACHE_SCHEMES)}")
+        if url.scheme not in CACHE_SCHEMES:
+            raise ValueError(f"must be a URL that starts with {_either(CACHE_SCHEMES)}")
+        if url.scheme == "memory" and (url.netloc or url.path or url.query):
+            raise ValueError("memory:// takes nothing after it; its size is memory_limit")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            try:
+                ipaddress.ip_network(entry, strict=False)
+            except ValueError:
+                raise ValueError('must be IP addresses or networks: ["10.0.0.0/8"]') from None
+        return value
+
+    @field_validator("ops_port")
+    @classmethod
+    def _later(cls, value: int) -> int:
+        if value != 0:
+            raise ValueError("a port of its own for operations is not available in this version; leave it out")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "GatewaySettings":
+        if self.cache_scheme == "memory" and self.workers > 1:
+            raise ValueError("workers: memory:// is for one process; set workers = 1 or a shared cache, redis://")
+        self._lease_outlives_time_outs("idempotency", self.idempotency)
+        for index, route in enumerate(self.routes):
+            try:
+                rules = route.settings(self.idempotency)
+            except ValidationError as error:
+                first = error.errors(include_input=False)[0]
+                where = ".".join([f"routes.{index}", *map(str, first["loc"])])
+                raise ValueError(f"{where}: {first['msg']}") from None
+            self._lease_outlives_time_outs(f"routes.{index}", rules)
+        return self
+
+    def _lease_outlives_time_outs(self, where: str, rules: IdempotencySettings) -> None:
+        least = LEASE_PER_CACHE_TIMEOUT * self.cache_timeout
+        if rules.lease < least:
+            raise ValueError(
+                f"{where}.lease: {rules.lease:g} is below {least:g}; it must be at least "
+                f"{LEASE_PER_CACHE_TIMEOUT} times cache_timeout ({self.cache_timeout:g})"
+            )
+
+    @property
+    def cache_scheme(self) -> str:
+        """How the cache is reached, ``memory`` or the scheme of a shared one."""
+        return urlsplit(self.cache).scheme
+
+    def advice(self) -> list[str]:
+        """What is allowed and probably not meant, a line each, for the log at start."""
+        lines = []
+        if self.cache_scheme != "memory":
+            if "scope" not in self.idempotency.model_fields_set:
+                lines.append(
+                    "idempotency.scope is not set: callers are told apart by Authorization alone; callers known by a "
+                    "cookie or a client certificate would share keys, and signatures that change would never match"
+                )
+            if self.namespace == "default":
+                lines.append("namespace is not set: on a shared cache each service needs one of its own")
+        return lines
+
+
+def redact(url: str) -> str:
+    """``url`` as it may be printed: without a user, a password or a query, which all may hold credentials."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "(not a URL)"
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else "(not a URL)"
+
+
+def _split(value: str) -> SplitResult:
+    try:
+        url = urlsplit(value)
+        _ = url.port
+    except ValueError:  # its text repeats parts of the URL
+        raise ValueError("is not a URL; is the port a number?") from None
+    return url
+
+
+def _either(schemes: tuple[str, ...]) -> str:
+    return " or ".join(f"{scheme}://" for scheme in schemes)

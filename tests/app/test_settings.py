@@ -1,0 +1,233 @@
+"""Where settings come from, which wins, and the one line that each fault gets."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from oncegate.app.configuration import ConfigurationError, load
+from oncegate.app.settings import GatewaySettings, redact
+
+UPSTREAM = {"upstream": "http://127.0.0.1:9000"}
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("ONCEGATE_"):
+            monkeypatch.delenv(name)
+
+
+def toml(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "oncegate.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def fault(arguments: Mapping[str, object], config: str | None = None) -> str:
+    with pytest.raises(ConfigurationError) as raised:
+        load(arguments, config)
+    line = str(raised.value)
+    assert "\n" not in line
+    return line
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    settings = load(UPSTREAM)
+    assert settings.model_dump(exclude={"idempotency", "log_level", "log_format", "ready_needs_cache"}) == {
+        "upstream": "http://127.0.0.1:9000",
+        "cache": "memory://",
+        "host": "127.0.0.1",
+        "port": 8080,
+        "workers": 1,
+        "namespace": "default",
+        "cache_timeout": 0.5,
+        "memory_limit": 268435456,
+        "max_in_flight": 1000,
+        "body_timeout": 30,
+        "upstream_keepalive": 1.5,
+        "upstream_ca": "",
+        "trusted_proxies": (),
+        "drain_delay": 0,
+        "shutdown_timeout": 30,
+        "prefix": "/_oncegate",
+        "ops_port": 0,
+        "routes": (),
+    }
+    assert settings.idempotency.ttl == 86400
+    assert settings.idempotency.lease == 30
+
+
+def test_command_line_wins_over_environment_over_file_over_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toml(tmp_path, 'upstream = "http://file"\nport = 1\nworkers = 1\nnamespace = "file"\ndrain_delay = 7\n')
+    monkeypatch.setenv("ONCEGATE_PORT", "2")
+    monkeypatch.setenv("ONCEGATE_NAMESPACE", "environment")
+    settings = load({"port": 3}, config)
+    assert (settings.port, settings.namespace, settings.drain_delay) == (3, "environment", 7)
+    assert settings.host == "127.0.0.1"
+
+
+def test_tables_are_laid_over_each_other_field_by_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = toml(tmp_path, 'upstream = "http://file"\n[idempotency]\nttl = 5\nerror_ttl = 6\n')
+    monkeypatch.setenv("ONCEGATE_IDEMPOTENCY__TTL", "50")
+    monkeypatch.setenv("ONCEGATE_IDEMPOTENCY__SCOPE", '["header:X-Api-Key"]')
+    rules = load({}, config).idempotency
+    assert (rules.ttl, rules.error_ttl, rules.scope) == (50, 6, ("header:X-Api-Key",))
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEGATE_CONFIG", toml(tmp_path, 'upstream = "http://file"\n'))
+    assert load({}).upstream == "http://file"
+
+
+def test_routes_come_from_the_file_with_their_overrides(tmp_path: Path) -> None:
+    text = 'upstream = "http://file"\n[[routes]]\npath = "/payments/*"\nrequire_key = true\nttl = 9\n'
+    route = load({}, toml(tmp_path, text + '[routes.status]\n402 = "success"\n')).routes[0]
+    assert route.status == {402: "success"}
+    assert route.settings(load(UPSTREAM).idempotency).ttl == 9
+
+
+def test_a_variable_in_the_file_is_taken_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = toml(tmp_path, 'upstream = "http://${SERVICE}:90"\nport = "${OUR_PORT}"\n')
+    monkeypatch.setenv("SERVICE", "backend")
+    monkeypatch.setenv("OUR_PORT", "81")
+    settings = load({}, config)
+    assert (settings.upstream, settings.port) == ("http://backend:90", 81)
+
+
+def test_a_variable_that_is_not_set_is_named_with_its_place(tmp_path: Path) -> None:
+    config = toml(tmp_path, 'upstream = "http://a"\n[idempotency]\nscope = ["header:${NOWHERE}"]\n')
+    line = fault({}, config)
+    assert line == f"{config}: idempotency.scope.0: the environment variable NOWHERE is not set"
+
+
+def test_the_admin_token_is_known_and_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEGATE_ADMIN_TOKEN", "s3cret")
+    assert "s3cret" not in repr(load(UPSTREAM))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("ONCEGATE_PRT", "1", "ONCEGATE_PRT (environment): unknown setting, did you mean ONCEGATE_PORT?; unset it"),
+        (
+            "ONCEGATE_IDEMPOTENCY__TTLL",
+            "1",
+            "ONCEGATE_IDEMPOTENCY__TTLL (environment): unknown setting, did you mean ONCEGATE_IDEMPOTENCY__TTL?; unset it",
+        ),
+        (
+            "ONCEGATE_ROUTES__0__PATH",
+            "/",
+            "ONCEGATE_ROUTES__0__PATH (environment): unknown setting, did you mean ONCEGATE_ROUTES?; unset it",
+        ),
+        ("ONCEGATE_PORT", "http", "port (environment): must be a valid integer"),
+        ("ONCEGATE_PORT", "70000", "port (environment): must be less than or equal to 65535"),
+        ("ONCEGATE_IDEMPOTENCY__SCOPE", "header:X", "scope (environment): a list or table is written as JSON"),
+        ("ONCEGATE_IDEMPOTENCY__ON_ERROR", "skip", "idempotency.on_error (environment): must be 'retry' or 'replay'"),
+        ("ONCEGATE_IDEMPOTENCY__LEASE", "1", "idempotency.lease (environment): 1 is below 1.5; it must be at least 3"),
+        ("ONCEGATE_IDEMPOTENCY__DOCS_URL", "a b", "idempotency.docs_url (environment): must be a URL of printable"),
+        ("ONCEGATE_WORKERS", "2", "workers (environment): memory:// is for one process; set workers = 1 or a shared"),
+        ("ONCEGATE_NAMESPACE", "a b", "namespace (environment): must match pattern"),
+        ("ONCEGATE_PREFIX", "x", "prefix (environment): must match pattern"),
+        ("ONCEGATE_PREFIX", "/", "prefix (environment): must match pattern"),
+        ("ONCEGATE_OPS_PORT", "9", "ops_port (environment): a port of its own for operations is not available"),
+        ("ONCEGATE_CACHE", "redis+sentinel://a", "cache (environment): redis+sentinel:// is not available in this"),
+        ("ONCEGATE_CACHE", "redis+cluster://a", "cache (environment): redis+cluster:// is not available in this"),
+        ("ONCEGATE_CACHE", "sqlite:///a", "cache (environment): sqlite:// is not available in this version"),
+        ("ONCEGATE_CACHE", "postgresql://a", "cache (environment): postgresql:// is not available in this version"),
+        (
+            "ONCEGATE_CACHE",
+            "memcached://a",
+            "cache (environment): must be a URL that starts with memory:// or redis://",
+        ),
+        ("ONCEGATE_CACHE", "memory://x", "cache (environment): memory:// takes nothing after it"),
+        ("ONCEGATE_TRUSTED_PROXIES", '["x"]', 'trusted_proxies (environment): must be IP addresses or networks: ["10.'),
+        ("ONCEGATE_ROUTES", '[{"path":"/x","mode":"async"}]', 'routes.0.mode (environment): only "sync" is available'),
+        (
+            "ONCEGATE_ROUTES",
+            '[{"path":"/x","ttll":1}]',
+            "routes.0 (environment): unknown setting 'ttll', did you mean ttl?",
+        ),
+        ("ONCEGATE_ROUTES", '[{"path":"/x","ttl":0}]', "routes.0.ttl (environment): must be greater than 0"),
+        ("ONCEGATE_ROUTES", '[{"path":"/x","lease":1}]', "routes.0.lease (environment): 1 is below 1.5"),
+        (
+            "ONCEGATE_ROUTES",
+            '[{"path":"/x","status":{"402":"ok"}}]',
+            "routes.0.status.402 (environment): must be 'success'",
+        ),
+    ],
+)
+def test_a_fault_in_the_environment(variable: str, value: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    assert fault(UPSTREAM).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "expected"),
+    [
+        ("127.0.0.1:9000", "must be a URL that starts with http:// or https:// or http+unix://"),
+        ("http://", "needs a host: http://127.0.0.1:9000"),
+        ("http://host:port", "is not a URL; is the port a number?"),
+        ("http://user:s3cret@host", "must not carry credentials; clients send their own"),
+        ("http://host/?a=1", "must not have a query or a fragment"),
+        ("http+unix://relative.sock", "needs an absolute path: http+unix:///run/service.sock"),
+    ],
+)
+def test_a_fault_in_the_upstream(upstream: str, expected: str) -> None:
+    assert fault({"upstream": upstream}) == f"upstream (command line): {expected}"
+
+
+def test_no_upstream_says_how_to_give_one() -> None:
+    assert fault({}).startswith("upstream: is missing: give --upstream URL, set ONCEGATE_UPSTREAM, or upstream in")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("upstream = \n", "is not valid TOML (at line 1, column 12)"),
+        ('upstream = "http://a"\ncash = "x"\n', "unknown setting, did you mean cache?; remove it"),
+        ('upstream = "http://a"\n[idempotency]\ntll = 1\n', "idempotency.tll"),
+        ('upstream = "http://a"\nport = "x"\nworkers = 0\n', "(and 1 more)"),
+    ],
+)
+def test_a_fault_in_the_file_names_the_file(text: str, expected: str, tmp_path: Path) -> None:
+    config = toml(tmp_path, text)
+    line = fault({}, config)
+    assert config in line
+    assert expected in line
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    config = str(tmp_path / "nowhere.toml")
+    assert fault(UPSTREAM, config) == f"{config}: can't be read: No such file or directory"
+
+
+def test_no_fault_repeats_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "rediss+s3cret://:s3cret@host:s3cret/s3cret")
+    assert "s3cret" not in fault(UPSTREAM, toml(tmp_path, 'cache = "${REDIS_URL}"\n'))
+    assert "s3cret" not in fault(UPSTREAM, toml(tmp_path, "cache = s3cret\n"))
+    assert "s3cret" not in fault(UPSTREAM | {"port": "s3cret", "workers": "s3cret"})
+
+
+def test_urls_are_printed_without_credentials() -> None:
+    assert redact("redis://:s3cret@host:6379/0?password=s3cret") == "redis://host:6379/0"
+    assert redact("unix://user:s3cret@/run/redis.sock?db=1") == "unix:///run/redis.sock"
+    assert redact("s3cret") == "(not a URL)"
+    settings = GatewaySettings(upstream="http://host", cache="redis://:s3cret@host")
+    assert "s3cret" not in repr(settings)
+
+
+def test_a_shared_cache_without_scope_and_namespace_gets_advice() -> None:
+    assert load(UPSTREAM).advice() == []
+    shared = UPSTREAM | {"cache": "redis://host"}
+    assert [line.split()[0] for line in load(shared).advice()] == ["idempotency.scope", "namespace"]
+    assert load(shared | {"namespace": "pay", "idempotency": {"scope": ["header:Authorization"]}}).advice() == []
+
+
+def test_building_settings_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "1")
+    monkeypatch.setenv("ONCEGATE_PORT", "1")
+    assert GatewaySettings(upstream="http://host").port == 8080
