@@ -110,6 +110,10 @@ class Enforcer:
                 raise
             keep_slot = True
             return attempt
+        except asyncio.CancelledError:
+            # The answer may be on its way, or even here: nobody is left to run what it may have won.
+            in_flight.withdraw(attempt)
+            raise
         finally:
             if not keep_slot:
                 in_flight.slots -= 1
@@ -151,5 +155,5 @@ async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
 
 
 def _told(record: Record) -> bool:
-    """Whether a waiter is given this end of the attempt that it waited for. An unknown one is up to the policy, by a new claim."""
+    """Whether a waiter is given this end of the attempt that it waited for; an unknown one is up to the policy, by a claim."""
     return record.state in (State.SUCCEEDED, State.FAILED)

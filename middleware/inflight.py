@@ -23,13 +23,14 @@ class InFlight:
     """Owns the tasks of a process's attempts, so that no client and no cancelled request can end them.
 
     ``slots`` counts the claims under way and the attempts that run; `oncegate.middleware.enforce.Enforcer` keeps it
-    at or below ``max_in_flight``.
+    at or below ``max_in_flight``. ``closing`` is set by `drain`: a cancellation is the process's end from then on.
     """
 
     def __init__(self, cache: Cache, max_in_flight: int) -> None:
         self.cache = cache
         self.max_in_flight = max_in_flight
         self.slots = 0
+        self.closing = False
         self._attempts: dict[bytes, Attempt] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._unsaved_bytes = 0
@@ -69,6 +70,11 @@ class InFlight:
             size = 0
         self.in_background(self._write_until_done(attempt, size))
 
+    def withdraw(self, attempt: Attempt) -> None:
+        """Give back a claim whose caller is gone, won or not: releasing is fenced, and tried until the cache has answered."""
+        attempt.settled = True
+        self.keep_trying(attempt)
+
     async def _write_until_done(self, attempt: Attempt, size: int) -> None:
         self._unsaved_bytes += size
         pause = _FIRST_PAUSE
@@ -80,7 +86,6 @@ class InFlight:
                     await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                     pause = min(_LONGEST_PAUSE, pause * 2)
                 else:
-                    log.info("record %s: the outcome is recorded now", attempt.record)
                     return
         finally:
             self._unsaved_bytes -= size
@@ -90,6 +95,7 @@ class InFlight:
 
         Returns how many attempts were left: their records read unknown once their leases have lapsed.
         """
+        self.closing = True
         deadline = asyncio.get_running_loop().time() + timeout
         while tasks := [a.task for a in self._attempts.values() if a.task is not None] + list(self._background):
             left = deadline - asyncio.get_running_loop().time()

@@ -1,0 +1,137 @@
+"""The response of an attempt, between the command processor that makes it and the client that may be gone.
+
+Strategy. The attempt's task writes here and never waits for the client while the response is within the cap that is
+kept; the request's own coroutine reads from here. The two meet in one future. Past the cap nothing is kept, so the
+client sets the pace (a bounded window): the reader must read on or `leave`. The last chunk is shown to the client only
+after the record is complete.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Message = MutableMapping[str, Any]
+
+WINDOW = 64 * 1024
+"""Bytes that may wait for a client once the response is past the cap."""
+
+
+class Capture:
+    """What an attempt answers. ``send`` is the ASGI send callable for its command processor; a lost client is not its concern.
+
+    ``status`` is 0 until the response has begun. ``body`` is what is kept of it: ``None`` once it went past ``cap`` bytes.
+    ``finish`` is awaited once, when the response is whole and before its last chunk can be read.
+    """
+
+    def __init__(self, cap: int, finish: Callable[["Capture"], Awaitable[None]]) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.whole = False
+        self.ended = False
+        self.client_gone = False
+        self._cap = cap
+        self._finish = finish
+        self._kept: list[bytes] | None = []
+        self._kept_bytes = 0
+        self._unread: deque[bytes] = deque()
+        self._unread_bytes = 0
+        self._news: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    @property
+    def body(self) -> bytes | None:
+        """The body so far, or ``None`` where it is larger than what is kept."""
+        return None if self._kept is None else b"".join(self._kept)
+
+    # -- the attempt's side -------------------------------------------------------------------------------------------
+
+    async def send(self, message: Message) -> None:
+        """ASGI ``send``. Messages after the end, and of other types, are dropped."""
+        kind = message["type"]
+        if kind == "http.response.start" and not self.status:
+            self.headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
+            self.status = message["status"]
+            self._wake()
+        elif kind == "http.response.body" and self.status and not self.whole:
+            chunk = bytes(message.get("body", b""))
+            more = message.get("more_body", False)
+            if chunk:
+                self._keep(chunk)
+            if not more:
+                self.whole = True
+                await self._finish(self)
+            if chunk and not self.client_gone:
+                self._unread.append(chunk)
+                self._unread_bytes += len(chunk)
+            if not more:
+                self.end()
+                return
+            self._wake()
+            if self._kept is None and self._unread_bytes > WINDOW:
+                await self._client_reads()
+
+    def end(self) -> None:
+        """Nothing more will come: of a whole response, or of one that broke off."""
+        self.ended = True
+        self._wake()
+
+    def _keep(self, chunk: bytes) -> None:
+        if self._kept is None:
+            return
+        self._kept_bytes += len(chunk)
+        if self._kept_bytes > self._cap:
+            self._kept = None
+        else:
+            self._kept.append(chunk)
+
+    async def _client_reads(self) -> None:
+        while self._unread_bytes > WINDOW and not self.client_gone:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    # -- the client's side --------------------------------------------------------------------------------------------
+
+    def read(self) -> bytes:
+        """All that is there to be sent to the client now."""
+        if len(self._unread) == 1:
+            chunk = self._unread.popleft()
+        else:
+            chunk = b"".join(self._unread)
+            self._unread.clear()
+        self._unread_bytes = 0
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        return chunk
+
+    def leave(self) -> None:
+        """The client is gone, or has what it gets: nothing is put aside for it any more."""
+        self.client_gone = True
+        self.read()
+
+    async def begun(self, timeout: float) -> bool:
+        """Wait until the response has begun or ended. False: it has not, within ``timeout`` seconds."""
+        if self.status or self.ended:
+            return True
+        self._news = news = asyncio.get_running_loop().create_future()
+        timer = news.get_loop().call_later(timeout, _resolve, news)
+        try:
+            await news
+        finally:
+            timer.cancel()
+        return bool(self.status) or self.ended
+
+    async def news(self) -> None:
+        """Wait for something to read, or for the end. Once the response is whole, for the end: it goes out in one piece."""
+        while not self.ended and (self.whole or not self._unread):
+            self._news = asyncio.get_running_loop().create_future()
+            await self._news
+
+    def _wake(self) -> None:
+        if self._news is not None:
+            _resolve(self._news)
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

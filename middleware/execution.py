@@ -1,0 +1,90 @@
+"""The execution of one attempt over HTTP: the app is called once, and what came of it settles the record."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from oncegate.cache.record import State
+from oncegate.middleware import respond
+from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.capture import Capture, Message
+from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
+from oncegate.middleware.request import Receive
+
+if TYPE_CHECKING:
+    from oncegate.middleware.http import IdempotencyMiddleware
+
+log = logging.getLogger("oncegate.http")
+
+
+class Execution:
+    """Runs the app for ``attempt``: its response goes into ``capture``, and how it ended decides about the record.
+
+    Where there is no response: ``slug`` and ``detail`` are the problem to answer with, or ``raised`` is what the app raised
+    (`LeaseLost`: nothing was begun).
+    """
+
+    def __init__(self, middleware: "IdempotencyMiddleware", attempt: Attempt) -> None:
+        self.capture = Capture(attempt.policy.settings.max_response_body, self._whole)
+        self.slug: str | None = None
+        self.detail = ""
+        self.raised: Exception | None = None
+        self._middleware = middleware
+        self._attempt = attempt
+
+    async def _whole(self, capture: Capture) -> None:
+        policy = self._attempt.policy
+        state = policy.state(capture.status)
+        await self._attempt.settle(state, None if state is None else respond.stored(capture, policy))
+
+    async def execute(self, scope: dict[str, Any], body: bytes) -> None:
+        """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
+        attempt = self._attempt
+        try:
+            await attempt.confirm()
+            await self._middleware.app(scope, _whole_body(body), self.capture.send)
+            if not self.capture.whole:
+                raise RuntimeError("the app returned without a complete response")
+        except LeaseLost as error:
+            self.raised = error
+            await attempt.settle(None)
+        except Unconfirmed:
+            self._answer("cache-unavailable", "The record cache can't be reached. Nothing was executed.")
+            await attempt.settle(None)
+        except NotProcessed as error:
+            log.warning("record %s: nothing was sent: %s", attempt.record, error)
+            self._answer(
+                "upstream-unreachable", "No connection to the upstream. Nothing was executed; the key is free."
+            )
+            await attempt.settle(None)
+        except OutcomeUnknown as error:
+            log.warning("record %s: the outcome is unknown: %s", attempt.record, error)
+            self._answer("upstream-failed", "The connection broke after the request was sent: its outcome is unknown.")
+            await attempt.settle(State.UNKNOWN)
+        except asyncio.CancelledError:
+            if self._middleware.enforcer.in_flight.closing:
+                raise  # shutdown: the lease lapses, and the record reads unknown
+            self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
+            await attempt.settle(State.UNKNOWN)
+        except Exception as error:  # noqa: BLE001  # whatever an app raises is its failure, kept and raised again
+            self.raised = error
+            await attempt.settle(State.FAILED, respond.stored_exception())
+        finally:
+            self.capture.end()
+
+    def _answer(self, slug: str, detail: str) -> None:
+        self.slug, self.detail = slug, detail
+
+
+def _whole_body(body: bytes) -> Receive:
+    """ASGI ``receive`` for an app under enforcement: the body at once, then nothing, since no client can leave it."""
+    given = False
+
+    async def receive() -> Message:
+        nonlocal given
+        if given:
+            await asyncio.get_running_loop().create_future()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive

@@ -1,0 +1,102 @@
+"""The HTTP door: `IdempotencyMiddleware`, pure ASGI. What isn't enforced passes first, untouched.
+
+A request under enforcement goes through one `Exchange`: key and scope, body, admission, then either the attempt and the
+relay of its response, or the answer that the gate's verdict calls for.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from oncegate.cache.base import Cache
+from oncegate.middleware.capture import Message
+from oncegate.middleware.enforce import Enforcer
+from oncegate.middleware.exchange import Exchange
+from oncegate.middleware.observe import Observation, Observe
+from oncegate.middleware.policy import Policies
+from oncegate.middleware.request import Receive
+from oncegate.middleware.settings import IdempotencySettings, Route
+
+log = logging.getLogger("oncegate.http")
+
+Scope = dict[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class IdempotencyMiddleware:
+    """Enforces idempotency keys in front of an ASGI app.
+
+    ``namespace`` separates services that share a cache (no colon in it). ``max_in_flight`` bounds the attempts of this
+    process; ``body_timeout`` (seconds) bounds the arrival of an enforced request's body, and how long a client may stall
+    over a response too large to keep; ``drain_timeout`` (seconds) bounds how long the lifespan's shutdown waits for
+    attempts. ``date_header`` adds a Date to answers made here, for servers that add none. ``observe`` is told of each answer.
+
+    Raises ``ValueError`` for a namespace or limit that can't be; pydantic's ``ValidationError`` for a route's wrong override.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        cache: Cache,
+        settings: IdempotencySettings | None = None,
+        routes: Sequence[Route] = (),
+        namespace: str = "default",
+        max_in_flight: int = 1000,
+        body_timeout: float = 30.0,
+        drain_timeout: float = 30.0,
+        date_header: bool = False,
+        observe: Observe | None = None,
+    ) -> None:
+        if not namespace or ":" in namespace:
+            raise ValueError("namespace must not be empty and must not hold a colon")
+        if max_in_flight < 1 or body_timeout <= 0 or drain_timeout < 0:
+            raise ValueError("max_in_flight and body_timeout must be above 0, drain_timeout not below")
+        settings = settings or IdempotencySettings()
+        self.app = app
+        self.policies = Policies(settings, routes)
+        self.enforcer = Enforcer(cache, max_in_flight=max_in_flight)
+        self.namespace = namespace
+        self.body_timeout = body_timeout
+        self.date_header = date_header
+        self.warn_of_signed_callers = "scope" not in settings.model_fields_set
+        self._drain_timeout = drain_timeout
+        self._observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI 3."""
+        kind = scope["type"]
+        if kind == "http":
+            policy = self.policies.match(scope["method"], scope["path"])
+            if policy is not None:
+                await Exchange(self, policy, scope, receive, send).serve()
+                return
+        elif kind == "lifespan":
+            receive = self._draining(receive)
+        await self.app(scope, receive, send)
+
+    def _draining(self, receive: Receive) -> Receive:
+        async def receive_after_drain() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self.drain(self._drain_timeout)
+            return message
+
+        return receive_after_drain
+
+    async def drain(self, timeout: float) -> int:
+        """Wait at most ``timeout`` seconds for attempts and for outcomes not yet recorded; how many attempts were left."""
+        left = await self.enforcer.in_flight.drain(timeout)
+        if left:
+            log.warning("%d attempts did not end in time: they read unknown once their leases lapse", left)
+        return left
+
+    def observed(self, observation: Observation) -> None:
+        """Tell the observer, whose errors go no further than the log."""
+        if self._observe is None:
+            return
+        try:
+            self._observe(observation)
+        except Exception:  # somebody else's code must not decide about a payment
+            log.exception("the observer failed")

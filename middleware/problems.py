@@ -1,0 +1,118 @@
+"""What HTTP makes of a decision: the one place that knows statuses, titles and the form of a problem (RFC 9457)."""
+
+from base64 import b64encode
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from oncegate.cache.record import StoredResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response that the middleware makes itself. Header names are in lower case."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    status: int
+    title: str
+    retryable: bool
+    retry_after: bool = False
+
+
+KINDS: dict[str, _Kind] = {
+    # 400, 409 and 422 and the first two titles are the draft's, section 2.7.
+    "key-missing": _Kind(400, "Idempotency-Key is missing", False),
+    "key-invalid": _Kind(400, "Idempotency-Key is invalid", False),
+    "caller-missing": _Kind(401, "The caller is not identified", False),
+    "request-timeout": _Kind(408, "The request did not arrive in time", True),
+    "key-reused": _Kind(422, "Idempotency-Key is already used", False),
+    "in-flight": _Kind(409, "A request is outstanding for this Idempotency-Key", True, retry_after=True),
+    "duplicate": _Kind(409, "A request with this Idempotency-Key was already processed", False),
+    "outcome-unknown": _Kind(409, "The outcome of an earlier request is unknown", False),
+    "payload-too-large": _Kind(413, "The request is too large", False),
+    "record-unreadable": _Kind(500, "The record of this Idempotency-Key can't be read", False),
+    "upgrade-unsupported": _Kind(501, "Upgrade is not supported", False),
+    "upstream-unreachable": _Kind(502, "The upstream can't be reached", True),
+    "upstream-failed": _Kind(502, "The upstream did not answer", False),
+    "cache-unavailable": _Kind(503, "The record cache is unavailable", True, retry_after=True),
+    "overloaded": _Kind(503, "Too many requests are being executed", True, retry_after=True),
+    "upstream-timeout": _Kind(504, "The upstream did not answer in time", True),
+}
+"""Every problem that oncegate answers with, by its slug. Public: a change here is a change of the contract."""
+
+RETRY_AFTER_SECONDS = 1
+
+
+def problem(
+    slug: str,
+    detail: str,
+    *,
+    docs_url: str,
+    key: str | None = None,
+    record: str | None = None,
+    retryable: bool | None = None,
+    extra: dict[str, Any] | None = None,
+) -> Answer:
+    """The problem ``slug`` as a response. ``retryable`` overrides the table's; ``extra`` adds members."""
+    kind = KINDS[slug]
+    members: dict[str, Any] = {
+        "type": f"{docs_url}#{slug}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": detail,
+        "code": slug,
+        "retryable": kind.retryable if retryable is None else retryable,
+    }
+    if key is not None:
+        members["idempotency_key"] = key
+    if record is not None:
+        members["record"] = record
+    body = orjson.dumps(members | (extra or {}))
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"link", b'<%b>; rel="describedby"; type="text/html"' % docs_url.encode()),
+    ]
+    if kind.retry_after:
+        headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
+    return Answer(kind.status, headers, body)
+
+
+def original_result(response: StoredResponse | None) -> dict[str, Any]:
+    """A stored response as a member of a `duplicate` problem: its body as a JSON value, else text, else base64.
+
+    A JSON body goes in as it is spelled, so that no digit of a number is lost. Without a stored body: ``body_omitted``.
+    """
+    if response is None:
+        return {"body_omitted": True}
+    result: dict[str, Any] = {
+        "status": response.status,
+        "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in response.headers],
+        "completed_at": datetime.fromtimestamp(response.completed_at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+    }
+    if response.body is None:
+        return result | {"body_omitted": True}
+    try:
+        orjson.loads(response.body)
+        return result | {"body": orjson.Fragment(response.body)}
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return result | {"body": response.body.decode()}
+    except UnicodeDecodeError:
+        return result | {"body": b64encode(response.body).decode(), "body_encoding": "base64"}
+
+
+def plain_error() -> tuple[int, bytes, bytes]:
+    """Status, content type and body that stand for an exception out of an in-process app."""
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    return status, b"text/plain; charset=utf-8", status.phrase.encode()

@@ -1,0 +1,91 @@
+"""What the HTTP door reads of a request: preferences, and the body, whole or not at all."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+from oncegate.middleware.capture import Message
+from oncegate.middleware.errors import CallerMissing, KeyMissing, PayloadTooLarge, RequestTimeout
+from oncegate.middleware.key import Fields, read_key, scope_parts
+from oncegate.middleware.policy import CONTENT_LENGTH, PREFER, RAISE_HEADER, Policy
+
+Receive = Callable[[], Awaitable[Message]]
+
+_WAIT = re.compile(rb'(?:^|,)\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(?=[,;]|$)', re.IGNORECASE)
+_SIGNED = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
+"""Authorization schemes whose value changes with each request."""
+
+
+def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | None:
+    """The key, the field value to echo, and whether the gateway made it; ``None``: not under enforcement.
+
+    Raises `KeyMissing` or `KeyInvalid`.
+    """
+    found = read_key(fields, policy.key_names)
+    if found is not None:
+        return *found, False
+    if policy.settings.require_key:
+        raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
+    if policy.settings.generate_key:
+        key = str(uuid4())
+        return key, b'"%b"' % key.encode(), True
+    return None
+
+
+def request_scope(fields: Fields, policy: Policy) -> list[bytes] | None:
+    """What tells the caller from others. Raises `CallerMissing`."""
+    parts = scope_parts(fields, policy.scope_names)
+    if parts is None and policy.settings.require_scope:
+        names = ", ".join(name.decode() for name in policy.scope_names)
+        raise CallerMissing(f"This operation needs to know its caller: send {names}.")
+    return parts
+
+
+def is_signed(fields: Fields) -> bool:
+    """Whether the Authorization header is of a scheme that signs each request, and so names a new caller each time."""
+    return any(value.startswith(_SIGNED) for value in fields.get(b"authorization", ()))
+
+
+def wanted_wait(fields: Fields, policy: Policy) -> int:
+    """Seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``."""
+    for value in fields.get(PREFER, ()):
+        found = _WAIT.search(value)
+        if found:
+            return min(int(found[1]), int(policy.settings.max_wait))
+    return 0
+
+
+def wants_error(fields: Fields, policy: Policy) -> bool:
+    """Whether a duplicate is to be answered with an error: by the route, or by the request's header."""
+    lines = fields.get(RAISE_HEADER)
+    if lines is None:
+        return policy.settings.raise_on_duplicate
+    return policy.settings.raise_on_duplicate or lines[0].strip().lower() in (b"?1", b"1", b"true")
+
+
+async def read_body(receive: Receive, fields: Fields, limit: int, timeout: float) -> bytes | None:
+    """The whole body, or ``None`` where the client left before its last chunk: then there was no request.
+
+    Raises `PayloadTooLarge` beyond ``limit`` bytes (at once where Content-Length says so) and `RequestTimeout`.
+    """
+    declared = fields.get(CONTENT_LENGTH)
+    if declared is not None and declared[0].isdigit() and int(declared[0][:20]) > limit:
+        raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(timeout):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > limit:
+                    raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
+                if not message.get("more_body", False):
+                    return chunk if not chunks else b"".join([*chunks, chunk])
+                chunks.append(chunk)
+    except TimeoutError:
+        raise RequestTimeout(f"The body did not arrive within {timeout:g} seconds.") from None

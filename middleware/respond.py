@@ -1,0 +1,81 @@
+"""Responses as the HTTP door gives and keeps them: which headers are added, dropped and stored."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from time import gmtime, strftime, time
+
+from oncegate.cache.record import State, StoredResponse
+from oncegate.middleware.capture import Capture
+from oncegate.middleware.policy import Policy
+from oncegate.middleware.problems import Answer, plain_error
+
+Headers = list[tuple[bytes, bytes]]
+
+CACHE_STATUS = b"cache-status"
+BYPASS = (CACHE_STATUS, b"oncegate; fwd=bypass")
+_STORED = (CACHE_STATUS, b"oncegate; fwd=miss; stored")
+_RELEASED = (CACHE_STATUS, b"oncegate; fwd=miss")
+REPLAYED = (b"idempotent-replayed", b"true")
+
+
+def executed_headers(headers: Headers, status: int, *, policy: Policy, key_line: bytes, recorded: bool) -> Headers:
+    """The headers of a response that this request's own attempt produced: ours replace the upstream's."""
+    own = policy.own_headers
+    kept = [line for line in headers if line[0] not in own]
+    kept.append((policy.key_names[0], key_line))
+    if not recorded:
+        kept.append(BYPASS)
+    else:
+        kept.append(_RELEASED if policy.state(status) is None else _STORED)
+    return kept
+
+
+def replay(response: StoredResponse, remaining_ms: int, *, policy: Policy, key_line: bytes) -> Answer:
+    """The stored response as another request's answer (Cache-Status: RFC 9211, with the time left in seconds)."""
+    headers = [
+        *response.headers,
+        (policy.key_names[0], key_line),
+        REPLAYED,
+        (CACHE_STATUS, b"oncegate; hit; ttl=%d" % (remaining_ms // 1000)),
+    ]
+    return Answer(response.status, headers, response.body or b"")
+
+
+def bypassed_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The headers of a response to a request that was not enforced although its method is."""
+    kept = [(name, value) for name, value in headers if name.lower() != REPLAYED[0]]
+    return [*kept, BYPASS]
+
+
+def stored(capture: Capture, policy: Policy) -> StoredResponse:
+    """What is kept of a captured response: end-to-end headers, and the body if it is within the cap and may be replayed."""
+    state = policy.state(capture.status)
+    unstored = policy.unstored
+    for name, value in capture.headers:
+        if name == b"connection":
+            unstored = unstored.union(token.strip().lower() for token in value.split(b","))
+    headers = tuple([line for line in capture.headers if line[0] not in unstored])
+    body = None if state is State.UNKNOWN else capture.body
+    return StoredResponse(capture.status, headers, body, now_ms())
+
+
+def stored_exception() -> StoredResponse:
+    """What is kept of an exception out of an in-process app: the answer that servers give to it."""
+    status, content_type, body = plain_error()
+    headers = ((b"content-type", content_type), (b"content-length", b"%d" % len(body)))
+    return StoredResponse(status, headers, body, now_ms())
+
+
+def now_ms() -> int:
+    """Unix time in milliseconds, for people: it decides nothing."""
+    return int(time() * 1000)
+
+
+def date() -> tuple[bytes, bytes]:
+    """A Date header (RFC 9110 section 6.6.1)."""
+    return b"date", _date(int(time()))
+
+
+@lru_cache(maxsize=2)
+def _date(second: int) -> bytes:
+    return strftime("%a, %d %b %Y %H:%M:%S GMT", gmtime(second)).encode()
