@@ -285,8 +285,11 @@ class Exchange:
         self._add_preference(answer.headers)
         if self._middleware.date_header:
             answer.headers.append(respond.date())
-        await self._send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-        await self._send({"type": "http.response.body", "body": answer.body})
+        try:
+            await self._send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+            await self._send({"type": "http.response.body", "body": answer.body})
+        except OSError:
+            log.debug("record %s: the client left before its answer", self._record)
 
     def _add_preference(self, headers: list[tuple[bytes, bytes]]) -> None:
         if self._applied is not None:

@@ -68,6 +68,8 @@ class Execution:
             await attempt.settle(State.UNKNOWN)
         except Exception as error:  # noqa: BLE001  # whatever an app raises is its failure, kept and raised again
             self.raised = error
+            if self.capture.client_gone:  # nobody is left whom the server would tell
+                log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)
             await attempt.settle(State.FAILED, respond.stored_exception())
         finally:
             self.capture.end()
