@@ -15,7 +15,7 @@ DEAD_TOKEN = bytes(TOKEN_BYTES)
 """Nobody's owner token: what a record carries after a release gave it back the state that the attempt had found."""
 
 
-class State(enum.Enum):
+class State(enum.StrEnum):
     """How a record reads. ``ABSENT`` is the lack of a record, named so that the table and an attempt can refer to it."""
 
     ABSENT = "absent"
@@ -25,7 +25,7 @@ class State(enum.Enum):
     UNKNOWN = "unknown"
 
 
-class Event(enum.Enum):
+class Event(enum.StrEnum):
     """What can happen to a record."""
 
     CLAIM = "claim"

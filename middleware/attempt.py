@@ -37,7 +37,8 @@ class Attempt:
     """An attempt at one command, made before its claim is sent, so that a claim which is won late finds it.
 
     ``number`` is 0 until the claim is won, and stays 0 in an attempt that runs without a record (``fail_open``). Once
-    ``settled``, ``outcome`` is the record as it was (or will be) written, ``None`` where the attempt was released.
+    ``settled``, ``outcome`` is the record as it is to be written, ``None`` where the attempt is released; once ``told``, the
+    cache has it, or did not answer in time: clients may see it.
     """
 
     def __init__(self, in_flight: "InFlight", key: str, fingerprint: bytes, policy: Policy) -> None:
@@ -47,6 +48,7 @@ class Attempt:
         self.policy = policy
         self.number = 0
         self.settled = False
+        self.told = False
         self.outcome: Record | None = None
         self.task: asyncio.Task[None] | None = None
         self._in_flight = in_flight
@@ -160,6 +162,7 @@ class Attempt:
         finally:  # after a cancellation too: the write is idempotent, and an outcome is not dropped
             if not recorded:
                 self._in_flight.keep_trying(self)
+            self.told = True
             if self._ended is not None and not self._ended.done():
                 self._ended.set_result(None)
 
@@ -182,8 +185,8 @@ class Attempt:
             log.error("record %s: attempt %d was taken over; its outcome is not recorded", self.record, self.number)
 
     async def ended(self) -> None:
-        """Return once the attempt is settled. For waiters in the attempt's own event loop."""
-        if not self.settled:
+        """Return once the outcome is ``told``. For waiters in the attempt's own event loop."""
+        if not self.told:
             if self._ended is None:
                 self._ended = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._ended)

@@ -66,7 +66,7 @@ class Execution:
                 raise  # shutdown: the lease lapses, and the record reads unknown
             self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
             await attempt.settle(State.UNKNOWN)
-        except Exception as error:  # noqa: BLE001  # whatever an app raises is its failure, kept and raised again
+        except Exception as error:  # whatever an app raises is its failure, kept and raised again
             self.raised = error
             if self.capture.client_gone:  # nobody is left whom the server would tell
                 log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)

@@ -5,7 +5,7 @@ import enum
 from oncegate.cache.record import Record, State
 
 
-class Decision(enum.Enum):
+class Decision(enum.StrEnum):
     """What becomes of a request."""
 
     RUN = "first"

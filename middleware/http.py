@@ -79,7 +79,9 @@ class IdempotencyMiddleware:
     def _draining(self, receive: Receive) -> Receive:
         async def receive_after_drain() -> Message:
             message = await receive()
-            if message["type"] == "lifespan.shutdown":
+            if message["type"] == "lifespan.startup":
+                self.enforcer.in_flight.closing = False
+            elif message["type"] == "lifespan.shutdown":
                 await self.drain(self._drain_timeout)
             return message
 

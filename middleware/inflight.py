@@ -68,6 +68,7 @@ class InFlight:
             log.warning("record %s: too much waits for the cache; kept without its body", attempt.record)
             attempt.outcome = replace(attempt.outcome, response=replace(attempt.outcome.response, body=None))
             size = 0
+        self._unsaved_bytes += size
         self.in_background(self._write_until_done(attempt, size))
 
     def withdraw(self, attempt: Attempt) -> None:
@@ -76,7 +77,6 @@ class InFlight:
         self.keep_trying(attempt)
 
     async def _write_until_done(self, attempt: Attempt, size: int) -> None:
-        self._unsaved_bytes += size
         pause = _FIRST_PAUSE
         try:
             while True:

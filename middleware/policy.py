@@ -1,7 +1,7 @@
 """Which requests are under enforcement and by which rules: the settings, compiled once into what the hot path reads."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,7 +31,8 @@ class Policy:
 
     settings: IdempotencySettings
     route: str
-    statuses: dict[int, Kind]
+    states: tuple[State | None, ...]
+    """By status: the state that a response leaves its record in, ``None`` for a release."""
     key_names: tuple[bytes, ...]
     scope_names: tuple[bytes, ...]
     wanted: frozenset[bytes]
@@ -42,20 +43,20 @@ class Policy:
     ttl_ms: dict[State, int]
     takeover: frozenset[State]
 
-    def kind(self, status: int) -> Kind:
-        """What a response of ``status`` says of the command."""
-        kind = self.statuses.get(status)
-        if kind is not None:
-            return kind
-        if status in _RELEASED:
-            return "release"
-        if status in _GATEWAY_ERRORS:
-            return "unknown"
-        return "success" if 200 <= status < 400 else "failure"
-
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
-        return _STATES[self.kind(status)]
+        return self.states[status] if 0 <= status < len(self.states) else State.FAILED
+
+
+def kind(status: int, overrides: Mapping[int, Kind]) -> Kind:
+    """What a response of ``status`` says of the command: by the route's table, else by the contract's."""
+    if status in overrides:
+        return overrides[status]
+    if status in _RELEASED:
+        return "release"
+    if status in _GATEWAY_ERRORS:
+        return "unknown"
+    return "success" if 200 <= status < 400 else "failure"
 
 
 def compile_policy(settings: IdempotencySettings, route: Route | None = None) -> Policy:
@@ -72,7 +73,7 @@ def compile_policy(settings: IdempotencySettings, route: Route | None = None) ->
     return Policy(
         settings=settings,
         route=route.path if route is not None else "*",
-        statuses=dict(route.status) if route is not None else {},
+        states=tuple(_STATES[kind(status, route.status if route is not None else {})] for status in range(600)),
         key_names=key_names,
         scope_names=scope_names,
         wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH)),
