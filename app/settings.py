@@ -15,7 +15,7 @@ from oncegate.middleware.settings import Bytes, IdempotencySettings, Route, Seco
 
 CACHE_SCHEMES = ("memory", "redis", "rediss", "unix")
 LATER_CACHE_SCHEMES = ("redis+sentinel", "redis+cluster", "sqlite", "postgresql")
-UPSTREAM_SCHEMES = ("http", "https", "http+unix")
+UPSTREAM_SCHEMES = ("http", "https", "unix")
 LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
 
@@ -26,7 +26,7 @@ class GatewaySettings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     # URLs may carry credentials: not part of the repr. Print them through `redact`.
-    upstream: str = Field(repr=False, description="where requests go: http://, https://, or http+unix:// and a socket")
+    upstream: str = Field(repr=False, description="where requests go: http://, https://, or unix:// and the path of a socket")
     cache: str = Field(
         "memory://", repr=False, description="where records live: memory://, redis://, rediss://, unix://"
     )
@@ -83,9 +83,9 @@ class GatewaySettings(BaseSettings):
             raise ValueError("must not carry credentials; clients send their own")
         if url.query or url.fragment:
             raise ValueError("must not have a query or a fragment")
-        if url.scheme == "http+unix":
+        if url.scheme == "unix":
             if url.netloc or not url.path.startswith("/"):
-                raise ValueError("needs an absolute path: http+unix:///run/service.sock")
+                raise ValueError("needs an absolute path: unix:///run/service.sock")
         elif not url.hostname:
             raise ValueError("needs a host: http://127.0.0.1:9000")
         return value

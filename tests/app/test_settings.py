@@ -168,12 +168,12 @@ def test_a_fault_in_the_environment(variable: str, value: str, expected: str, mo
 @pytest.mark.parametrize(
     ("upstream", "expected"),
     [
-        ("127.0.0.1:9000", "must be a URL that starts with http:// or https:// or http+unix://"),
+        ("127.0.0.1:9000", "must be a URL that starts with http:// or https:// or unix://"),
         ("http://", "needs a host: http://127.0.0.1:9000"),
         ("http://host:port", "is not a URL; is the port a number?"),
         ("http://user:s3cret@host", "must not carry credentials; clients send their own"),
         ("http://host/?a=1", "must not have a query or a fragment"),
-        ("http+unix://relative.sock", "needs an absolute path: http+unix:///run/service.sock"),
+        ("unix://relative.sock", "needs an absolute path: unix:///run/service.sock"),
     ],
 )
 def test_a_fault_in_the_upstream(upstream: str, expected: str) -> None:

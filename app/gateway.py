@@ -1,0 +1,139 @@
+"""The gateway as one ASGI app: operations under the prefix, everything else to the upstream by way of the middleware.
+
+It is thin on purpose: a request that passes through costs one look at its path and its header names here, and its
+response isn't touched. What goes wrong with it arrives as an exception, and is answered at the end of `Gateway.__call__`.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from oncegate.app.operations import Operations
+from oncegate.cache.base import Cache
+from oncegate.cache.errors import CacheError, CacheUnavailable
+from oncegate.middleware.http import App, Scope, Send
+from oncegate.middleware.problems import Answer, problem
+from oncegate.middleware.processor import NoAnswerInTime, NotProcessed, OutcomeUnknown
+from oncegate.middleware.request import Receive
+from oncegate.middleware.respond import date
+
+log = logging.getLogger("oncegate.gateway")
+
+IGNORABLE_UPGRADES = frozenset({b"h2c"})
+"""Offers that a server may ignore (RFC 9110 section 7.8), made by common clients (Java's) with every first request."""
+
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+"""Methods that may be sent again unchanged (RFC 9110 section 9.2.2)."""
+
+
+class StartRefused(Exception):
+    """The gateway must not start. The text is one line for the operator."""
+
+
+class Gateway:
+    """``forward`` is the way to the upstream, with the middleware in front of it.
+
+    `start` and `stop` belong to the lifespan; ``drain`` is awaited between, when the server stops: attempts end there.
+    """
+
+    def __init__(
+        self,
+        forward: App,
+        *,
+        operations: Operations,
+        prefix: str,
+        docs_url: str,
+        cache: Cache,
+        drain: Callable[[], Awaitable[object]],
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.operations = operations
+        self.refusal: str | None = None
+        self._forward = forward
+        self._prefix = prefix
+        self._below = prefix + "/"
+        self._docs_url = docs_url
+        self._cache = cache
+        self._drain = drain
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI 3."""
+        if scope["type"] != "http":
+            await self._other(scope, receive, send)
+            return
+        path: str = scope["path"]
+        if path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below)):
+            await self.operations(scope, receive, send)
+            return
+        for name, value in scope["headers"]:
+            if name == b"upgrade" and value.lower() not in IGNORABLE_UPGRADES:
+                await self._fail(send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
+                return
+        try:
+            await self._forward(scope, receive, send)
+        except NotProcessed as error:
+            log.warning("upstream-unreachable: %s", error)
+            await self._fail(send, "upstream-unreachable", "No connection to the upstream: nothing was sent.")
+        except NoAnswerInTime as error:
+            log.warning("upstream-timeout: %s", error)
+            # Nobody keeps the result of what isn't enforced: only an idempotent method may simply be sent again.
+            detail = "The upstream did not answer in time; the request may have been processed."
+            await self._fail(send, "upstream-timeout", detail, retryable=scope["method"] in IDEMPOTENT)
+        except OutcomeUnknown as error:
+            log.warning("upstream-failed: %s", error)
+            await self._fail(
+                send, "upstream-failed", "The connection to the upstream broke after the request was sent."
+            )
+
+    async def _fail(self, send: Send, slug: str, detail: str, *, retryable: bool | None = None) -> None:
+        answer: Answer = problem(slug, detail, docs_url=self._docs_url, retryable=retryable)
+        try:
+            await send(
+                {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, date()]},
+            )
+        except RuntimeError:
+            # The response has begun, so there is nothing to say any more: returning without its end makes the server
+            # close the connection, by which the client can tell.
+            return
+        await send({"type": "http.response.body", "body": answer.body})
+
+    # -- lifespan -----------------------------------------------------------------------------------------------------
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1003})
+        else:
+            raise RuntimeError(f"no such ASGI scope here: {scope['type']}")
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.start()
+        except StartRefused as error:
+            self.refusal = str(error)
+            await send({"type": "lifespan.startup.failed", "message": ""})  # told by whoever started us, in one line
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def start(self) -> None:
+        """Look at the cache. Raises `StartRefused` where it can't hold the guarantees; serves on where it is away."""
+        try:
+            for line in await self._cache.check():
+                log.warning("%s", line)
+        except CacheUnavailable as error:
+            # What passes through doesn't need it, and it may come back.
+            log.warning("the cache can't be reached yet, keyed requests are refused until then: %s", error)
+        except CacheError as error:
+            await self._close()
+            raise StartRefused(f"cache: {error}") from None
+
+    async def stop(self) -> None:
+        """Let attempts end, then let go of connections."""
+        await self._drain()
+        await self._close()

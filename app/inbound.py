@@ -1,0 +1,115 @@
+"""uvicorn's HTTP/1.1 connection with the bounds that it lacks: the size of a head, the time for one, trailers.
+
+httptools buffers a field line until it ends, however long it is, and hands trailers over like header fields, which
+uvicorn then adds to the headers of a request that is already running: neither may reach an app that decides about
+money. Nothing here costs a whole, ordinary request more than a few comparisons.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
+HEAD_SECONDS = 15.0
+"""For a head to arrive once it has begun."""
+KEEP_ALIVE_SECONDS = 75
+"""An idle connection is kept for longer than common load balancers keep theirs (60 s), so that they are the ones to
+close it: a close that crosses a request on its way makes the sender wonder whether it was processed."""
+
+
+class HeadTooLarge(Exception):
+    """Raised into the parser, to stop it."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection of a client."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._in_message = False
+        self._in_head = False
+        self._too_large = False
+        self._fed = 0
+        self._quiet = 0  # bytes since the message began or a piece of body was handed on: a head's, or trailers'
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected: it has a while to say something."""
+        super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows it in the same way
+        self._watch(KEEP_ALIVE_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, and with it what was timed."""
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, then judge what is still unfinished."""
+        self._fed = len(data)
+        self._quiet += self._fed
+        super().data_received(data)
+        if self._in_message and not self.transport.is_closing():
+            if self._quiet > MAX_HEAD_BYTES:
+                self._too_large = True
+                self.send_400_response("")
+            elif self._in_head and self._timer is None:
+                self._watch(HEAD_SECONDS)
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._in_message = self._in_head = True
+        self._quiet = 0
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: its size is known exactly."""
+        self._in_head = False
+        self._unwatch()
+        if self._quiet + self._fed > MAX_HEAD_BYTES:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > MAX_HEAD_BYTES:
+                self._too_large = True
+                raise HeadTooLarge
+        super().on_headers_complete()
+        self._quiet = 0
+        # The scope keeps the list that it was given; trailers go into this one, which nobody reads (RFC 9110 section
+        # 6.5.1: they must not be merged). Otherwise a client could add fields after everything was checked.
+        self.headers = []
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of body: its size is the middleware's and the forwarder's business."""
+        self._quiet = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The last byte of a request, trailers included."""
+        self._in_message = False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what can't be parsed, and close; 431 where it is only too large."""
+        if not self._too_large:
+            super().send_400_response(msg)
+            return
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(
+                b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: the gateway answers it, and an offer of h2c is no reason to warn."""
+
+    def _watch(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._too_slow)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        self.transport.close()

@@ -1,0 +1,175 @@
+"""Running the gateway: sockets, processes, signals, and a stop that finishes what was begun.
+
+SIGTERM or SIGINT: not ready from now on; after ``drain_delay`` the port closes; attempts in flight end, those whose
+clients have left too; exit code 0. What is still running after ``shutdown_timeout`` is left to its lease.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import uvicorn
+
+from oncegate.app import logs
+from oncegate.app.factory import create_gateway
+from oncegate.app.gateway import Gateway
+from oncegate.app.inbound import KEEP_ALIVE_SECONDS, BoundedProtocol
+from oncegate.app.settings import GatewaySettings, redact
+from oncegate.app.workers import REFUSED, Workers, unblock_signals
+from oncegate.middleware.observe import Observe
+
+log = logging.getLogger("oncegate.serve")
+
+USAGE = 2
+"""The exit code for wrong configuration."""
+BACKLOG = 2048
+LAST_WORDS_SECONDS = 1.0
+"""After ``shutdown_timeout``, for closing connections in an orderly way."""
+
+
+def serve(
+    settings: GatewaySettings, *, observe: Observe = logs.observed, announce: Callable[[str], None] | None = None
+) -> int:
+    """Run the gateway until it is told to stop; returns the exit code. ``announce`` is told its URL once it listens."""
+    logs.configure(settings.log_level, settings.log_format)
+    try:
+        # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
+        gateway = create_gateway(settings, observe=observe)
+    except (OSError, ValueError) as error:
+        return _refused(f"upstream_ca or a URL can't be used: {_reason(error)}", USAGE)
+    try:
+        sockets = bind(settings.host, settings.port)
+    except OSError as error:
+        return _refused(f"can't listen on {settings.host}:{settings.port}: {_reason(error)}")
+    for line in settings.advice():
+        log.warning("%s", line)
+    work = partial(_work, gateway, settings, sockets, announce)
+    if settings.workers == 1:
+        return work(None)
+    return Workers(settings.workers, work, sockets).run()
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets on every address of ``host``, not listening yet: until the gateway has started, connections are refused."""
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            bound = socket.socket(family, kind, protocol)
+            sockets.append(bound)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # With port 0, all addresses get the port that the first one was given.
+            wanted = port or (sockets[0].getsockname()[1] if len(sockets) > 1 else 0)
+            bound.bind((address[0], wanted, *address[2:]))
+    except OSError:
+        for bound in sockets:
+            bound.close()
+        raise
+    return sockets
+
+
+def _work(
+    gateway: Gateway,
+    settings: GatewaySettings,
+    sockets: Sequence[socket.socket],
+    announce: Callable[[str], None] | None,
+    index: int | None,
+) -> int:
+    """One process's life. ``index`` is the worker's number, ``None`` in a process that is alone."""
+    config = uvicorn.Config(
+        gateway,
+        interface="asgi3",
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout),
+    )
+    server = _Server(config, gateway, settings, parent=None if index is None else os.getppid(), announce=announce)
+    # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
+    # its own, they make it stop as soon as it has started.
+    for caught in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(caught, server.handle_exit)
+    if index is not None:
+        unblock_signals()
+    try:
+        server.run(sockets=list(sockets))
+    except SystemExit:  # how uvicorn tells that it could not start
+        if not index:  # all workers are refused for the same reason: one line, not one of each
+            _refused(gateway.refusal or "could not start")
+        return REFUSED
+    except OSError as error:
+        return _refused(f"can't listen on {settings.host}:{settings.port}: {_reason(error)}")
+    return 0
+
+
+def _refused(line: str, code: int = REFUSED) -> int:
+    sys.stderr.write(f"oncegate: {line}\n")
+    return code
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server with our stop: unready first, bounded as a whole, and together with its parent."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        gateway: Gateway,
+        settings: GatewaySettings,
+        *,
+        parent: int | None,
+        announce: Callable[[str], None] | None,
+    ) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._settings = settings
+        self._parent = parent
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.started or not sockets:
+            return
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        url = f"http://{host}:{sockets[0].getsockname()[1]}"
+        upstream, cache = redact(self._settings.upstream), redact(self._settings.cache)
+        log.info("listening on %s, upstream %s, cache %s", url, upstream, cache)
+        if self._announce:
+            self._announce(url)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._parent is not None and os.getppid() != self._parent:
+            log.error("the parent process is gone: stopping")
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._gateway.operations.draining = True
+        log.info("stopping: attempts in flight are finished first")
+        until = asyncio.get_running_loop().time() + self._settings.drain_delay
+        while asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # force_exit is set by a signal handler: there is nothing to await
+        try:
+            async with asyncio.timeout(self._settings.shutdown_timeout + LAST_WORDS_SECONDS):
+                await super().shutdown(sockets)
+        except TimeoutError:
+            log.warning("shutdown_timeout is over: what is still running will read unknown once its lease lapses")

@@ -1,0 +1,96 @@
+"""Several processes on one port: started, replaced when they die, told to stop, waited for.
+
+A worker is a fork, made while the parent is a single thread without an event loop: the listening sockets are simply
+inherited. The parent does nothing but wait for signals, so that it can't be what fails. uvicorn's own supervisor was not
+used because it polls, kills a worker that is merely paused, keeps the port open while workers drain, and can't be
+given another `Server`.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+log = logging.getLogger("oncegate.workers")
+
+REFUSED = 1
+"""The exit code of a worker that could not start: another one would fail in the same way."""
+_WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_RESTART_PAUSE = 1.0
+"""A worker that died younger than this is replaced only after as long: a crash loop must not eat the machine."""
+
+
+class Workers:
+    """``count`` processes that each run ``work(index)`` and exit with what it returns."""
+
+    def __init__(self, count: int, work: Callable[[int], int], sockets: Sequence[socket.socket]) -> None:
+        self._count = count
+        self._work = work
+        self._sockets = sockets
+        self._running: dict[int, tuple[int, float]] = {}  # by process id: its index, and when it was started
+        self._stopping = False
+        self._exit_code = 0
+
+    def run(self) -> int:
+        """Start them and return when the last one has ended: 0 after a stop, 1 where they could not start."""
+        # Blocked signals wait for sigwait, in the parent, and for `_begin` in a child: none is lost in between.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        for index in range(self._count):
+            self._start(index)
+        while self._running:
+            received = signal.sigwait(_WATCHED)
+            if received == signal.SIGCHLD:
+                self._reap()
+            else:
+                self._stop(signal.Signals(received))
+        return self._exit_code
+
+    def _start(self, index: int) -> None:
+        process = os.fork()
+        if process == 0:
+            code = 70  # what a crash here looks like from outside
+            try:
+                code = self._work(index)
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)  # nothing of the parent's must run in a child: no exit handlers, no callers
+        self._running[process] = (index, monotonic())
+
+    def _reap(self) -> None:
+        while self._running:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if process == 0:
+                return
+            index, started = self._running.pop(process, (0, 0.0))
+            code = os.waitstatus_to_exitcode(status)
+            if self._stopping:
+                continue
+            if code == REFUSED:
+                self._exit_code = 1
+                self._stop(signal.SIGTERM)
+                continue
+            log.error("worker %d ended by itself (%s): starting another", process, code)
+            if monotonic() - started < _RESTART_PAUSE:
+                received = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), _RESTART_PAUSE)
+                if received is not None:
+                    self._stop(signal.Signals(received.si_signo))
+                    continue
+            self._start(index)
+
+    def _stop(self, received: signal.Signals) -> None:
+        """Pass the signal on; a second SIGINT makes workers end without waiting for anything."""
+        if not self._stopping:
+            self._stopping = True
+            for listening in self._sockets:
+                listening.close()  # as long as anybody holds it, the kernel takes connections that nobody would accept
+        for process in self._running:
+            os.kill(process, received)
+
+
+def unblock_signals() -> None:
+    """To be called by a worker once its own handlers are in place."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
