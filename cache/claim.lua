@@ -1,0 +1,48 @@
+-- Make the record ours, or tell what is there.
+--
+-- KEYS[1]  the record
+-- ARGV[1]  the bytes of a first attempt in flight with our token (see codec.py for the offsets)
+-- ARGV[2]  ms to live: lease + retention
+-- ARGV[3]  codes of the states that may be taken over: "", "F", "U" or "FU"
+-- returns  1                  ours: there was no record, and there is now ARGV[1]
+--          {1, bytes, pttl}   ours: taken over, or our own claim asked again
+--          {0, bytes, pttl}   somebody else's: nothing was written
+--
+-- No shebang, on purpose: Redis refuses a whole script that may write while it refuses writes (OOM, MISCONF, too few
+-- replicas), but it lets a script without flags run up to its first write. So a replay, which only reads, still works.
+local record = redis.call('GET', KEYS[1])
+if not record then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  return 1
+end
+
+local pttl = redis.call('PTTL', KEYS[1])
+local fresh = ARGV[1]
+local state = record:sub(2, 2)
+local least = 42
+if state == 'I' then
+  least = 55
+end
+-- Without an expiry, of another version, or cut short: damaged. It is for the caller to say so, and never taken over.
+if pttl < 0 or #record < least or record:byte(1) ~= fresh:byte(1) then
+  return {0, record, pttl}
+end
+
+if state == 'I' then
+  -- The record's own retention says when its lease was over, not ours: gateways may be configured differently.
+  if pttl > struct.unpack('>I8', record, 39) then
+    if record:sub(3, 18) == fresh:sub(3, 18) then
+      return {1, record, pttl}
+    end
+    return {0, record, pttl}
+  end
+  state = 'U'
+end
+
+if not ARGV[3]:find(state, 1, true) or record:sub(19, 34) ~= fresh:sub(19, 34) then
+  return {0, record, pttl}
+end
+local attempt = struct.unpack('>I4', record, 35) + 1
+local taken = fresh:sub(1, 34) .. struct.pack('>I4', attempt) .. fresh:sub(39, 46) .. state .. struct.pack('>I8', pttl)
+redis.call('SET', KEYS[1], taken, 'PX', ARGV[2])
+return {1, taken, tonumber(ARGV[2])}

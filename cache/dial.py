@@ -1,0 +1,133 @@
+"""Opening connections: redis-py connects, encrypts and authenticates; then a `Link` takes over its transport.
+
+What redis-py gives is its knowledge of URLs, TLS and logins. What it can't give is a connection that many callers share,
+so once it is logged in, its stream is cut off and the transport speaks to our own protocol. Its retries are off: it would
+repeat a claim whose reply was lost and read its own claim as somebody else's.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from hiredis import ReplyError
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from oncegate.cache import faults
+from oncegate.cache.link import Bounds, Link, Reply
+from oncegate.cache.scripts import SCRIPTS, pack
+
+_HELLO = pack(b"HELLO", b"2")
+_INFO = pack(b"INFO", b"server")
+_FALLBACK_VERSION = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not told)."""
+
+    client_id: int
+    run_id: str | None
+
+
+class Dialler:
+    """Opens connections to the one Redis of a URL (``redis://``, ``rediss://``, ``unix://``, with redis-py's options).
+
+    Raises ``ValueError`` for a URL that can't be used, without its credentials in the text.
+    """
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self._options: dict[str, Any] = dict(_parse(url))
+        self._class: type[AbstractConnection] = self._options.pop("connection_class", Connection)
+        self._options |= {
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_timeout": False,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "health_check_interval": 0,
+        }
+        try:
+            self._class(**self._options)
+        except (TypeError, ValueError, RedisError, OSError) as error:
+            raise ValueError("the Redis URL has an option that can't be used") from error
+        self.place = str(self._options.get("path") or f"{self._options.get('host', 'localhost')}:{self._port}")
+
+    @property
+    def _port(self) -> int:
+        return int(self._options.get("port", 6379))
+
+    async def open(self, bounds: Bounds, on_lost: Callable[[Link, bool], None], timeout: float) -> tuple[Link, Peer]:
+        """A connection that is logged in and has the scripts loaded. Raises `CacheUnavailable` or `CacheUnsupported`."""
+        connection = self._class(**self._options)
+        link = Link(bounds, on_lost)
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call] # redis-py does not annotate it
+            _take_over(connection, link)
+        except (RedisError, OSError) as error:
+            raise faults.of_opening(error, self.place) from error
+        finally:
+            await connection.disconnect(nowait=True)
+        try:
+            return link, await greet(link, asyncio.get_running_loop().time() + timeout)
+        except BaseException:
+            link.fail("the connection to Redis was not accepted")
+            raise
+
+
+def _parse(url: str) -> dict[str, Any]:
+    try:
+        scheme = urlsplit(url).scheme
+        if scheme.startswith(("redis+", "rediss+")):
+            raise ValueError(f"{scheme}:// is not supported yet: use redis://, rediss:// or unix://")
+        if scheme not in ("redis", "rediss", "unix"):
+            raise ValueError("a Redis URL begins with redis://, rediss:// or unix://")
+        return dict(parse_url(url))
+    except ValueError as error:
+        if "://" in str(error):
+            raise
+        raise ValueError("the Redis URL can't be read") from None  # the parser's own text may quote parts of it
+
+
+def _take_over(connection: AbstractConnection, link: Link) -> None:
+    """Cut redis-py's stream off its transport. What it was asked has been answered, so nothing is in its buffer."""
+    writer = connection._writer
+    if writer is None or writer.transport.is_closing():
+        raise ConnectionResetError("the connection was closed at once")
+    link.take_over(writer)
+    # From here on the link closes it; redis-py would warn that nobody did.
+    connection._writer = connection._reader = None
+
+
+async def greet(link: Link, deadline: float) -> Peer:
+    """Ask for the server's version and our id there, and load the scripts, in one round trip."""
+    asked = [link.send(packed, deadline) for packed in (_HELLO, _INFO, *(script.load for script in SCRIPTS))]
+    hello, info, *loaded = await asyncio.gather(*asked)
+    told = info_fields(info)
+    greeting = _pairs(hello)
+    # HELLO is older than 7.0 but may be renamed away; INFO may be forbidden to our user. One of them will do.
+    faults.check_version(_text(greeting.get("version")) or told.get("redis_version", _FALLBACK_VERSION))
+    for reply in loaded:
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+    return Peer(int(greeting.get("id", 0)), told.get("run_id"))
+
+
+def _pairs(reply: Reply) -> dict[str, Reply]:
+    if not isinstance(reply, list):
+        return {}
+    return {_text(name): value for name, value in zip(reply[::2], reply[1::2], strict=False)}
+
+
+def info_fields(reply: Reply) -> dict[str, str]:
+    """What an `INFO` reply says; nothing where it is an error."""
+    lines = _text(reply).splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+
+
+def _text(value: Reply) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""

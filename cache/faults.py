@@ -1,0 +1,82 @@
+"""Redis's ways of failing, told in this package's errors. The texts are one line and hold no credential, key or URL."""
+
+import re
+import ssl
+
+from hiredis import ReplyError
+from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeout
+
+from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable, CacheUnsupported, RecordUnreadable
+
+LEAST_VERSION = (7, 0)
+
+_CLASS = re.compile(r"[A-Z][A-Z0-9]{1,30}(?=[ :]|$)")
+_HINTS = {
+    "ERR": "an error that it does not classify",
+    "OOM": "it is out of memory",
+    "MISCONF": "it can't save to disk and therefore takes no writes",
+    "NOREPLICAS": "it has too few replicas and therefore takes no writes",
+    "READONLY": "it is a replica",
+    "NOAUTH": "it asks for a login",
+    "NOPERM": "its user lacks a permission that oncegate needs",
+    "WRONGPASS": "the login was refused",
+    "LOADING": "it is loading its data",
+    "BUSY": "another client's script keeps it busy",
+    "MOVED": "it is part of a cluster",
+    "MASTERDOWN": "it is a replica that has lost its primary",
+}
+
+
+def reply_class(error: ReplyError) -> str:
+    """The class of an error reply (``OOM``, ``NOSCRIPT``...), which is its first word; the rest may hold keys."""
+    match = _CLASS.match(str(error))
+    return match.group() if match else "ERR"
+
+
+def of_reply(error: ReplyError) -> CacheError:
+    """What an error reply means to the caller of a command."""
+    kind = reply_class(error)
+    if kind == "WRONGTYPE":
+        return RecordUnreadable("a record is damaged: Redis holds another type of value under its key")
+    return CacheUnavailable(_refusal(kind))
+
+
+def of_claim_reply(error: ReplyError) -> CacheError:
+    """What an error reply to a claim means: there, OOM says that nothing was written for want of room."""
+    kind = reply_class(error)
+    return CacheFull(_refusal(kind)) if kind == "OOM" else of_reply(error)
+
+
+def _refusal(kind: str) -> str:
+    hint = _HINTS.get(kind)
+    return f"Redis refused the command: {kind}" + (f" ({hint})" if hint else "")
+
+
+def of_opening(error: RedisError | OSError, place: str) -> CacheError:
+    """What it means that no connection to ``place`` came about."""
+    return CacheUnavailable(f"Redis at {place} can't be used: {_reason(error)}")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, AuthenticationError) or "WRONGPASS" in str(error):
+        return "the login was refused"
+    cause = error if isinstance(error, OSError) else error.__cause__ or error.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate was not accepted ({cause.verify_message})"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS failed ({cause.reason or 'no reason given'})"
+    if isinstance(error, RedisTimeout | TimeoutError):
+        return "it did not answer in time"
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror.splitlines()[0]
+    return type(error).__name__
+
+
+def check_version(text: str) -> tuple[int, ...]:
+    """The version as numbers; raises `CacheUnsupported` where it is older than 7.0 or can't be made out."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    if numbers < LEAST_VERSION:
+        found = text if numbers else "of unknown version"
+        raise CacheUnsupported(f"Redis {found} is too old: oncegate needs Redis 7.0 or newer; upgrade the server")
+    return numbers

@@ -1,0 +1,207 @@
+"""One connection to Redis that many callers share: commands go out in one write per tick, replies come back in order.
+
+Strategy. Redis answers in the order it is asked, so a queue of calls is all that is needed to tell whose reply is whose.
+A call whose caller has left (time-out, cancellation) keeps its place in that queue: its reply will still come, and for a
+claim it matters what it says, so it is handed to the call's `Orphan`. The queue is kept in two parts, ``_late`` (overdue,
+callers told) and ``_waiting``; deadlines rise along the queue, so one timer for the oldest waiting call serves all.
+
+Nothing that a caller brings along runs inside the connection's callbacks unguarded: an exception there would take the
+connection down for everybody.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import hiredis
+
+from oncegate.cache.errors import CacheUnavailable
+
+log = logging.getLogger(__name__)
+
+Reply = Any
+"""What hiredis makes of a reply: bytes, int, list, None, or a `hiredis.ReplyError` as a value."""
+
+
+class Orphan(Protocol):
+    """Takes care of a call whose caller has left without its reply."""
+
+    def answered(self, reply: Reply) -> None:
+        """The reply came after all."""
+
+    def lost(self) -> None:
+        """The connection broke before the reply; the command may have run, and may still be on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much one connection may have unanswered, in commands and bytes; beyond that a call fails at once.
+
+    ``patience`` is how long (s) nothing may come back, after a call's time-out, until the connection counts as dead.
+    """
+
+    commands: int = 10_000
+    bytes: int = 64 * 1024 * 1024
+    patience: float = 1.0
+
+
+class _Call:
+    __slots__ = ("deadline", "future", "orphan", "size")
+
+    def __init__(self, future: asyncio.Future[Reply], deadline: float, size: int, orphan: Orphan | None) -> None:
+        self.future = future
+        self.deadline = deadline
+        self.size = size
+        self.orphan = orphan
+
+
+class Link(asyncio.Protocol):
+    """A connection that is open, until ``lost`` says why it no longer is. Belongs to the event loop that made it.
+
+    ``on_lost`` is called once, with the link and whether anything that it had sent was still unanswered.
+    """
+
+    def __init__(self, bounds: Bounds, on_lost: Callable[["Link", bool], None]) -> None:
+        self.lost: str | None = None
+        self._loop = asyncio.get_running_loop()
+        self._bounds = bounds
+        self._on_lost = on_lost
+        self._reader = hiredis.Reader()
+        self._transport: asyncio.WriteTransport | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._waiting: deque[_Call] = deque()
+        self._late: deque[_Call] = deque()
+        self._bytes = 0
+        self._out: list[bytes] = []
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = self._loop.time()
+
+    # -- for callers
+
+    def send(self, packed: bytes, deadline: float, orphan: Orphan | None = None) -> asyncio.Future[Reply]:
+        """Queue one packed command; the future gives its reply, or `CacheUnavailable` at ``deadline`` (the loop's clock).
+
+        Once this has returned, whoever gives up on the future leaves the reply to ``orphan``. Raises `CacheUnavailable`,
+        with nothing queued, where the connection is gone or too much is unanswered.
+        """
+        size = len(packed)
+        pending = len(self._waiting) + len(self._late)
+        if self.lost is not None:
+            raise CacheUnavailable(self.lost)
+        if pending and (pending >= self._bounds.commands or self._bytes + size > self._bounds.bytes):
+            raise CacheUnavailable(f"Redis does not keep up: {pending} commands are unanswered")
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self._waiting.append(_Call(future, deadline, size, orphan))
+        self._bytes += size
+        if not self._out and not self._paused:
+            self._loop.call_soon(self._flush)
+        self._out.append(packed)
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._look)
+        return future
+
+    @property
+    def unanswered(self) -> int:
+        """How many commands await their reply."""
+        return len(self._waiting) + len(self._late)
+
+    def fail(self, reason: str) -> None:
+        """Cut the connection: every caller gets `CacheUnavailable` with ``reason``. Later calls of this do nothing."""
+        if self.lost is not None:
+            return
+        self.lost = reason
+        if self._timer is not None:
+            self._timer.cancel()
+        self._out.clear()
+        calls = (*self._late, *self._waiting)
+        self._late.clear()
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.abort()
+        _guarded(self._on_lost, self, bool(calls))  # before the orphans: they rely on what it notes
+        for call in calls:
+            if not call.future.done():
+                call.future.set_exception(CacheUnavailable(reason))
+            if call.orphan is not None:
+                _guarded(call.orphan.lost)
+
+    # -- for the transport
+
+    def take_over(self, writer: asyncio.StreamWriter) -> None:
+        """Become the protocol of ``writer``'s transport, which is connected and idle."""
+        self._writer = writer  # kept, since a stream writer closes its transport when it is collected
+        self._transport = writer.transport
+        self._transport.set_protocol(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
+        """The transport has closed."""
+        self.fail("the connection to Redis was lost")
+
+    def pause_writing(self) -> None:
+        """Redis does not read: keep what is queued here, where it counts against the bounds."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """Redis reads again."""
+        self._paused = False
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Replies, or parts of them."""
+        self._heard = self._loop.time()
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not False:
+                self._deliver(reply)
+        except (hiredis.ProtocolError, IndexError):  # IndexError: a reply that nobody asked for
+            self.fail("the connection to Redis is out of step")
+
+    def _deliver(self, reply: Reply) -> None:
+        call = self._late.popleft() if self._late else self._waiting.popleft()
+        self._bytes -= call.size
+        if not call.future.done():
+            call.future.set_result(reply)
+        elif call.orphan is not None:
+            _guarded(call.orphan.answered, reply)
+
+    def _flush(self) -> None:
+        if self._out and not self._paused and self._transport is not None:
+            out, self._out = self._out, []
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _look(self) -> None:
+        """Tell the callers whose time is over; look again when the next one's is."""
+        self._timer = None
+        now = self._loop.time()
+        while self._waiting and self._waiting[0].deadline <= now:
+            call = self._waiting.popleft()
+            self._late.append(call)
+            if not call.future.done():
+                call.future.set_exception(CacheUnavailable("Redis did not answer in time"))
+        moments = [self._waiting[0].deadline] if self._waiting else []
+        if self._late:
+            # Heard means any reply: a server that answers slowly is alive, one that answers nothing may be gone.
+            dead_at = max(self._heard, self._late[0].deadline) + self._bounds.patience
+            if now >= dead_at:
+                self.fail("the connection to Redis is dead: nothing came back")
+                return
+            moments.append(dead_at)
+        if moments:
+            self._timer = self._loop.call_at(min(moments), self._look)
+
+
+def _guarded(callback: Callable[..., None], *args: object) -> None:
+    try:
+        callback(*args)
+    except Exception:
+        log.exception("a callback of a Redis connection raised")
+
+
+def forget(future: asyncio.Future[Reply]) -> None:
+    """For a reply that perhaps nobody waits for: an exception in it counts as seen."""
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,0 +1,226 @@
+"""Records in Redis 7.0 or newer: each call of the protocol is one script on one key (see the ``.lua`` files for why).
+
+A first request costs two commands, a replay one. All callers of a loop share one connection (`oncegate.cache.link`), with
+a second one for large outcomes. What happens to a claim whose reply was lost is told in `oncegate.cache.withdrawal`.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from hiredis import ReplyError
+
+from oncegate.cache import faults
+from oncegate.cache.advice import advise
+from oncegate.cache.base import Adopt, Claim
+from oncegate.cache.codec import decode, encode, encode_claim
+from oncegate.cache.dial import Dialler
+from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
+from oncegate.cache.lane import Lane
+from oncegate.cache.law import check_duration, check_outcome, takeover_codes
+from oncegate.cache.link import Bounds, Orphan, Reply, forget
+from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse
+from oncegate.cache.scripts import CLAIM, COMPLETE, EXTEND, GET, RELEASE, SCRIPTS
+from oncegate.cache.session import Session
+from oncegate.cache.withdrawal import Withdrawal, Withdrawals
+
+LARGE_BYTES = 65536
+"""An outcome of more than this goes over the second connection, so that it does not hold up claims."""
+
+
+class RedisCache:
+    """A `Cache` in Redis. Build it with `from_url`; it connects when it is first used, and again whenever it has to.
+
+    ``timeout`` (s) bounds each command, opening a connection included. ``bounds`` says how much may be unanswered on a
+    connection. Several event loops may use one cache: each has its own connections.
+    """
+
+    def __init__(self, dialler: Dialler, *, timeout: float, bounds: Bounds | None = None) -> None:
+        self._dialler = dialler
+        self._timeout = timeout
+        self._bounds = bounds or Bounds(patience=2 * timeout)
+        self._withdrawals = Withdrawals()
+        self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
+
+    @classmethod
+    def from_url(cls, url: str, *, timeout: float = 0.5, bounds: Bounds | None = None) -> "RedisCache":
+        """A cache in the Redis at ``url``: ``redis://``, ``rediss://`` or ``unix://``, with redis-py's options.
+
+        Raises ``ValueError`` for a URL that can't be used. Does not connect: `check` does.
+        """
+        return cls(Dialler(url, timeout), timeout=timeout, bounds=bounds)
+
+    async def claim(
+        self,
+        key: str,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State] = frozenset(),
+        adopt: Adopt | None = None,
+    ) -> Claim:
+        """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
+        codes = takeover_codes(takeover)
+        remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
+        fresh = encode_claim(token, fingerprint, retention_ms)
+        address = key.encode()
+        session = await self._session()
+        claim = _PendingClaim(
+            self._withdrawals,
+            session,
+            adopt,
+            Record(State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms),
+            Withdrawal(address, token, time.monotonic() + remaining_ms / 1000),
+            remaining_ms,
+        )
+        packed = CLAIM.call(address, fresh, b"%d" % remaining_ms, codes)
+        reply = await self._ask(session.claims, packed, claim)
+        if isinstance(reply, ReplyError):
+            raise faults.of_claim_reply(reply)
+        return claim.read(reply)
+
+    async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
+        """See `Cache.extend`."""
+        check_duration("lease_ms", lease_ms)
+        session = await self._session()
+        return _done(await self._ask(session.claims, EXTEND.call(key.encode(), token, b"%d" % lease_ms)))
+
+    async def complete(
+        self,
+        key: str,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        attempt: int,
+        state: State,
+        response: StoredResponse | None,
+        ttl_ms: int,
+    ) -> bool:
+        """See `Cache.complete`."""
+        check_outcome(state)
+        check_duration("ttl_ms", ttl_ms)
+        outcome = encode(Record(state, token, fingerprint, attempt, response))
+        packed = COMPLETE.call(key.encode(), outcome, b"%d" % ttl_ms)
+        session = await self._session()
+        return _done(await self._ask(session.claims if len(packed) <= LARGE_BYTES else session.bodies, packed))
+
+    async def release(self, key: str, *, token: bytes) -> bool:
+        """See `Cache.release`."""
+        if len(token) != TOKEN_BYTES:
+            raise ValueError("a token has 16 bytes")
+        session = await self._session()
+        return _done(await self._ask(session.claims, RELEASE.call(key.encode(), token)))
+
+    async def get(self, key: str) -> Claim | None:
+        """See `Cache.get`."""
+        session = await self._session()
+        reply = await self._ask(session.claims, GET.call(key.encode()))
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        if reply is None:
+            return None
+        data, remaining_ms = reply
+        return Claim(False, decode(data, remaining_ms), remaining_ms)
+
+    async def check(self) -> list[str]:
+        """See `Cache.check`."""
+        session = await self._session()
+        deadline = session.loop.time() + self._timeout
+        return await advise(await session.claims.ready(deadline), deadline)
+
+    async def close(self) -> None:
+        """See `Cache.close`. Claims that wait to be withdrawn get one more time-out; a call after this connects again."""
+        for loop, session in list(self._sessions.items()):
+            self._sessions.pop(loop, None)
+            if loop is asyncio.get_running_loop():
+                session.withdraw()
+                await session.settle()
+                session.close()
+            elif loop.is_closed():
+                session.close()
+            else:
+                loop.call_soon_threadsafe(session.close)
+
+    async def _session(self) -> Session:
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        return session if session is not None else await self._open_session(loop)
+
+    async def _open_session(self, loop: asyncio.AbstractEventLoop) -> Session:
+        for old in [other for other in list(self._sessions) if other.is_closed()]:
+            self._sessions.pop(old).close()
+        session = self._sessions[loop] = Session(self._dialler, self._bounds, self._timeout, self._withdrawals)
+        await session.guard()
+        session.withdraw()
+        return session
+
+    async def _ask(self, lane: Lane, packed: bytes, orphan: Orphan | None = None) -> Reply:
+        """The reply to one command, an error reply as a value. Raises `CacheUnavailable`."""
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        try:
+            link = lane.link or await lane.ready(deadline)
+        except CacheUnsupported as error:
+            raise CacheUnavailable(str(error)) from error  # final for `check`; for a call, one more way to be down
+        reply = await _answer(link.send(packed, deadline, orphan), orphan)
+        if isinstance(reply, ReplyError):
+            kind = faults.reply_class(reply)
+            if kind == "NOSCRIPT":
+                # Somebody flushed the scripts. One connection keeps the order: they are loaded when the call comes again.
+                for script in SCRIPTS:
+                    forget(link.send(script.load, deadline))
+                reply = await _answer(link.send(packed, deadline, orphan), orphan)
+            elif kind == "READONLY":
+                link.fail("Redis is a replica now")  # a failover: the next call looks the server up again
+        return reply
+
+
+async def _answer(future: asyncio.Future[Reply], orphan: Orphan | None) -> Reply:
+    try:
+        return await future
+    except asyncio.CancelledError:
+        # Answered and cancelled within one tick: the reply is in the future and nobody will ever read it.
+        if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
+            orphan.answered(future.result())
+        raise
+
+
+def _done(reply: Reply) -> bool:
+    if isinstance(reply, ReplyError):
+        raise faults.of_reply(reply)
+    return bool(reply == 1)
+
+
+@dataclass(slots=True)
+class _PendingClaim:
+    """A claim on its way: reads its reply, and is its `Orphan` when the caller has left."""
+
+    withdrawals: Withdrawals
+    session: Session
+    adopt: Adopt | None
+    fresh: Record
+    withdrawal: Withdrawal
+    remaining_ms: int
+
+    def read(self, reply: Reply) -> Claim:
+        """The reply as a `Claim`; raises `RecordUnreadable`."""
+        if reply == 1:
+            return Claim(True, self.fresh, self.remaining_ms)
+        won, data, remaining_ms = reply
+        return Claim(won == 1, decode(data, remaining_ms), remaining_ms)
+
+    def answered(self, reply: Reply) -> None:
+        """Hand a claim that was won to whoever adopts it, or give it back."""
+        if isinstance(reply, ReplyError) or not (reply == 1 or reply[0] == 1):
+            return
+        if self.adopt is None:
+            self.lost()
+        else:
+            # If this raises, the claim is left to lapse. To release it could free a key whose attempt has begun.
+            self.adopt(self.read(reply))
+
+    def lost(self) -> None:
+        """Give the claim back, should it have been made."""
+        self.withdrawals.add(self.withdrawal)
+        self.session.withdraw()
