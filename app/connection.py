@@ -1,0 +1,197 @@
+"""One connection to the upstream: an asyncio protocol around a `ResponseReader`.
+
+No task and no stream reader: the parser's callbacks fill plain fields, and one future wakes the caller when there is something
+to take. Whatever goes wrong after the first byte was written is an `OutcomeUnknown`; the connection is closed then.
+"""
+
+import asyncio
+import select
+from typing import cast
+
+from oncegate.app.response import ResponseReader
+from oncegate.middleware.processor import OutcomeUnknown
+
+HIGH_WATER = 65536
+"""Bytes of a response's body that wait to be taken; with more, reading pauses (one read that was under way comes on top)."""
+_ONE_WRITE = 65536  # above it, copying a body behind its head costs more than a second write
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """Carries one request and its response at a time: `begin`, `write`, `head`, then `read` until ``response.complete``.
+
+    ``closed`` is done when the transport is gone; ``lost`` says so without waiting, and also of one that is closing.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._reading_paused = False
+        self._writing_paused = False
+        self._busy = False
+        self._error: Exception | None = None
+        self.response = ResponseReader()
+        self.closed: asyncio.Future[None] = self.loop.create_future()
+        self.lost = False
+        self.expires = 0.0
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keeps the transport, and a poll object that finds out at once whether an idle connection went stale."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none of asyncio's classes
+        self._poll = select.poll()
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def data_received(self, data: bytes) -> None:
+        """Hands bytes to the reader and wakes whoever waits for them."""
+        if not self._busy:  # an idle upstream has nothing to say: a response that nobody asked for, or a time-out's 408
+            self.abort()
+            return
+        response = self.response
+        response.feed(data)
+        if response.failure is not None:
+            self.fail(OutcomeUnknown(f"{self._where}: {response.failure}"))
+        elif response.status:
+            if response.buffered > HIGH_WATER and not response.complete and not self._reading_paused:
+                self._reading_paused = True
+                self._transport.pause_reading()  # type: ignore[union-attr]
+            self._wake()
+
+    def eof_received(self) -> None:
+        """The upstream has said all: the end of some responses. Returning nothing closes our side too."""
+        if self._busy:
+            self.response.end()
+        self._settle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more can come or go."""
+        self.lost = True
+        if self._busy and exc is None:
+            self.response.end()
+        if self._busy and not self.response.complete and self._error is None:
+            reason = self.response.failure or f"the connection broke ({type(exc).__name__})"
+            self._error = OutcomeUnknown(f"{self._where}: {reason}")
+        self.response.release()
+        self._wake()
+        self.resume_writing()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The upstream takes less than it is given."""
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        """The upstream takes more again."""
+        self._writing_paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    # the forwarder's side
+
+    def is_stale(self) -> bool:
+        """Whether an idle connection can't be used: the upstream has closed it, or says what it wasn't asked. No waiting."""
+        return self.lost or self._transport is None or self._transport.is_closing() or bool(self._poll.poll(0))
+
+    def begin(self, *, is_head: bool) -> None:
+        """Makes ready for one request (``is_head``: by the method HEAD)."""
+        self._busy = True
+        self._error = None
+        self.response.expect(is_head=is_head)
+
+    def write(self, head: bytes, body: bytes = b"") -> None:
+        """Hands bytes to the transport; to one that is gone, nothing: `head` tells then."""
+        transport = self._transport
+        if self.lost or transport is None or transport.is_closing():
+            return
+        try:
+            if len(body) <= _ONE_WRITE:
+                transport.write(head + body if body else head)
+            else:
+                transport.write(head)
+                transport.write(body)
+        except (OSError, RuntimeError) as error:  # uvloop raises where asyncio only logs
+            self.fail(OutcomeUnknown(f"{self._where}: the request could not be written ({type(error).__name__})"))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the upstream takes less than it was given, so that `drain` would wait."""
+        return self._writing_paused and not self.lost
+
+    async def drain(self) -> None:
+        """Returns when the transport takes more bytes, or is gone."""
+        while self.is_full:
+            self._writable = self.loop.create_future()
+            await self._writable
+
+    async def head(self) -> None:
+        """Returns when ``response`` holds the final head. Raises `OutcomeUnknown` where none comes or it can't be trusted."""
+        response = self.response
+        while not response.status and self._error is None:
+            await self._wait()
+        if self._error is not None:
+            raise self._error
+        if response.surplus:
+            raise OutcomeUnknown(f"{self._where}: malformed response (more bytes than it announced)")
+
+    async def read(self) -> bytes:
+        """The next bytes of the body; empty only when it is complete. Raises `OutcomeUnknown` where it was cut off."""
+        response = self.response
+        while not response.buffered:
+            if response.complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        body = response.take()
+        if self._reading_paused:
+            self._reading_paused = False
+            if not self.lost:
+                self._transport.resume_reading()  # type: ignore[union-attr]
+        return body
+
+    def finish(self) -> bool:
+        """Ends an exchange whose response is complete: may the connection carry another?"""
+        self._busy = False
+        response = self.response
+        return (
+            response.persistent and response.complete and not response.surplus and not self.lost and self._error is None
+        )
+
+    def fail(self, error: Exception) -> None:
+        """Ends the exchange with an error, which `head` and `read` raise (after what had arrived), and the connection."""
+        if self._error is None:
+            self._error = error
+        self.abort()
+        self._wake()
+
+    def abort(self) -> None:
+        """Closes the connection at once, whatever is under way."""
+        self.lost = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Closes an idle connection in good order."""
+        self.lost = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def _settle(self) -> None:
+        if self.response.failure is not None and self._error is None:
+            self._error = OutcomeUnknown(f"{self._where}: {self.response.failure}")
+        self._wake()
+
+    async def _wait(self) -> None:
+        self._waiter = self.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,129 @@
+"""The HTTP command processor: forwards each request to the upstream and its response back (a reverse proxy, as an ASGI app).
+
+What matters most is to know whether the upstream can have acted. Until the first byte is handed to the transport an error is a
+`NotProcessed`; from then until the response is complete it is an `OutcomeUnknown`. Nothing is ever sent twice from here.
+
+The usual exchange costs one write, one future and no task: a small request goes out whole, and a response whose head and body
+arrived together comes back as two messages. Only an exchange that lasts (an upload, a stream, a slow upstream) gets a task
+of its own, which sends the rest of the body and notices a client that leaves.
+"""
+
+from collections.abc import Collection, Sequence
+
+from oncegate.app.exchange import ClientLeft, Exchange
+from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
+from oncegate.app.response import ResponseReader
+from oncegate.app.upstream import Upstream
+from oncegate.middleware.capture import Message
+from oncegate.middleware.http import Scope, Send
+from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.request import Receive
+from oncegate.middleware.respond import date
+
+
+class Forwarder:
+    """Forwards HTTP requests to ``upstream`` (``http://host[:port][/base]``, ``https://...``, ``unix:///path/to/socket``).
+
+    Times are in seconds: ``connect_timeout`` until a connection is open (names and TLS included); ``response_timeout`` until
+    the response's head, for requests that pass through (an enforced attempt's time belongs to who runs it);
+    ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``trusted_proxies``:
+    addresses or networks whose ``X-Forwarded-*`` are believed. ``end_to_end``: request fields that ``Connection`` can't have
+    removed, besides the usual ones. Raises `ValueError` for a malformed URL or network, `OSError` for an unreadable CA file.
+    """
+
+    def __init__(
+        self,
+        upstream: str,
+        *,
+        connect_timeout: float = 5.0,
+        response_timeout: float = 30.0,
+        keepalive: float = 1.5,
+        max_idle: int = 128,
+        ca_file: str | None = None,
+        trusted_proxies: Sequence[str] = (),
+        end_to_end: Collection[str] = (),
+    ) -> None:
+        self.upstream = Upstream(
+            upstream, connect_timeout=connect_timeout, keepalive=keepalive, ca_file=ca_file, max_idle=max_idle
+        )
+        address = self.upstream.address
+        self._writer = RequestWriter(address.base, address.authority, TrustedPeers(trusted_proxies), end_to_end)
+        self._response_timeout = response_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forwards one request. Raises `NotProcessed`, `OutcomeUnknown` or `NoAnswerInTime`; answers a malformed one itself.
+
+        Returns without an answer where a client that passes through has left.
+        """
+        if scope["type"] != "http":
+            raise TypeError(f"the forwarder takes http scopes, not {scope['type']}")
+        view: AttemptView | None = (scope.get("extensions") or {}).get(SCOPE_EXTENSION)
+        try:
+            request = self._writer.head(scope)
+            first = await receive()
+            if first["type"] != "http.request":
+                return
+            head = request.framed(first.get("body", b""), first.get("more_body", False))
+        except RequestRefused as refusal:
+            await _refuse(send, refusal)
+            return
+        connection = await self.upstream.ready(view.confirm if view is not None else None)
+        exchange = Exchange(connection, request, receive, None if view is not None else self._response_timeout)
+        response = connection.response
+        start: Message | None = None
+        try:
+            exchange.begin(head, first)
+            await connection.head()
+            exchange.answered()
+            start = _start(response)
+            if response.complete:
+                body = response.take()
+            else:
+                await send(start)
+                start = None
+                body = await connection.read()
+                while not response.complete or response.buffered:
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                    body = await connection.read()
+        except ClientLeft:
+            return
+        except BaseException:
+            connection.abort()  # whatever is under way there has no owner any more
+            raise
+        finally:
+            exchange.end()
+        if exchange.sent_all:
+            self.upstream.give_back(connection)
+        else:
+            connection.abort()
+        if start is not None:
+            await send(start)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def probe(self) -> None:
+        """Opens a connection to the upstream and closes it. Raises `NotProcessed`, with a reason in one line, where it can't."""
+        await self.upstream.probe()
+
+    async def close(self) -> None:
+        """Closes the idle connections; those in use are closed when their exchange ends."""
+        await self.upstream.close()
+
+
+def _start(response: ResponseReader) -> Message:
+    headers = response.headers
+    if not response.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
+        headers.append(date())
+    headers.append(VIA)
+    return {"type": "http.response.start", "status": response.status, "headers": headers}
+
+
+async def _refuse(send: Send, refusal: RequestRefused) -> None:
+    """Answers a request that can't be forwarded. Its connection is closed: where its body ends is what is in doubt."""
+    body = f"{refusal}\n".encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

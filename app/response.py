@@ -1,0 +1,215 @@
+"""Reads the upstream's responses: bytes in, a judged head and a body out. No I/O; httptools does the parsing.
+
+The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it lets pass, or reads otherwise, is judged here:
+
+- a HEAD response's Content-Length is no body to come: the message is complete with its head, whatever the parser thinks;
+- 1xx responses are reported as messages of their own: they are passed over, and 101 is refused (nobody asked for it);
+- the parser has no call for the end of the stream: a body that lasts until then is completed, or found cut off, here;
+- it takes any transfer coding, any version and any number for a status: only what HTTP/1 defines passes here;
+- it goes on to a response behind the first: nobody asked for that one, so neither is to be trusted.
+"""
+
+from typing import NoReturn
+
+from httptools import HttpParserError, HttpResponseParser
+
+from oncegate.app.http1 import END_TO_END, HOP_BY_HOP, connection_options
+
+MAX_HEAD_BYTES = 65536
+"""The most bytes of a response's heads (interim ones included), or of its trailers."""
+MAX_FIELDS = 256
+"""The most fields of a response's heads, interim ones included."""
+
+_SPECIAL = HOP_BY_HOP | {b"content-length", b"date"}
+_WITHOUT_CONTENT = frozenset({204, 304})
+
+
+class ResponseReader:
+    """One response at a time: `expect`, then `feed` what arrives and `end` with the stream, until ``complete`` or ``failure``.
+
+    ``status`` is 0 until the final head is there; then ``headers`` holds its end-to-end fields (names lower-case, order and
+    repetitions kept). ``failure`` is a reason in one line. ``surplus``: bytes came that belong to no response. ``persistent``:
+    may the connection carry another request when this response is complete? ``idle_timeout``: the seconds that ``Keep-Alive``
+    announced. ``buffered``: bytes of the body that wait for `take`.
+    """
+
+    def __init__(self) -> None:
+        self._parser: HttpResponseParser | None = None
+        self._is_head = False
+        self.expect(is_head=False)
+
+    def expect(self, *, is_head: bool) -> None:
+        """Makes ready for the response to a request that is about to be sent (``is_head``: a HEAD request)."""
+        if self._parser is None or self._is_head:  # behind a HEAD response the parser may still wait for a body
+            self._parser = HttpResponseParser(self)
+        self._is_head = is_head
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.has_date = False
+        self.complete = False
+        self.failure: str | None = None
+        self.surplus = False
+        self.persistent = False
+        self.idle_timeout: float | None = None
+        self.buffered = 0
+        self._special: list[tuple[bytes, bytes]] = []
+        self._chunks: list[bytes] = []
+        self._fields = 0
+        self._overhead = 0
+        self._interim = False
+        self._until_end = False
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they arrived. Never raises: look at ``complete``, ``failure`` and ``surplus``."""
+        if self.failure is not None or self._parser is None:
+            return
+        if self.complete:
+            self.surplus = True
+            return
+        self._overhead += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as error:
+            if self.complete:
+                self.surplus = True
+            elif self.failure is None:
+                self.failure = f"malformed response ({error})"
+        if self._overhead > MAX_HEAD_BYTES and not self.complete and self.failure is None:
+            self.failure = "malformed response (its head or its trailers are too long)"
+
+    def end(self) -> None:
+        """Takes the end of the stream: the end of a body that lasts until then, a failure in any other place."""
+        if self.complete or self.failure is not None:
+            return
+        if self._until_end and self.status:
+            self.complete = True
+        elif self.status:
+            self.failure = "the connection was closed in the middle of the response"
+        else:
+            self.failure = "the connection was closed before the response"
+
+    def take(self) -> bytes:
+        """What has arrived of the body since the last call; may be empty."""
+        chunks = self._chunks
+        self.buffered = 0
+        if len(chunks) == 1:
+            return chunks.pop()
+        body = b"".join(chunks)
+        chunks.clear()
+        return body
+
+    def release(self) -> None:
+        """Drops the parser, which refers back to the reader: without it the collector has nothing to do."""
+        self._parser = None
+
+    # httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        """Another message begins: after the final one, nobody asked for it."""
+        if self.complete:
+            raise HttpParserError("surplus")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field of the head, or of the trailers, which are dropped (RFC 9110 section 6.5.1)."""
+        if self.status:
+            return
+        name = name.lower()
+        if name in _SPECIAL:
+            self._special.append((name, value))
+            if name in HOP_BY_HOP:
+                return
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """A head is whole: judge it, and begin to look for the body that it announces."""
+        assert self._parser is not None  # noqa: S101 - it is what calls us
+        status = self._parser.get_status_code()
+        self._check_limits()
+        if status < 200:
+            self._pass_over(status)
+            return
+        if status > 599:
+            self._refuse(f"status {status} is not one of HTTP's")
+        version = self._parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            self._refuse(f"version {version}")
+        options, has_length, chunked = self._read_special(version)
+        if options and (dropped := options - END_TO_END):
+            self.headers = [field for field in self.headers if field[0] not in dropped]
+        if status in _WITHOUT_CONTENT and has_length:
+            # A 204 must not have one (RFC 9110 section 8.6); a 304's describes another response, and servers trip over it.
+            self.headers = [field for field in self.headers if field[0] != b"content-length"]
+        self._until_end = not (chunked or has_length or self._is_head or status in _WITHOUT_CONTENT)
+        asked = b"close" not in options if version == "1.1" else b"keep-alive" in options
+        self.persistent = asked and not self._until_end
+        self.status = status
+        self.complete = self._is_head
+
+    def _read_special(self, version: str) -> tuple[set[bytes], bool, bool]:
+        """What the deciding fields say: the options of ``Connection``; is there a length; is the body chunked."""
+        options: set[bytes] = set()
+        has_length = chunked = False
+        for name, value in self._special:
+            if name == b"content-length":
+                has_length = True  # one plain number: the parser refuses any other, a second one, and one beside chunks
+            elif name == b"date":
+                self.has_date = True
+            elif name == b"connection":
+                options |= connection_options(value)
+            elif name == b"keep-alive":
+                self.idle_timeout = _idle_timeout(value)
+            elif name == b"transfer-encoding":
+                if chunked or version != "1.1" or value.strip(b" \t").lower() != b"chunked":
+                    self._refuse("a transfer coding that is not understood")
+                chunked = True
+        return options, has_length, chunked
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        if self.complete:
+            raise HttpParserError("surplus")
+        self._chunks.append(data)
+        self.buffered += len(data)
+        self._overhead = 0
+
+    def on_message_complete(self) -> None:
+        """The end of a message: of an interim response, or of the one that was asked for."""
+        if self._interim:
+            self._interim = False
+        else:
+            self.complete = True
+
+    def _pass_over(self, status: int) -> None:
+        if status < 100:
+            self._refuse(f"status {status} is not one of HTTP's")
+        if status == 101:
+            self._refuse("101, though no upgrade was asked for")
+        if any(name in (b"content-length", b"transfer-encoding") for name, _ in self._special):
+            self._refuse("an interim response that announces a body")
+        self._interim = True
+        self.headers = []
+        self._special = []
+
+    def _check_limits(self) -> None:
+        """Many small interim heads count as one large head; what came in one read with a large body is counted exactly."""
+        self._fields += len(self.headers) + len(self._special)
+        if self._fields > MAX_FIELDS:
+            self._refuse("more fields than can be taken")
+        if self._overhead > MAX_HEAD_BYTES:
+            size = sum(len(name) + len(value) + 4 for name, value in self.headers + self._special)
+            if size > MAX_HEAD_BYTES:
+                self._refuse("its head is too long")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self.failure = f"malformed response ({reason})"
+        raise HttpParserError(reason)
+
+
+def _idle_timeout(value: bytes) -> float | None:
+    """The ``timeout`` of a ``Keep-Alive`` field in seconds (RFC 2068 section 19.7.1), None where it has none."""
+    for parameter in value.lower().split(b","):
+        name, _, number = parameter.strip(b" \t").partition(b"=")
+        number = number.strip(b' \t"')
+        if name.strip(b" \t") == b"timeout" and number.isdigit():
+            return float(number[:9])
+    return None

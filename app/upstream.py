@@ -1,0 +1,246 @@
+"""Where requests go: the upstream's address, how a connection to it is opened, and which idle ones are kept.
+
+An idle connection that the upstream has closed meanwhile would cost a command its key (it was sent, no answer came: outcome
+unknown). So idle ones are kept for a shorter time than common upstreams keep them, and are looked at right before their use.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import unquote, urlsplit
+
+from oncegate.app.connection import UpstreamConnection
+from oncegate.middleware.processor import NotProcessed
+
+KEEPALIVE_MARGIN = 0.5
+"""Seconds by which we let go of an idle connection before the time that the upstream announced."""
+_UNSAFE = frozenset(map(chr, [*range(0x21), 0x7F]))
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamAddress:
+    """A parsed upstream URL: ``http://host[:port][/base]``, ``https://...`` or ``unix:///path/to/socket``.
+
+    ``authority`` is what `Host` says for a client that sent none; ``base`` goes before every path and has no slash at its
+    end; ``where`` names the upstream in errors.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    base: bytes
+    authority: bytes
+    where: str
+
+    @classmethod
+    def parse(cls, url: str) -> "UpstreamAddress":
+        """The address that ``url`` names. Raises `ValueError`, one line, which doesn't repeat credentials."""
+        if not url.isascii() or not _UNSAFE.isdisjoint(url):
+            raise ValueError("the upstream URL holds a space, a control character or one outside ASCII")
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise ValueError(f"the upstream URL is malformed: {error}") from None
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("the upstream URL must not hold credentials")
+        if parts.query or parts.fragment or "?" in url or "#" in url:
+            raise ValueError("the upstream URL must not hold a query or a fragment")
+        if parts.scheme == "unix":
+            if parts.netloc or len(parts.path) < 2:
+                raise ValueError("a unix upstream URL is unix:///path/to/socket")
+            path = unquote(parts.path)
+            return cls("unix", path, 0, b"", b"localhost", f"unix://{path}")
+        if parts.scheme not in ("http", "https"):
+            raise ValueError("the upstream URL must begin with http://, https:// or unix:///")
+        if not host or port == 0:
+            raise ValueError("the upstream URL names no host, or port 0")
+        netloc = parts.netloc
+        port = port or (443 if parts.scheme == "https" else 80)
+        where = f"{parts.scheme}://{netloc}"
+        return cls(parts.scheme, host, port, parts.path.rstrip("/").encode("ascii"), netloc.encode("ascii"), where)
+
+
+class Upstream:
+    """Opens connections to one upstream and keeps the idle ones, the last used on top.
+
+    ``connect_timeout`` (seconds) covers looking up the name, every address that it has, and TLS. Idle connections are kept for
+    ``keepalive`` seconds, or less where the upstream announces less; 0 keeps none. ``ca_file``: PEM, instead of the system's.
+    """
+
+    def __init__(
+        self, url: str, *, connect_timeout: float, keepalive: float, ca_file: str | None = None, max_idle: int = 128
+    ) -> None:
+        self.address = UpstreamAddress.parse(url)
+        self._connect_timeout = connect_timeout
+        self._keepalive = keepalive
+        self._max_idle = max_idle
+        self._ssl = _tls(ca_file) if self.address.scheme == "https" else None
+        self._idle: list[UpstreamConnection] = []
+        self._open: set[UpstreamConnection] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    @property
+    def idle(self) -> int:
+        """How many idle connections are kept."""
+        return len(self._idle)
+
+    async def ready(self, confirm: Callable[[], Awaitable[None]] | None = None) -> UpstreamConnection:
+        """A connection that can be written to at once, after ``confirm`` has agreed.
+
+        Raises `NotProcessed` where none can be had, or what ``confirm`` raises: nothing was sent then.
+        """
+        while True:
+            connection, is_new = self._take(), False
+            if connection is None:
+                connection, is_new = await self._connect(), True
+            if confirm is not None:
+                try:
+                    await confirm()
+                except BaseException:
+                    self._keep(connection)  # unused: as good as it was
+                    raise
+            # Asked last, since confirming may have taken a while. A kept one that went stale costs nothing: take another.
+            if not (connection.lost if is_new else connection.is_stale()):
+                return connection
+            connection.abort()
+            if is_new:
+                raise NotProcessed(f"{self.address.where} closed the connection before anything was sent")
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Ends a connection's exchange: keeps it for the next one, or closes it where it can't be used again."""
+        if connection.finish():
+            announced = connection.response.idle_timeout
+            self._keep(connection, None if announced is None else announced - KEEPALIVE_MARGIN)
+        else:
+            connection.close()
+
+    async def probe(self) -> None:
+        """Opens a connection and closes it again. Raises `NotProcessed`."""
+        (await self._connect()).close()
+
+    async def close(self) -> None:
+        """Closes every idle connection now, and the others when their exchange ends."""
+        self._closed = True
+        self._forget_idle()
+        closing = [connection.closed for connection in self._open if connection.lost]
+        if closing:
+            await asyncio.wait(closing, timeout=1)
+
+    def _take(self) -> UpstreamConnection | None:
+        loop = self._bind()
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.lost and connection.expires > loop.time():
+                return connection
+            connection.close()
+        return None
+
+    def _bind(self) -> asyncio.AbstractEventLoop:
+        """The running loop. Connections belong to one: those of another (a test client makes one per request) are forgotten."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._idle.clear()
+            self._open.clear()
+            self._sweeper = None
+            self._loop = loop
+        return loop
+
+    def _keep(self, connection: UpstreamConnection, announced: float | None = None) -> None:
+        seconds = self._keepalive if announced is None else min(self._keepalive, announced)
+        if seconds <= 0 or self._closed or connection.lost or len(self._idle) >= self._max_idle or self._loop is None:
+            connection.close()
+            return
+        connection.expires = self._loop.time() + seconds
+        self._idle.append(connection)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(self._keepalive, self._sweep)
+
+    def _sweep(self) -> None:
+        """Closes what has expired; runs only while there is something idle."""
+        self._sweeper = None
+        if self._loop is None:
+            return
+        now = self._loop.time()
+        kept = []
+        for connection in self._idle:
+            if connection.lost or connection.expires <= now:
+                connection.close()
+            else:
+                kept.append(connection)
+        self._idle = kept
+        if kept:
+            soonest = min(connection.expires for connection in kept)
+            self._sweeper = self._loop.call_at(soonest + 0.01, self._sweep)
+
+    def _forget_idle(self) -> None:
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+
+    async def _connect(self) -> UpstreamConnection:
+        """Opens a connection, one address after the other. Raises `NotProcessed` with what the last one said."""
+        address = self.address
+        loop = self._bind()
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                if address.scheme == "unix":
+                    return (await loop.create_unix_connection(self._new, address.host))[1]
+                return await self._connect_tcp(loop)
+        except TimeoutError:
+            raise NotProcessed(f"{address.where}: no connection within {self._connect_timeout:g} s") from None
+        except (OSError, ValueError) as error:  # ssl's errors are among them, and names that IDNA refuses
+            raise NotProcessed(f"{address.where}: {_one_line(error)}") from None
+
+    async def _connect_tcp(self, loop: asyncio.AbstractEventLoop) -> UpstreamConnection:
+        address = self.address
+        end = loop.time() + self._connect_timeout
+        hosts = await _look_up(loop, address.host, address.port)
+        server_hostname = address.host if self._ssl is not None else None
+        for left, host in zip(range(len(hosts) - 1, -1, -1), hosts, strict=True):
+            try:
+                # Each address has its share of the time: one that swallows packets must not use up all of it.
+                async with asyncio.timeout((end - loop.time()) / (left + 1)):
+                    return (
+                        await loop.create_connection(
+                            self._new, host, address.port, ssl=self._ssl, server_hostname=server_hostname
+                        )
+                    )[1]
+            except OSError:  # a time-out is one, too
+                if left == 0:
+                    raise
+        raise OSError("the name has no address")
+
+    def _new(self) -> UpstreamConnection:
+        connection = UpstreamConnection(self.address.where)
+        self._open.add(connection)
+        connection.closed.add_done_callback(lambda _: self._open.discard(connection))
+        return connection
+
+
+def _tls(ca_file: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca_file)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+async def _look_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[str]:
+    """The addresses of a host, in the resolver's order, each once."""
+    try:
+        return [str(ip_address(host))]
+    except ValueError:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:200] + "..."
