@@ -25,7 +25,7 @@ from typing import Any
 import orjson
 
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import Record, State, StoredResponse
+from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, Record, State, StoredResponse
 
 VERSION = 1
 STATE_CODES = {
@@ -39,12 +39,15 @@ _STATES = {code[0]: state for state, code in STATE_CODES.items()}
 _FOUND = frozenset({State.ABSENT, State.FAILED, State.UNKNOWN})
 _FIXED = struct.Struct(">Bc16s16sI")
 _FLIGHT = struct.Struct(">QcQ")
+_CLAIM = struct.Struct(">Bc16s16sIQcQ")  # both at once: every first request makes one
 _LENGTH = struct.Struct(">I")
 
 
 def encode_claim(token: bytes, fingerprint: bytes, retention_ms: int) -> bytes:
     """The bytes of a first attempt in flight; a cache patches attempt and found state on a takeover."""
-    return encode(Record(State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms))
+    if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:
+        raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
+    return _CLAIM.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
 
 
 def encode(record: Record) -> bytes:

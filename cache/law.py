@@ -17,6 +17,7 @@ def takeover_codes(takeover: frozenset[State]) -> bytes:
     return b"".join(sorted(STATE_CODES[state] for state in takeover))
 
 
+@functools.cache
 def check_outcome(state: State) -> State:
     """``state``, if an attempt can end in it; raises `IllegalTransition` otherwise."""
     return check(State.IN_FLIGHT, Event.COMPLETE, state)

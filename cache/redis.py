@@ -6,7 +6,6 @@ a second one for large outcomes. What happens to a claim whose reply was lost is
 
 import asyncio
 import time
-from dataclasses import dataclass
 
 from hiredis import ReplyError
 
@@ -66,15 +65,9 @@ class RedisCache:
         remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
         fresh = encode_claim(token, fingerprint, retention_ms)
         address = key.encode()
-        session = await self._session()
-        claim = _PendingClaim(
-            self._withdrawals,
-            session,
-            adopt,
-            Record(State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms),
-            Withdrawal(address, token, time.monotonic() + remaining_ms / 1000),
-            remaining_ms,
-        )
+        session = self._session() or await self._open_session()
+        record = Record(State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms)
+        claim = _PendingClaim(session, address, record, remaining_ms, adopt)
         packed = CLAIM.call(address, fresh, b"%d" % remaining_ms, codes)
         reply = await self._ask(session.claims, packed, claim)
         if isinstance(reply, ReplyError):
@@ -84,7 +77,7 @@ class RedisCache:
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
         check_duration("lease_ms", lease_ms)
-        session = await self._session()
+        session = self._session() or await self._open_session()
         return _done(await self._ask(session.claims, EXTEND.call(key.encode(), token, b"%d" % lease_ms)))
 
     async def complete(
@@ -103,19 +96,19 @@ class RedisCache:
         check_duration("ttl_ms", ttl_ms)
         outcome = encode(Record(state, token, fingerprint, attempt, response))
         packed = COMPLETE.call(key.encode(), outcome, b"%d" % ttl_ms)
-        session = await self._session()
+        session = self._session() or await self._open_session()
         return _done(await self._ask(session.claims if len(packed) <= LARGE_BYTES else session.bodies, packed))
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
         if len(token) != TOKEN_BYTES:
             raise ValueError("a token has 16 bytes")
-        session = await self._session()
+        session = self._session() or await self._open_session()
         return _done(await self._ask(session.claims, RELEASE.call(key.encode(), token)))
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
-        session = await self._session()
+        session = self._session() or await self._open_session()
         reply = await self._ask(session.claims, GET.call(key.encode()))
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
@@ -126,7 +119,7 @@ class RedisCache:
 
     async def check(self) -> list[str]:
         """See `Cache.check`."""
-        session = await self._session()
+        session = self._session() or await self._open_session()
         deadline = session.loop.time() + self._timeout
         return await advise(await session.claims.ready(deadline), deadline)
 
@@ -135,7 +128,7 @@ class RedisCache:
         for loop, session in list(self._sessions.items()):
             self._sessions.pop(loop, None)
             if loop is asyncio.get_running_loop():
-                session.withdraw()
+                session.resume_withdrawing()
                 await session.settle()
                 session.close()
             elif loop.is_closed():
@@ -143,17 +136,16 @@ class RedisCache:
             else:
                 loop.call_soon_threadsafe(session.close)
 
-    async def _session(self) -> Session:
-        loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
-        return session if session is not None else await self._open_session(loop)
+    def _session(self) -> Session | None:
+        return self._sessions.get(asyncio.get_running_loop())
 
-    async def _open_session(self, loop: asyncio.AbstractEventLoop) -> Session:
+    async def _open_session(self) -> Session:
+        loop = asyncio.get_running_loop()
         for old in [other for other in list(self._sessions) if other.is_closed()]:
             self._sessions.pop(old).close()
         session = self._sessions[loop] = Session(self._dialler, self._bounds, self._timeout, self._withdrawals)
         await session.guard()
-        session.withdraw()
+        session.resume_withdrawing()
         return session
 
     async def _ask(self, lane: Lane, packed: bytes, orphan: Orphan | None = None) -> Reply:
@@ -192,21 +184,22 @@ def _done(reply: Reply) -> bool:
     return bool(reply == 1)
 
 
-@dataclass(slots=True)
 class _PendingClaim:
     """A claim on its way: reads its reply, and is its `Orphan` when the caller has left."""
 
-    withdrawals: Withdrawals
-    session: Session
-    adopt: Adopt | None
-    fresh: Record
-    withdrawal: Withdrawal
-    remaining_ms: int
+    __slots__ = ("_adopt", "_fresh", "_key", "_remaining_ms", "_session")
+
+    def __init__(self, session: Session, key: bytes, fresh: Record, remaining_ms: int, adopt: Adopt | None) -> None:
+        self._session = session
+        self._key = key
+        self._fresh = fresh
+        self._remaining_ms = remaining_ms
+        self._adopt = adopt
 
     def read(self, reply: Reply) -> Claim:
         """The reply as a `Claim`; raises `RecordUnreadable`."""
         if reply == 1:
-            return Claim(True, self.fresh, self.remaining_ms)
+            return Claim(True, self._fresh, self._remaining_ms)
         won, data, remaining_ms = reply
         return Claim(won == 1, decode(data, remaining_ms), remaining_ms)
 
@@ -214,13 +207,13 @@ class _PendingClaim:
         """Hand a claim that was won to whoever adopts it, or give it back."""
         if isinstance(reply, ReplyError) or not (reply == 1 or reply[0] == 1):
             return
-        if self.adopt is None:
+        if self._adopt is None:
             self.lost()
         else:
             # If this raises, the claim is left to lapse. To release it could free a key whose attempt has begun.
-            self.adopt(self.read(reply))
+            self._adopt(self.read(reply))
 
     def lost(self) -> None:
         """Give the claim back, should it have been made."""
-        self.withdrawals.add(self.withdrawal)
-        self.session.withdraw()
+        until = time.monotonic() + self._remaining_ms / 1000
+        self._session.withdraw(Withdrawal(self._key, self._fresh.token, until))

@@ -16,17 +16,14 @@ class Script:
         self.name = name
         source = resources.files(__package__).joinpath(f"{name}.lua").read_bytes()
         self.load = pack(b"SCRIPT", b"LOAD", source)
-        # Everything before the key is the same in every call, so it is packed once.
         digest = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-        self._head = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % (arguments + 4, digest)
-        self._tail = b"$%d\r\n%b\r\n" * arguments
+        # All but the key and the arguments is the same in every call, so it is packed once.
+        head = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % (arguments + 4, digest)
+        self._format = head + b"$%d\r\n%b\r\n" * (arguments + 1)
 
-    def call(self, key: bytes, *arguments: bytes) -> bytes:
-        """The packed command that runs this script on ``key``."""
-        sized: list[int | bytes] = []
-        for argument in arguments:
-            sized += (len(argument), argument)
-        return b"%b$%d\r\n%b\r\n" % (self._head, len(key), key) + self._tail % tuple(sized)
+    def call(self, *parts: bytes) -> bytes:
+        """The packed command that runs this script on a key, which comes first, with its arguments."""
+        return self._format % tuple([field for part in parts for field in (len(part), part)])
 
 
 CLAIM = Script("claim", 3)

@@ -15,7 +15,7 @@ from oncegate.cache.errors import CacheError
 from oncegate.cache.lane import FIRST_PAUSE, LONGEST_PAUSE, Lane
 from oncegate.cache.link import Bounds
 from oncegate.cache.scripts import pack
-from oncegate.cache.withdrawal import Withdrawals
+from oncegate.cache.withdrawal import Withdrawal, Withdrawals
 
 _PING = pack(b"PING")
 
@@ -38,7 +38,12 @@ class Session:
             self._guard = _close_at_end(self.close)
             await self._guard.asend(None)
 
-    def withdraw(self) -> None:
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Give back a claim that nobody wants."""
+        self._withdrawals.add(withdrawal)
+        self.resume_withdrawing()
+
+    def resume_withdrawing(self) -> None:
         """See to it that what waits to be withdrawn is withdrawn."""
         if self._withdrawing is None and len(self._withdrawals) and not self.loop.is_closed():
             self._withdrawing = self.loop.create_task(self._withdraw())
@@ -64,7 +69,7 @@ class Session:
 
     def _on_broken(self, peer: Peer) -> None:
         self._withdrawals.kill(peer)
-        self.withdraw()
+        self.resume_withdrawing()
 
     async def _withdraw(self) -> None:
         failures = 0
