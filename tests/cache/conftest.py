@@ -1,0 +1,30 @@
+"""The caches that the suite of behaviours runs against, each behind a `Store`: a key of its own and a hand on its time."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from oncegate.cache.redis import RedisCache
+from tests.cache.stores import MemoryStore, RedisStore, Store
+from tests.servers import RedisServer
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def redis_cache(redis_server: RedisServer) -> AsyncIterator[RedisCache]:
+    cache = RedisCache.from_url(redis_server.url, timeout=5)
+    yield cache
+    await cache.close()
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    """A store of each kind. The Redis is one for all tests, so each test has keys of its own."""
+    made = MemoryStore() if request.param == "memory" else RedisStore(request.getfixturevalue("redis_server"))
+    yield made
+    await made.cache.close()
