@@ -13,12 +13,13 @@ SLOW_SECONDS = 5.0
 
 
 class Payments:
-    """An ASGI app. ``tell`` is called with a line for each request that reaches it; ``calls`` counts the POSTs."""
+    """An ASGI app. ``tell`` is called with a line for each request that it has answered; ``calls`` counts the POSTs."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], slow_seconds: float = SLOW_SECONDS) -> None:
         self.calls = 0
         self.payments: list[dict[str, Any]] = []
         self._tell = tell
+        self._slow_seconds = slow_seconds
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI 3."""
@@ -43,7 +44,7 @@ class Payments:
             return 405, {"error": "GET or POST"}
         self.calls += 1
         if path == "/payments/slow":
-            await asyncio.sleep(SLOW_SECONDS)
+            await asyncio.sleep(self._slow_seconds)
         return self._pay(body)
 
     def _pay(self, body: bytes) -> tuple[int, Any]:

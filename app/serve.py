@@ -6,7 +6,6 @@ clients have left too; exit code 0. What is still running after ``shutdown_timeo
 
 import asyncio
 import logging
-import math
 import os
 import signal
 import socket
@@ -98,7 +97,6 @@ def _work(
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout),
     )
     server = _Server(config, gateway, settings, parent=None if index is None else os.getppid(), announce=announce)
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
@@ -168,8 +166,17 @@ class _Server(uvicorn.Server):
         until = asyncio.get_running_loop().time() + self._settings.drain_delay
         while asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # force_exit is set by a signal handler: there is nothing to await
+        cut = asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, self._cut)
         try:
             async with asyncio.timeout(self._settings.shutdown_timeout + LAST_WORDS_SECONDS):
                 await super().shutdown(sockets)
         except TimeoutError:
             log.warning("shutdown_timeout is over: what is still running will read unknown once its lease lapses")
+        finally:
+            cut.cancel()
+
+    def _cut(self) -> None:
+        """Break what is still open. uvicorn's own time-out would answer 500, and a client would take that for a failure."""
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()

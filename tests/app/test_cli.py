@@ -1,62 +1,16 @@
 """The command line as a person or a service manager meets it: real processes, real signals, exit codes."""
 
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
 
-ONCEGATE = [str(Path(sys.executable).with_name("oncegate"))]
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
-
-
-def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*ONCEGATE, *arguments], capture_output=True, text=True, env=ENVIRONMENT | environment, timeout=30
-    )
-
-
-@contextmanager
-def running(*arguments: str) -> Iterator["Gateway"]:
-    process = subprocess.Popen(
-        [*ONCEGATE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
-    )
-    try:
-        yield Gateway(process)
-    finally:
-        process.kill()
-        process.communicate()
-
-
-class Gateway:
-    """A process and what it has said so far."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self.process = process
-        self.said = ""
-
-    def wait_for(self, pattern: str, times: int = 1) -> "re.Match[str]":
-        assert self.process.stdout is not None
-        while len(found := list(re.finditer(pattern, self.said))) < times:
-            line = self.process.stdout.readline()
-            assert line, f"ended without {pattern!r}:\n{self.said}"
-            self.said += line
-        return found[-1]
-
-    def url(self, workers: int = 1) -> str:
-        return self.wait_for(r"listening on (http://[^ ,]+)", workers)[1]
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        self.said += self.process.communicate(timeout=20)[0]
-        return self.process.returncode
+from tests.app.cli import run, running
 
 
 @pytest.fixture(scope="module")
