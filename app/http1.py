@@ -10,9 +10,9 @@ meaning: else any client could have ``Authorization`` or the idempotency key tak
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 from urllib.parse import quote
 
 from oncegate.middleware.http import Scope
@@ -61,8 +61,7 @@ class RequestRefused(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(NamedTuple):
     """A request's line and end-to-end fields as bytes (every line with its CRLF), and how its client framed the body.
 
     ``length`` is the client's ``Content-Length``; ``chunked`` says that it sent chunks; neither: no body was announced.
@@ -129,7 +128,7 @@ class RequestWriter:
         if named and (dropped := named - self._end_to_end):
             lines = lines[:2] + [line for line in lines[2:] if line.partition(b":")[0] not in dropped]
         host = hosts[0] if hosts else self._authority
-        lines[0] = b"%b %b HTTP/1.1\r\n" % (self._method(method), self._target(scope))
+        lines[0] = b"%b %b HTTP/1.1\r\n" % (_method(method), self._target(scope))
         lines[1] = b"host: %b\r\n" % host
         self._add_forwarded(lines, scope, host, special, named)
         lines.append(b"%b: %b\r\n" % VIA)
@@ -138,14 +137,6 @@ class RequestWriter:
         if whole.count(b"\n") != len(lines) or whole.count(b"\r") != len(lines) or b"\0" in whole:
             raise RequestRefused(400, "a header field holds a line break or a NUL")
         return RequestHead(whole, length, chunked, method == "HEAD")
-
-    @staticmethod
-    def _method(method: str) -> bytes:
-        if _METHOD.fullmatch(method) is None:
-            raise RequestRefused(400, "the method is not a token")
-        if method == "CONNECT":
-            raise RequestRefused(501, "CONNECT is not forwarded")
-        return method.encode("ascii")
 
     def _target(self, scope: Scope) -> bytes:
         """The request target (RFC 9112 section 3.2.1), path and query as they came."""
@@ -180,6 +171,15 @@ class RequestWriter:
             lines.append(b"x-forwarded-proto: %b\r\n" % scope.get("scheme", "http").encode("latin-1"))
         if b"x-forwarded-host" not in said:
             lines.append(b"x-forwarded-host: %b\r\n" % host)
+
+
+@lru_cache(maxsize=64)
+def _method(method: str) -> bytes:
+    if _METHOD.fullmatch(method) is None:
+        raise RequestRefused(400, "the method is not a token")
+    if method == "CONNECT":
+        raise RequestRefused(501, "CONNECT is not forwarded")
+    return method.encode("ascii")
 
 
 def connection_options(value: bytes) -> set[bytes]:

@@ -143,13 +143,14 @@ class Upstream:
 
     def _bind(self) -> asyncio.AbstractEventLoop:
         """The running loop. Connections belong to one: those of another (a test client makes one per request) are forgotten."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
+        if (
+            self._loop is None or not self._loop.is_running()
+        ):  # asking for the running loop would cost a getpid() each time
             self._idle.clear()
             self._open.clear()
             self._sweeper = None
-            self._loop = loop
-        return loop
+            self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def _keep(self, connection: UpstreamConnection, announced: float | None = None) -> None:
         seconds = self._keepalive if announced is None else min(self._keepalive, announced)

@@ -212,3 +212,27 @@ def free_port() -> int:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
         return port
+
+
+def in_pieces(pieces: Iterable[bytes]) -> Behaviour:
+    """Answers one request in pieces, each in a packet of its own, and closes."""
+    kept = list(pieces)
+
+    async def behave(peer: Peer) -> None:
+        await peer.request()
+        await peer.send_pieces(kept)
+
+    return behave
+
+
+def resetting_after(answer: bytes = b"") -> Behaviour:
+    """Takes one request, sends ``answer``, and resets the connection once that has been read."""
+
+    async def behave(peer: Peer) -> None:
+        await peer.request()
+        if answer:
+            await peer.send(answer)
+            await asyncio.sleep(0.02)  # a reset throws away what was not read yet: on some systems on both sides
+        peer.reset()
+
+    return behave
