@@ -130,7 +130,7 @@ class RedisCache:
             if loop is asyncio.get_running_loop():
                 session.resume_withdrawing()
                 await session.settle()
-                session.close()
+                await session.end()
             elif loop.is_closed():
                 session.close()
             else:

@@ -30,6 +30,7 @@ class Session:
         self._timeout = timeout
         self._withdrawals = withdrawals
         self._withdrawing: asyncio.Task[None] | None = None
+        self._closed = False
         self._guard: AsyncGenerator[None, None] | None = None
 
     async def guard(self) -> None:
@@ -45,7 +46,7 @@ class Session:
 
     def resume_withdrawing(self) -> None:
         """See to it that what waits to be withdrawn is withdrawn."""
-        if self._withdrawing is None and len(self._withdrawals) and not self.loop.is_closed():
+        if self._withdrawing is None and len(self._withdrawals) and not self._closed:
             self._withdrawing = self.loop.create_task(self._withdraw())
 
     async def settle(self) -> None:
@@ -60,12 +61,19 @@ class Session:
 
     def close(self) -> None:
         """Cut the connections, without warnings; also when the loop is closed already. Never raises."""
+        self._closed = True  # what is lost by closing is withdrawn by the cache's next session
         with contextlib.suppress(RuntimeError):  # a loop that was closed under us takes no more callbacks
             if self._withdrawing is not None:
                 self._withdrawing.cancel()
         for lane in (self.claims, self.bodies):
             with contextlib.suppress(RuntimeError):
                 lane.close()
+
+    async def end(self) -> None:
+        """Close, and wait until the transports have."""
+        self.close()
+        if self._guard is not None:
+            await self._guard.aclose()
 
     def _on_broken(self, peer: Peer) -> None:
         self._withdrawals.kill(peer)

@@ -19,8 +19,11 @@ SLACK_MS = 20_000
 class Store(Protocol):
     """A cache, one key in it, and what a test does behind the cache's back."""
 
-    cache: Cache
-    key: str
+    @property
+    def cache(self) -> Cache: ...
+
+    @property
+    def key(self) -> str: ...
 
     def pass_time(self, milliseconds: int) -> None:
         """Let the key's record grow older."""

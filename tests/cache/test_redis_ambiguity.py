@@ -1,0 +1,228 @@
+"""Claims whose reply was lost: nobody may be left owning a record that no attempt runs for.
+
+Each test counts what the scripts did (``set``, ``del``), so that a claim that never reached Redis can't pass for one that
+was withdrawn.
+"""
+
+import asyncio
+import logging
+import os
+
+import pytest
+
+from oncegate.cache.base import Claim
+from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.record import State
+from oncegate.cache.redis import RedisCache
+from tests.cache.proxy import Proxy
+from tests.cache.waiting import eventually
+from tests.servers import RedisServer
+
+PRINT = b"p" * 16
+TIMEOUT = 0.3
+
+
+def claim(cache: RedisCache, key: str, **more: object) -> "asyncio.Task[Claim]":
+    arguments = {"token": os.urandom(16), "fingerprint": PRINT, "lease_ms": 60_000, "retention_ms": 60_000, **more}
+    return asyncio.ensure_future(cache.claim(key, **arguments))  # type: ignore[arg-type]
+
+
+async def connected(url: str) -> RedisCache:
+    cache = RedisCache.from_url(url, timeout=TIMEOUT)
+    async with asyncio.timeout(20):
+        while True:  # the time-out is short, and a busy machine may miss it
+            try:
+                await cache.get("nothing")
+            except CacheUnavailable:
+                continue
+            return cache
+
+
+def withdrawn(server: RedisServer, key: str) -> bool:
+    """Whether a claim was made and given back."""
+    return server.calls("set") >= 1 and server.calls("del") >= 1 and server.command("EXISTS", key) == 0
+
+
+async def test_a_claim_that_is_won_after_its_time_out_is_withdrawn() -> None:
+    with RedisServer() as server:
+        cache = await connected(server.url)
+        server.pause()
+        with pytest.raises(CacheUnavailable, match="in time"):
+            await claim(cache, "k")
+        server.resume()
+        await eventually(lambda: withdrawn(server, "k"))
+        await cache.close()
+
+
+async def test_a_claim_that_is_won_after_its_caller_was_cancelled_is_withdrawn() -> None:
+    with RedisServer() as server:
+        cache = await connected(server.url)
+        server.pause()
+        claims = [claim(cache, f"k{number}") for number in range(5)]
+        await asyncio.sleep(0)  # sent
+        for each in claims[::2]:
+            each.cancel()
+        await asyncio.gather(*claims, return_exceptions=True)
+        assert [each.cancelled() for each in claims] == [True, False, True, False, True]
+        server.resume()
+        await eventually(lambda: server.calls("del") == 5)
+        assert [server.command("EXISTS", f"k{number}") for number in range(5)] == [0] * 5
+        won = await claim(cache, "k0")
+        assert (won.won, won.record.attempt) == (True, 1)
+        await cache.close()
+
+
+async def test_a_claim_answered_and_cancelled_in_the_same_tick_is_withdrawn() -> None:
+    with RedisServer() as server:
+        cache = await connected(server.url)
+        link = cache._sessions[asyncio.get_running_loop()].claims.link
+        assert link is not None
+        receive = link.data_received
+
+        def receive_and_cancel(data: bytes) -> None:
+            receive(data)
+            task.cancel()
+
+        link.data_received = receive_and_cancel  # type: ignore[method-assign]
+        task = claim(cache, "k")
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await eventually(lambda: withdrawn(server, "k"))
+        await cache.close()
+
+
+async def test_a_claim_that_is_won_late_goes_to_whoever_adopts_it() -> None:
+    adopted: list[Claim] = []
+    with RedisServer() as server:
+        cache = await connected(server.url)
+        server.pause()
+        token = os.urandom(16)
+        with pytest.raises(CacheUnavailable):
+            await claim(cache, "k", token=token, adopt=adopted.append)
+        server.resume()
+        await eventually(lambda: adopted)
+        assert adopted[0].won
+        assert adopted[0].record.token == token
+        assert await cache.complete(
+            "k", token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=None, ttl_ms=60_000
+        )
+        assert server.calls("del") == 0
+        await cache.close()
+
+
+async def test_an_adopter_that_raises_harms_neither_the_connection_nor_its_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def adopt(_: Claim) -> None:
+        raise RuntimeError("the adopter's own fault")
+
+    with RedisServer() as server, caplog.at_level(logging.ERROR):
+        cache = await connected(server.url)
+        ours = server.command("CLIENT", "ID")
+        server.pause()
+        with pytest.raises(CacheUnavailable):
+            await claim(cache, "k", adopt=adopt)
+        server.resume()
+        await eventually(lambda: "callback" in caplog.text)
+        assert (await claim(cache, "other")).won
+        assert server.command("CLIENT", "ID") == ours
+        assert server.command("EXISTS", "k") == 1  # its attempt may have begun: it is left to lapse
+        await cache.close()
+
+
+async def test_a_late_claim_that_was_lost_to_somebody_else_is_left_alone() -> None:
+    with RedisServer() as server:
+        cache, other = await connected(server.url), await connected(server.url)
+        owner = os.urandom(16)
+        assert (await claim(other, "k", token=owner)).won
+        server.pause()
+        with pytest.raises(CacheUnavailable):
+            await claim(cache, "k")
+        server.resume()
+        await eventually(lambda: server.calls("evalsha") >= 4)
+        await cache.close()
+        held = await other.get("k")
+        assert held is not None
+        assert held.record.token == owner
+        await other.close()
+
+
+async def test_a_claim_whose_reply_was_lost_with_the_connection_is_withdrawn() -> None:
+    with RedisServer() as server:
+        async with Proxy(server.port) as proxy:
+            cache = await connected(proxy.url)
+            proxy.swallow_replies()
+            pending = claim(cache, "k")
+            await eventually(lambda: server.command("EXISTS", "k"))
+            proxy.cut_clients()
+            with pytest.raises(CacheUnavailable):
+                await pending
+            await eventually(lambda: withdrawn(server, "k"))
+            assert server.calls("client|kill") == 1
+            await cache.close()
+
+
+async def test_a_claim_still_on_its_way_when_the_connection_broke_is_never_made() -> None:
+    """Without the kill, it would be made after its withdrawal, and block its key for nobody."""
+    with RedisServer() as server:
+        async with Proxy(server.port) as proxy:
+            cache = await connected(proxy.url)
+            proxy.hold_requests()
+            pending = claim(cache, "k")
+            with pytest.raises(CacheUnavailable):
+                await pending
+            proxy.cut_clients()
+            await eventually(lambda: server.calls("client|kill") == 1)
+            await proxy.deliver_held()
+            assert server.calls("set") == 0
+            assert server.command("EXISTS", "k") == 0
+            await cache.close()
+
+
+async def test_withdrawals_outlast_an_outage() -> None:
+    with RedisServer(persist=True) as server:
+        async with Proxy(server.port) as proxy:
+            cache = await connected(proxy.url)
+            proxy.swallow_replies()
+            pending = claim(cache, "k")
+            await eventually(lambda: server.command("EXISTS", "k"))
+            server.stop()
+            with pytest.raises(CacheUnavailable):
+                await pending
+            with pytest.raises(CacheUnavailable):
+                await cache.get("k")
+            server.start()
+            await eventually(lambda: server.command("EXISTS", "k") == 0)
+            assert server.calls("client|kill") == 0  # another process: that id could be anybody's there
+            await cache.close()
+
+
+async def test_closing_waits_for_claims_that_were_given_up() -> None:
+    with RedisServer() as server:
+        cache = await connected(server.url)
+        pending = claim(cache, "k")
+        await asyncio.sleep(0)
+        pending.cancel()
+        await cache.close()
+        assert withdrawn(server, "k")
+
+
+def test_a_claim_left_behind_by_a_closed_loop_is_withdrawn_from_the_next() -> None:
+    with RedisServer() as server:
+        caches: list[RedisCache] = []
+
+        async def leave() -> None:
+            caches.append(await connected(server.url))
+            server.pause()
+            with pytest.raises(CacheUnavailable):
+                await claim(caches[0], "k")
+
+        async def come_back() -> None:
+            server.resume()
+            await caches[0].check()
+            await eventually(lambda: server.calls("client|kill") == 2 and server.calls("evalsha") >= 2)
+            await caches[0].close()
+
+        asyncio.run(leave())
+        asyncio.run(come_back())
+        assert server.command("EXISTS", "k") == 0
