@@ -18,9 +18,6 @@ from oncegate.middleware.respond import date
 
 log = logging.getLogger("oncegate.gateway")
 
-IGNORABLE_UPGRADES = frozenset({b"h2c"})
-"""Offers that a server may ignore (RFC 9110 section 7.8), made by common clients (Java's) with every first request."""
-
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """Methods that may be sent again unchanged (RFC 9110 section 9.2.2)."""
 
@@ -65,8 +62,8 @@ class Gateway:
         if path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below)):
             await self.operations(scope, receive, send)
             return
-        for name, value in scope["headers"]:
-            if name == b"upgrade" and value.lower() not in IGNORABLE_UPGRADES:
+        for name, _ in scope["headers"]:
+            if name == b"upgrade":
                 await self._fail(send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
                 return
         try:
@@ -81,9 +78,8 @@ class Gateway:
             await self._fail(send, "upstream-timeout", detail, retryable=scope["method"] in IDEMPOTENT)
         except OutcomeUnknown as error:
             log.warning("upstream-failed: %s", error)
-            await self._fail(
-                send, "upstream-failed", "The connection to the upstream broke after the request was sent."
-            )
+            detail = "The connection to the upstream broke after the request was sent; it may have been processed."
+            await self._fail(send, "upstream-failed", detail, retryable=scope["method"] in IDEMPOTENT)
 
     async def _fail(self, send: Send, slug: str, detail: str, *, retryable: bool | None = None) -> None:
         answer: Answer = problem(slug, detail, docs_url=self._docs_url, retryable=retryable)

@@ -1,11 +1,13 @@
 """uvicorn's HTTP/1.1 connection with the bounds that it lacks: the size of a head, the time for one, trailers.
 
-httptools buffers a field line until it ends, however long it is, and hands trailers over like header fields, which
-uvicorn then adds to the headers of a request that is already running: neither may reach an app that decides about
+httptools buffers a field line until it ends, however long it is; it hands trailers over like header fields, which uvicorn
+then adds to the headers of a request that is already running; and it takes the body of a request with ``Upgrade`` for
+another protocol, after which uvicorn takes it for the next request. None of that may reach an app that decides about
 money. Nothing here costs a whole, ordinary request more than a few comparisons.
 """
 
 import asyncio
+import re
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,6 +19,8 @@ HEAD_SECONDS = 15.0
 KEEP_ALIVE_SECONDS = 75
 """An idle connection is kept for longer than common load balancers keep theirs (60 s), so that they are the ones to
 close it: a close that crosses a request on its way makes the sender wonder whether it was processed."""
+
+_OFFER_OF_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 
 
 class HeadTooLarge(Exception):
@@ -31,6 +35,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_message = False
         self._in_head = False
         self._too_large = False
+        self._upgrading = False
         self._fed = 0
         self._quiet = 0  # bytes since the message began or a piece of body was handed on: a head's, or trailers'
         self._timer: asyncio.TimerHandle | None = None
@@ -47,6 +52,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse, then judge what is still unfinished."""
+        if self._upgrading:
+            return  # another protocol's, or a body that the parser doesn't see as one: never the next request
+        if not self._in_message and b"h2c" in data:
+            data = _without_offer(data)
         self._fed = len(data)
         self._quiet += self._fed
         super().data_received(data)
@@ -62,6 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_message = self._in_head = True
         self._quiet = 0
+        self._unwatch()
 
     def on_headers_complete(self) -> None:
         """The head is whole: its size is known exactly."""
@@ -73,6 +83,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._too_large = True
                 raise HeadTooLarge
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            # The parser takes what follows for another protocol, a body that was announced too. The gateway refuses, and
+            # nothing more may be read: a body would be taken for the next request.
+            self._upgrading = True
+            self.cycle.keep_alive = False
         self._quiet = 0
         # The scope keeps the list that it was given; trailers go into this one, which nobody reads (RFC 9110 section
         # 6.5.1: they must not be merged). Otherwise a client could add fields after everything was checked.
@@ -113,3 +128,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         self._timer = None
         self.transport.close()
+
+
+def _without_offer(data: bytes) -> bytes:
+    """``data`` without a first head's ``Upgrade: h2c``, which a server may ignore (RFC 9110 section 7.8).
+
+    Java's client makes the offer with every first request, and httptools would not see the body of such a request.
+    """
+    end = data.find(b"\r\n\r\n")
+    return _OFFER_OF_H2C.sub(b"", data[:end]) + data[end:] if end > 0 else data

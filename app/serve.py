@@ -76,15 +76,9 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _work(
-    gateway: Gateway,
-    settings: GatewaySettings,
-    sockets: Sequence[socket.socket],
-    announce: Callable[[str], None] | None,
-    index: int | None,
-) -> int:
-    """One process's life. ``index`` is the worker's number, ``None`` in a process that is alone."""
-    config = uvicorn.Config(
+def server_config(gateway: Gateway) -> uvicorn.Config:
+    """uvicorn as a gateway needs it: nothing added to responses, nothing believed of requests, heads bounded."""
+    return uvicorn.Config(
         gateway,
         interface="asgi3",
         http=BoundedProtocol,
@@ -98,7 +92,19 @@ def _work(
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
-    server = _Server(config, gateway, settings, parent=None if index is None else os.getppid(), announce=announce)
+
+
+def _work(
+    gateway: Gateway,
+    settings: GatewaySettings,
+    sockets: Sequence[socket.socket],
+    announce: Callable[[str], None] | None,
+    index: int | None,
+) -> int:
+    """One process's life. ``index`` is the worker's number, ``None`` in a process that is alone."""
+    server = _Server(
+        server_config(gateway), gateway, settings, parent=None if index is None else os.getppid(), announce=announce
+    )
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
     # its own, they make it stop as soon as it has started.
     for caught in (signal.SIGTERM, signal.SIGINT):

@@ -1,0 +1,45 @@
+"""A gateway in the test's own event loop, on a real port and with the server configuration that `oncegate serve` uses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+
+from oncegate.app.factory import create_gateway
+from oncegate.app.gateway import Gateway
+from oncegate.app.serve import bind, server_config
+from oncegate.app.settings import GatewaySettings
+
+
+@asynccontextmanager
+async def served(upstream: str, **settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Gateway]]:
+    """A client of the gateway, and the gateway."""
+    gateway = create_gateway(GatewaySettings(upstream=upstream, **settings))
+    sockets = bind("127.0.0.1", 0)
+    server = uvicorn.Server(server_config(gateway))
+    # Not `serve`, which would take the test runner's signals.
+    running = asyncio.create_task(server._serve(sockets))
+    while not server.started:
+        assert not running.done(), running.exception()
+        await asyncio.sleep(0)
+    url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+            yield client, gateway
+    finally:
+        server.should_exit = True
+        await running
+
+
+async def raw(client: httpx.AsyncClient, request: bytes) -> bytes:
+    """What comes back for the bytes of ``request``, until the gateway closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+    writer.write(request)
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read()
+    finally:
+        writer.close()

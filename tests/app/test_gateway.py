@@ -1,0 +1,175 @@
+"""The gateway around the middleware: what passes through and fails, upgrades, the start, and what a connection may send."""
+
+import asyncio
+import logging
+
+import httpx
+import pytest
+
+from oncegate.app import inbound
+from oncegate.app.factory import create_gateway
+from oncegate.app.gateway import StartRefused
+from oncegate.app.settings import GatewaySettings
+from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
+from oncegate.cache.memory import MemoryCache
+from tests.app.served import raw, served
+from tests.upstreams import OK, Peer, Upstream, answering, closing_after, free_port, hanging
+
+KEY = {"Idempotency-Key": "a"}
+
+
+def assert_problem(answer: httpx.Response, status: int, code: str, *, retryable: bool) -> None:
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "date" in answer.headers
+    problem = answer.json()
+    assert (problem["code"], problem["status"], problem["retryable"]) == (code, status, retryable)
+
+
+async def test_passing_through_without_an_upstream_is_a_problem() -> None:
+    async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
+        for method in ("GET", "POST", "DELETE"):
+            assert_problem(await client.request(method, "/"), 502, "upstream-unreachable", retryable=True)
+
+
+@pytest.mark.parametrize(("method", "retryable"), [("GET", True), ("POST", False)])
+async def test_a_broken_connection_is_a_problem(method: str, retryable: bool) -> None:
+    async with Upstream(closing_after(b"")) as upstream, served(upstream.url) as (client, _):
+        assert_problem(await client.request(method, "/"), 502, "upstream-failed", retryable=retryable)
+
+
+@pytest.mark.parametrize(("method", "retryable"), [("GET", True), ("POST", False)])
+async def test_no_answer_in_time_is_a_problem(method: str, retryable: bool) -> None:
+    rules = {"response_timeout": 0.1}
+    async with Upstream(hanging) as upstream, served(upstream.url, idempotency=rules) as (client, _):
+        assert_problem(await client.request(method, "/"), 504, "upstream-timeout", retryable=retryable)
+
+
+async def test_a_response_that_breaks_off_breaks_off_for_the_client_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def behave(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+
+    async with Upstream(behave) as upstream, served(upstream.url) as (client, _):
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get("/")
+    assert "upstream-failed" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_an_upgrade_is_refused_and_not_forwarded() -> None:
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        assert_problem(await client.get("/", headers=upgrade), 501, "upgrade-unsupported", retryable=False)
+        assert upstream.arrivals == 0
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 33", b"Transfer-Encoding: chunked"])
+async def test_the_body_of_an_upgrade_is_not_the_next_request(framing: bytes) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: %b\r\n%b\r\n\r\n"
+    smuggled = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        for protocol in (b"websocket", b"h2c, websocket"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+            writer.write(head % (protocol, framing))
+            assert b" 501 " in await reader.readline()
+            writer.write(smuggled)
+            assert (await reader.read()).count(b"HTTP/1.1") == 0
+            writer.close()
+        assert upstream.arrivals == 0
+
+
+async def test_an_offer_of_h2c_is_ignored() -> None:
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAoAAAAAIAAAAA"}
+    async with Upstream(answering(OK, OK)) as upstream, served(upstream.url) as (client, _):
+        assert (await client.get("/", headers=offer)).status_code == 200
+        assert (await client.post("/", headers=offer | KEY, content=b"body")).status_code == 200
+        assert (await client.post("/", headers=KEY, content=b"body")).headers["idempotent-replayed"] == "true"
+        assert upstream.arrivals == 2
+
+
+# -- the start --------------------------------------------------------------------------------------------------------
+
+
+async def start(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(self: MemoryCache) -> list[str]:
+        if error:
+            raise error
+        return ["this one evicts"]
+
+    monkeypatch.setattr(MemoryCache, "check", check)
+    await create_gateway(GatewaySettings(upstream="http://127.0.0.1:1")).start()
+
+
+async def test_a_cache_that_cannot_hold_the_guarantees_refuses_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StartRefused, match=r"^cache: too old$"):
+        await start(CacheUnsupported("too old"), monkeypatch)
+
+
+async def test_a_cache_that_is_away_does_not(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    await start(CacheUnavailable("refused"), monkeypatch)
+    assert "refused until then: refused" in caplog.text
+
+
+async def test_advice_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    await start(None, monkeypatch)
+    assert caplog.record_tuples[-1] == ("oncegate.gateway", logging.WARNING, "this one evicts")
+
+
+# -- what a connection may send ---------------------------------------------------------------------------------------
+
+
+async def test_a_head_beyond_the_bound_is_refused() -> None:
+    async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
+        fits = b"GET /_oncegate/healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Large: %b\r\n\r\n"
+        assert (await raw(client, fits % (b"x" * (inbound.MAX_HEAD_BYTES - 100)))).startswith(b"HTTP/1.1 200")
+        refused = await raw(client, fits % (b"x" * inbound.MAX_HEAD_BYTES))
+        assert refused.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nHost: a\r\nX-Large: ",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+    ],
+)
+async def test_a_line_without_an_end_is_not_read_for_ever(head: bytes) -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        writer.write(head)
+        sent = 0
+        try:
+            async with asyncio.timeout(20):
+                while sent < 64 * inbound.MAX_HEAD_BYTES:
+                    writer.write(b"x" * 16384)
+                    await writer.drain()
+                    sent += 16384
+        except ConnectionError:
+            pass
+        assert reader.at_eof() or sent < 64 * inbound.MAX_HEAD_BYTES
+        writer.close()
+
+
+async def test_a_head_that_trickles_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbound, "HEAD_SECONDS", 0.1)
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        assert await raw(client, b"GET / HTTP/1.1\r\nHost:") == b""
+        assert upstream.arrivals == 0
+
+
+async def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbound, "KEEP_ALIVE_SECONDS", 0.1)
+    async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
+        assert await raw(client, b"") == b""
+
+
+async def test_trailers_are_not_merged_into_the_headers() -> None:
+    request = (
+        b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nIdempotency-Key: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"2\r\n{}\r\n0\r\nIdempotency-Attempt: 7\r\nX-Trailer: late\r\n\r\n"
+    )
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        assert (await raw(client, request)).startswith(b"HTTP/1.1 200")
+        assert upstream.requests[0].values("x-trailer") == []
+        assert upstream.requests[0].values("idempotency-attempt") == ["1"]

@@ -1,0 +1,126 @@
+"""healthz and readyz: what they say, what they cost, and that nothing under the prefix reaches the upstream."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from oncegate.app.operations import Operations
+from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.memory import MemoryCache
+from oncegate.middleware.processor import NotProcessed
+from tests.app.served import served
+from tests.asgi_client import Client
+from tests.upstreams import OK, Upstream, answering, free_port
+
+
+class Away(MemoryCache):
+    """A cache that can't be reached."""
+
+    async def check(self) -> list[str]:
+        raise CacheUnavailable("no connection")
+
+
+async def ask(operations: Operations) -> Client:
+    client = Client("GET", b"/_oncegate/readyz")
+    await client.call(operations)
+    return client
+
+
+async def test_health_is_up_even_without_an_upstream() -> None:
+    async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
+        answer = await client.get("/_oncegate/healthz")
+        assert (answer.status_code, answer.json()) == (200, {"status": "up"})
+        assert "date" in answer.headers
+        assert (await client.head("/_oncegate/healthz")).status_code == 200
+
+
+async def test_ready_follows_the_upstream() -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        answer = await client.get("/_oncegate/readyz")
+        assert answer.status_code == 200
+        assert answer.json() == {"status": "ready", "upstream": "reachable", "cache": "available"}
+        assert upstream.arrivals == 0
+    async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
+        answer = await client.get("/_oncegate/readyz")
+        assert answer.status_code == 503
+        assert answer.json() == {"status": "not ready", "upstream": "unreachable", "cache": "available"}
+
+
+async def test_not_ready_while_draining() -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, gateway):
+        gateway.operations.draining = True
+        answer = await client.get("/_oncegate/readyz")
+        assert (answer.status_code, answer.json()["status"]) == (503, "draining")
+        assert (await client.get("/_oncegate/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(("needs_cache", "status"), [(False, 200), (True, 503)])
+async def test_the_cache_counts_only_where_it_is_asked_to(needs_cache: bool, status: int) -> None:
+    async def probe() -> None: ...
+
+    client = await ask(Operations("/_oncegate", probe=probe, cache=Away(), needs_cache=needs_cache))
+    assert client.status == status
+    assert b'"cache":"unavailable"' in client.body
+
+
+@pytest.mark.parametrize("path", ["", "/", "/x", "/records/abc", "/healthz/x", "/metrics"])
+async def test_nothing_under_the_prefix_is_forwarded(path: str) -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        answer = await client.post(f"/_oncegate{path}", headers={"Idempotency-Key": "a"})
+        assert answer.status_code in (404, 405)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert upstream.arrivals == 0
+        assert (await client.get("/_oncegateway")).status_code == 200
+        assert upstream.arrivals == 1
+
+
+async def test_an_operation_is_for_reading() -> None:
+    async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
+        answer = await client.post("/_oncegate/healthz")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_many_who_ask_cost_one_probe() -> None:
+    asked: list[None] = []
+    begun, answered = asyncio.Event(), asyncio.Event()
+
+    async def probe() -> None:
+        asked.append(None)
+        begun.set()
+        await answered.wait()
+
+    operations = Operations("/_oncegate", probe=probe, cache=MemoryCache())
+    first = asyncio.create_task(ask(operations))
+    await begun.wait()
+    others = [asyncio.create_task(ask(operations)) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.cancel()  # its client gave up: the others still get the answer
+    await asyncio.sleep(0)
+    answered.set()
+    assert [client.status for client in await asyncio.gather(*others)] == [200] * 5
+    assert (await ask(operations)).status == 200
+    assert len(asked) == 1
+
+
+async def test_a_state_is_asked_for_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncegate.app.operations.KEEP_SECONDS", 0.0)
+    answers: list[Exception | None] = [None, NotProcessed("refused"), TimeoutError(), OSError(), None]
+
+    async def probe() -> None:
+        answer = answers.pop(0)
+        if answer:
+            raise answer
+
+    operations = Operations("/_oncegate", probe=probe, cache=MemoryCache())
+    assert [(await ask(operations)).status for _ in range(5)] == [200, 503, 503, 503, 200]
+
+
+async def test_a_probe_that_hangs_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncegate.app.operations.PROBE_SECONDS", 0.01)
+    never = asyncio.Event()
+
+    async def probe() -> Any:
+        await never.wait()
+
+    assert (await ask(Operations("/_oncegate", probe=probe, cache=MemoryCache()))).status == 503
