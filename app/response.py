@@ -57,6 +57,7 @@ class ResponseReader:
         self._fields = 0
         self._overhead = 0
         self._interim = False
+        self._interim_bytes = 0
         self._until_end = False
 
     def feed(self, data: bytes) -> None:
@@ -187,6 +188,7 @@ class ResponseReader:
         if any(name in (b"content-length", b"transfer-encoding") for name, _ in self._special):
             self._refuse("an interim response that announces a body")
         self._interim = True
+        self._interim_bytes += self._size()
         self.headers = []
         self._special = []
 
@@ -195,10 +197,11 @@ class ResponseReader:
         self._fields += len(self.headers) + len(self._special)
         if self._fields > MAX_FIELDS:
             self._refuse("more fields than can be taken")
-        if self._overhead > MAX_HEAD_BYTES:
-            size = sum(len(name) + len(value) + 4 for name, value in self.headers + self._special)
-            if size > MAX_HEAD_BYTES:
-                self._refuse("its head is too long")
+        if self._overhead > MAX_HEAD_BYTES and self._interim_bytes + self._size() > MAX_HEAD_BYTES:
+            self._refuse("its head is too long")
+
+    def _size(self) -> int:
+        return sum(len(name) + len(value) + 4 for name, value in self.headers + self._special)
 
     def _refuse(self, reason: str) -> NoReturn:
         self.failure = f"malformed response ({reason})"
