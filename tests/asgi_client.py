@@ -73,8 +73,8 @@ class Client:
             self.started.set()
         else:
             assert self.status, "a body before its head"
-            self.body += message["body"]
-            self.done = not message["more_body"]
+            self.body += message.get("body", b"")
+            self.done = not message.get("more_body", False)
 
     async def call(self, app: Any) -> "Client":
         await app(self.scope, self.receive, self.send)

@@ -1,0 +1,20 @@
+"""What all tests share: one redis-server for the whole run."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import RedisServer
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """Shared by the whole run, over a Unix socket: keep to a namespace of your own, and leave it running as it was."""
+    with RedisServer("unix") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_url(redis_server: RedisServer) -> str:
+    """Where `redis_server` is."""
+    return redis_server.url

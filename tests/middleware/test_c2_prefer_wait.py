@@ -1,0 +1,239 @@
+"""CONTRACT 2, Prefer: wait, and CONTRACT 5: what a waiter gets."""
+
+import asyncio
+
+import pytest
+
+from oncegate.cache.record import State
+from tests.middleware.conftest import MakeDoor
+from tests.middleware.door import Answering, Call, Door
+
+LONG = [("prefer", "wait=50")]
+
+
+@pytest.fixture(params=["one process", "two processes"])
+def pair(request: pytest.FixtureRequest, door: MakeDoor) -> "Pair":
+    """Two doors to one app: the first request goes through one, those that wait through the other."""
+    return Pair(door, request.param == "one process")
+
+
+class Pair:
+    def __init__(self, door: MakeDoor, same: bool) -> None:
+        self._door = door
+        self._same = same
+
+    def __call__(self, app: Answering, **settings: object) -> tuple[Door, Door]:
+        first = self._door(app, **settings)
+        return first, first if self._same else self._door(app, **settings)
+
+
+async def waiting(app: Answering, first: Door, second: Door, number: int = 1) -> tuple[Call, list[Call]]:
+    """A first request that its app holds, and so many that wait for it."""
+    holder = first.begin()
+    await app.arrivals()
+    waiters = [second.begin(headers=LONG) for _ in range(number)]
+    for _ in range(5):
+        await second.state()  # some rounds of the loop and of the cache, so that they have begun to wait
+    return holder, waiters
+
+
+async def test_c2_wait_without_it_a_concurrent_request_is_refused_at_once(door: MakeDoor) -> None:
+    app = Answering(201, held=True)
+    there = door(app)
+    first = there.begin()
+    await app.arrivals()
+    second = await there.send()
+    assert (second.status, second.code) == (409, "in-flight")
+    assert second.value("preference-applied") is None
+    app.release()
+    assert (await first.answered()).status == 201
+    assert app.calls == 1
+
+
+async def test_c2_wait_gives_the_outcome_as_a_replay(pair: Pair) -> None:
+    app = Answering(201, held=True)
+    holder, waiters = await waiting(app, *pair(app), number=5)
+    app.release()
+    assert not (await holder.answered()).replayed
+    for waiter in waiters:
+        await waiter.answered()
+        assert (waiter.status, waiter.body) == (201, b"answer 1")
+        assert waiter.replayed
+        assert waiter.value("preference-applied") == "wait=30", "capped by max_wait"
+        assert (waiter.value("cache-status") or "").startswith("oncegate; hit; ttl=86")
+    assert app.calls == 1
+
+
+@pytest.mark.parametrize("on_error", ["retry", "replay"])
+async def test_c2_wait_gives_the_error_too_whatever_on_error_says(pair: Pair, on_error: str) -> None:
+    app = Answering(500, held=True)
+    holder, waiters = await waiting(app, *pair(app, on_error=on_error), number=3)
+    app.release()
+    await holder.answered()
+    for waiter in waiters:
+        await waiter.answered()
+        assert (waiter.status, waiter.body, waiter.replayed) == (500, b"answer 1", True)
+    assert app.calls == 1
+
+
+async def test_c2_wait_for_an_app_that_raises_gives_the_servers_answer_to_that(pair: Pair) -> None:
+    app = Answering(RuntimeError("broken"), held=True)
+    holder, (waiter,) = await waiting(app, *pair(app))
+    app.release()
+    await asyncio.wait([holder.task])
+    assert isinstance(holder.task.exception(), RuntimeError)
+    await waiter.answered()
+    assert (waiter.status, waiter.body, waiter.replayed) == (500, b"Internal Server Error", True)
+
+
+async def test_c2_wait_after_a_release_exactly_one_waiter_makes_the_next_attempt(pair: Pair) -> None:
+    app = Answering(429, 201, held=True)
+    holder, waiters = await waiting(app, *pair(app), number=5)
+    app.release()
+    assert (await holder.answered()).status == 429
+    for waiter in waiters:
+        await waiter.answered()
+        assert (waiter.status, waiter.body) == (201, b"answer 2")
+        assert waiter.value("preference-applied") == "wait=30", "on an execution after a release, too"
+    assert sorted(waiter.replayed for waiter in waiters) == [False, True, True, True, True]
+    assert app.calls == 2
+    assert [app.lines("idempotency-attempt", call) for call in (0, 1)] == [["1"], ["1"]]
+
+
+async def test_c2_wait_for_an_unknown_outcome_is_refused_by_the_policy(pair: Pair) -> None:
+    app = Answering(504, held=True)
+    holder, (waiter,) = await waiting(app, *pair(app))
+    app.release()
+    await holder.answered()
+    assert (await waiter.answered()).code == "outcome-unknown"
+    assert waiter.value("preference-applied") == "wait=30"
+    assert app.calls == 1
+
+
+async def test_c2_wait_for_an_unknown_outcome_tries_again_where_the_policy_says_so(pair: Pair) -> None:
+    app = Answering(504, 201, held=True)
+    holder, (waiter,) = await waiting(app, *pair(app, on_unknown="retry"))
+    app.release()
+    await holder.answered()
+    await waiter.answered()
+    assert (waiter.status, waiter.replayed) == (201, False)
+    assert app.lines("idempotency-attempt") == ["2"]
+
+
+async def test_c2_wait_with_raise_on_duplicate_gives_the_error_with_the_result(pair: Pair) -> None:
+    app = Answering(201, held=True)
+    first, second = pair(app)
+    holder = first.begin()
+    await app.arrivals()
+    waiter = second.begin(headers=[*LONG, ("idempotency-raise-on-duplicate", "?1")])
+    await second.state()
+    app.release()
+    await holder.answered()
+    assert (await waiter.answered()).code == "duplicate"
+    assert waiter.problem["original_result"]["body"] == "answer 1"
+
+
+async def test_c2_wait_that_is_over_is_refused_as_in_flight(pair: Pair) -> None:
+    app = Answering(201, held=True)
+    first, second = pair(app, max_wait=1)
+    holder = first.begin()
+    await app.arrivals()
+    waiter = await second.send(headers=LONG)
+    assert (waiter.status, waiter.code) == (409, "in-flight")
+    assert waiter.value("preference-applied") == "wait=1"
+    app.release()
+    await holder.answered()
+
+
+async def test_c2_wait_ends_when_the_lease_of_a_dead_owner_lapses(pair: Pair) -> None:
+    app = Answering(201)
+    first, second = pair(app)
+    claim = await first.cache.claim(
+        first.look_up_key(),
+        token=b"of a dead owner!",
+        fingerprint=await fingerprint_of(first),
+        lease_ms=300,
+        retention_ms=86400000,
+    )
+    assert claim.won
+    waiter = await second.send(headers=LONG)
+    assert (waiter.code, waiter.value("preference-applied")) == ("outcome-unknown", "wait=30")
+    assert app.calls == 0
+
+
+async def fingerprint_of(there: Door) -> bytes:
+    """The fingerprint that the door gives to the default request."""
+    await there.send(key="another")
+    record = await there.record("another")
+    assert record is not None
+    there.middleware.app.scopes.clear()  # type: ignore[attr-defined]
+    return record.fingerprint
+
+
+async def test_c2_wait_of_another_payload_is_refused_without_waiting(pair: Pair) -> None:
+    app = Answering(201, held=True)
+    first, second = pair(app)
+    holder = first.begin()
+    await app.arrivals()
+    other = await second.send(b"other", headers=LONG)
+    assert (other.code, other.value("preference-applied")) == ("key-reused", None)
+    app.release()
+    await holder.answered()
+
+
+async def test_c2_wait_where_nothing_is_in_flight_is_not_applied(door: MakeDoor) -> None:
+    there = door(Answering(201))
+    assert (await there.send(headers=LONG)).value("preference-applied") is None
+    replay = await there.send(headers=LONG)
+    assert replay.replayed
+    assert replay.value("preference-applied") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "applied"),
+    [
+        (["wait=7"], "wait=7"),
+        (["WAIT = 7"], "wait=7"),
+        (["respond-async, wait=7"], "wait=7"),
+        (["wait=7; x=1, handling=lenient"], "wait=7"),
+        (['return=minimal; a="b", wait="7"'], "wait=7"),
+        (["respond-async", "wait=7"], "wait=7"),
+        (["wait=7, wait=9"], "wait=7"),
+        (["wait=99999999999999999999"], "wait=30"),
+    ],
+)
+async def test_c2_wait_is_found_among_several_preferences(door: MakeDoor, lines: list[str], applied: str) -> None:
+    app = Answering(201, held=True)
+    there = door(app)
+    holder = there.begin()
+    await app.arrivals()
+    waiter = there.begin(headers=[("prefer", line) for line in lines])
+    await there.state()
+    app.release()
+    await holder.answered()
+    await waiter.answered()
+    assert (waiter.status, waiter.value("preference-applied")) == (201, applied)
+
+
+@pytest.mark.parametrize("value", ["wait=0", "wait", "wait=", "wait=-1", "wait=x", "await=7", "respond-async; wait=7"])
+async def test_c2_wait_of_another_form_is_no_wait(door: MakeDoor, value: str) -> None:
+    app = Answering(201, held=True)
+    there = door(app)
+    holder = there.begin()
+    await app.arrivals()
+    answer = await there.send(headers=[("prefer", value)])
+    assert (answer.code, answer.value("preference-applied")) == ("in-flight", None)
+    app.release()
+    await holder.answered()
+
+
+async def test_c2_wait_by_a_client_that_leaves_harms_nobody(pair: Pair) -> None:
+    app = Answering(201, held=True)
+    first, second = pair(app)
+    holder, (leaver, stayer) = await waiting(app, first, second, number=2)
+    await leaver.gone()
+    app.release()
+    assert (await holder.answered()).status == 201
+    assert (await stayer.answered()).replayed
+    assert await first.state() is State.SUCCEEDED
+    assert app.calls == 1
