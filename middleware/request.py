@@ -12,7 +12,7 @@ from oncegate.middleware.policy import CONTENT_LENGTH, PREFER, RAISE_HEADER, Pol
 
 Receive = Callable[[], Awaitable[Message]]
 
-_WAIT = re.compile(rb'(?:^|,)\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(?=[,;]|$)', re.IGNORECASE)
+_WAIT = re.compile(rb'(?:^|,)\s*wait\s*=\s*"?([0-9]+)"?\s*(?=[,;]|$)', re.IGNORECASE)
 _SIGNED = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
 """Authorization schemes whose value changes with each request."""
 
@@ -52,7 +52,8 @@ def wanted_wait(fields: Fields, policy: Policy) -> int:
     for value in fields.get(PREFER, ()):
         found = _WAIT.search(value)
         if found:
-            return min(int(found[1]), int(policy.settings.max_wait))
+            seconds = found[1].lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
+            return min(int(seconds or 0), int(policy.settings.max_wait))
     return 0
 
 
