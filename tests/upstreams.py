@@ -12,6 +12,7 @@ import asyncio
 import socket
 import ssl
 import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,7 +61,8 @@ class Peer:
         body, framed = await self._body(dict(pairs))
         request = Request(line, pairs, body, raw + framed)
         self.upstream.requests.append(request)
-        self.upstream.arrived.set()
+        self.upstream.served[self.number] += 1
+        self.upstream._arrived.set()
         return request
 
     async def _body(self, fields: dict[str, str]) -> tuple[bytes, bytes]:
@@ -104,7 +106,7 @@ class Upstream:
     """A server for the length of an ``async with``. ``behave`` is called for each connection, or the n-th of a list.
 
     ``url`` is where it listens. ``connections`` counts what was accepted, ``requests`` holds those that `Peer.request` has
-    read whole, ``heads`` those whose head had come; ``peers`` are all connections so far.
+    read whole, ``heads`` those whose head had come, ``served`` how many came by each connection; ``peers`` are all so far.
     """
 
     def __init__(
@@ -125,8 +127,8 @@ class Upstream:
         self.peers: list[Peer] = []
         self.requests: list[Request] = []
         self.heads: list[bytes] = []
-        self.arrived = asyncio.Event()
-        self.errors: list[BaseException] = []
+        self.served: Counter[int] = Counter()
+        self._arrived = asyncio.Event()
 
     @property
     def arrivals(self) -> int:
@@ -142,6 +144,13 @@ class Upstream:
         if self._path is not None:
             return f"unix://{self._path}"
         return f"{'https' if self._tls else 'http'}://{'localhost' if self._tls else self._host}:{self.port}"
+
+    async def received(self, count: int) -> None:
+        """Returns when ``count`` requests have arrived whole. Raises `TimeoutError` after five seconds."""
+        async with asyncio.timeout(5):
+            while self.arrivals < count:
+                self._arrived.clear()
+                await self._arrived.wait()
 
     async def __aenter__(self) -> Self:
         if self._path is not None:
@@ -172,6 +181,8 @@ class Upstream:
             await behave(peer)
         except (ConnectionError, asyncio.IncompleteReadError):
             peer.gone.set()
+        except asyncio.CancelledError:
+            pass  # by our own __aexit__; asyncio's streams would log it
         finally:
             with suppress(RuntimeError, ConnectionError):
                 writer.close()
