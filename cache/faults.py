@@ -1,5 +1,6 @@
 """Redis's ways of failing, told in this package's errors. The texts are one line and hold no credential, key or URL."""
 
+import os
 import re
 import ssl
 
@@ -68,9 +69,17 @@ def _reason(error: BaseException) -> str:
         return f"TLS failed ({cause.reason or 'no reason given'})"
     if isinstance(error, RedisTimeout | TimeoutError):
         return "it did not answer in time"
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror.splitlines()[0]
+    if isinstance(cause, OSError):
+        return _system_error(cause)
     return type(error).__name__
+
+
+def _system_error(error: OSError) -> str:
+    """The system's own words. asyncio replaces them, and for a name with several addresses even hides the number."""
+    if error.errno is None:
+        match = re.search(r"\[Errno (\d+)\]", str(error))
+        return os.strerror(int(match.group(1))) if match else type(error).__name__
+    return os.strerror(error.errno) if error.errno > 0 else error.strerror or type(error).__name__
 
 
 def check_version(text: str) -> tuple[int, ...]:

@@ -144,6 +144,16 @@ class RedisServer:
             self.client()
         return self._clients[0].execute_command(*arguments)  # type: ignore[no-untyped-call]
 
+    def connections(self) -> int:
+        """How many clients are connected, our own `command` not counted."""
+        ours = max(1, len(self._clients))
+        return int(self.command("INFO", "clients")["connected_clients"]) - ours
+
+    def break_saving(self) -> None:
+        """Have a background save fail: the file that it would replace is a directory."""
+        (self._directory / "dump.rdb").mkdir()
+        self.command("BGSAVE")
+
     def calls(self, name: str) -> int:
         """How often a command has run on this server, those that scripts issue included."""
         statistics = self.command("INFO", "commandstats")

@@ -1,0 +1,167 @@
+"""What is sent to Redis, and what still works while Redis refuses writes."""
+
+import os
+from typing import Any
+
+import pytest
+
+from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
+from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.redis import LARGE_BYTES, RedisCache
+from tests.cache.waiting import eventually
+from tests.servers import RedisServer
+
+PRINT = b"p" * 16
+LEASE: dict[str, Any] = {"fingerprint": PRINT, "lease_ms": 30_000, "retention_ms": 86_400_000}
+RESPONSE = StoredResponse(201, ((b"content-type", b"application/json"),), b"x" * 150, 1_700_000_000_000)
+
+
+async def complete(cache: RedisCache, key: str, token: bytes, body: bytes | None = None) -> bool:
+    response = RESPONSE if body is None else StoredResponse(200, (), body, 1)
+    return await cache.complete(
+        key, token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=response, ttl_ms=86_400_000
+    )
+
+
+async def test_a_first_request_costs_two_commands_and_a_replay_one(
+    redis_server: RedisServer, redis_cache: RedisCache
+) -> None:
+    key, token = redis_server.key("cost"), os.urandom(16)
+    await redis_cache.get(key)
+    with redis_server.monitored() as first:
+        await redis_cache.claim(key, token=token, **LEASE)
+        await complete(redis_cache, key, token)
+    with redis_server.monitored() as replay:
+        assert not (await redis_cache.claim(key, token=os.urandom(16), **LEASE)).won
+    assert [command.split()[0] for command in first] == ["EVALSHA", "EVALSHA"]
+    assert [command.split()[0] for command in replay] == ["EVALSHA"]
+
+
+async def test_a_record_of_300_bytes_takes_at_most_620(redis_server: RedisServer, redis_cache: RedisCache) -> None:
+    key, token = f"{redis_server.key('size')}:{'d' * 40}:{'s' * 16}", os.urandom(16)
+    await redis_cache.claim(key, token=token, **LEASE)
+    await complete(redis_cache, key, token)
+    assert 250 <= redis_server.command("STRLEN", key) <= 310
+    assert redis_server.command("MEMORY", "USAGE", key) <= 620
+
+
+async def test_flushed_scripts_are_loaded_again(redis_server: RedisServer, redis_cache: RedisCache) -> None:
+    key, token = redis_server.key("flushed"), os.urandom(16)
+    await redis_cache.get(key)
+    for _ in range(2):
+        redis_server.command("SCRIPT", "FLUSH")
+        assert (await redis_cache.claim(key, token=token, **LEASE)).won
+        assert await redis_cache.extend(key, token=token, lease_ms=1000)
+    redis_server.command("SCRIPT", "FLUSH")
+    assert await complete(redis_cache, key, token)
+
+
+async def test_a_large_outcome_goes_over_a_connection_of_its_own(
+    redis_server: RedisServer, redis_cache: RedisCache
+) -> None:
+    key, token = redis_server.key("large"), os.urandom(16)
+    await redis_cache.claim(key, token=token, **LEASE)
+    before = redis_server.connections()
+    assert await complete(redis_cache, key, token, os.urandom(LARGE_BYTES + 1))
+    assert redis_server.connections() == before + 1
+    held = await redis_cache.get(key)
+    assert held is not None
+    assert held.record.response is not None
+    assert held.record.response.body is not None
+    assert len(held.record.response.body) == LARGE_BYTES + 1
+
+
+async def test_another_type_under_the_key_is_an_unreadable_record(
+    redis_server: RedisServer, redis_cache: RedisCache
+) -> None:
+    key = redis_server.key("list")
+    redis_server.command("RPUSH", key, "x")
+    with pytest.raises(RecordUnreadable):
+        await redis_cache.claim(key, token=os.urandom(16), **LEASE)
+    with pytest.raises(RecordUnreadable):
+        await redis_cache.get(key)
+    with pytest.raises(RecordUnreadable):
+        await complete(redis_cache, key, os.urandom(16))
+
+
+@pytest.mark.parametrize("empty", [False, True])
+async def test_a_record_without_expiry_is_damaged_and_never_taken_over(
+    redis_server: RedisServer, redis_cache: RedisCache, empty: bool
+) -> None:
+    key, token = redis_server.key("persistent"), os.urandom(16)
+    await redis_cache.claim(key, token=token, **LEASE)
+    redis_server.command("PERSIST", key)
+    if empty:
+        redis_server.command("SET", key, b"")
+    before = redis_server.command("GET", key)
+    with pytest.raises(RecordUnreadable):
+        await redis_cache.claim(key, token=os.urandom(16), takeover=frozenset({State.UNKNOWN, State.FAILED}), **LEASE)
+    with pytest.raises(RecordUnreadable):
+        await redis_cache.get(key)
+    assert not await complete(redis_cache, key, os.urandom(16))
+    assert redis_server.command("GET", key) == before
+
+
+async def test_on_a_full_server_new_keys_are_refused_and_all_else_goes_on() -> None:
+    with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
+        cache = RedisCache.from_url(server.url, timeout=5)
+        done, running, undone = (os.urandom(16) for _ in range(3))
+        await cache.claim("done", token=done, **LEASE)
+        await complete(cache, "done", done)
+        await cache.claim("running", token=running, **LEASE)
+        await cache.claim("undone", token=undone, **LEASE)
+        server.command("CONFIG", "SET", "maxmemory", "1")
+        with pytest.raises(CacheFull, match="OOM"):
+            await cache.claim("new", token=os.urandom(16), **LEASE)
+        assert (await cache.claim("done", token=os.urandom(16), **LEASE)).record.response == RESPONSE
+        assert await cache.get("done") is not None
+        assert await cache.extend("running", token=running, lease_ms=60_000)
+        assert await complete(cache, "running", running, b"y" * 100_000)
+        assert await cache.release("undone", token=undone)
+        server.command("CONFIG", "SET", "maxmemory", "0")
+        assert (await cache.claim("new", token=os.urandom(16), **LEASE)).won
+        await cache.close()
+
+
+async def test_replays_go_on_while_redis_lacks_replicas() -> None:
+    with RedisServer() as server:
+        cache = RedisCache.from_url(server.url, timeout=5)
+        done, running = os.urandom(16), os.urandom(16)
+        await cache.claim("done", token=done, **LEASE)
+        await complete(cache, "done", done)
+        await cache.claim("running", token=running, **LEASE)
+        server.command("CONFIG", "SET", "min-replicas-to-write", "1")
+        assert (await cache.claim("done", token=os.urandom(16), **LEASE)).record.response == RESPONSE
+        assert await cache.get("done") is not None
+        with pytest.raises(CacheUnavailable, match="NOREPLICAS"):
+            await cache.claim("new", token=os.urandom(16), **LEASE)
+        with pytest.raises(CacheUnavailable, match="NOREPLICAS"):
+            await complete(cache, "running", running)
+        await cache.close()
+
+
+async def test_replays_go_on_while_redis_can_not_save() -> None:
+    with RedisServer(config={"dbfilename": "dump.rdb", "save": "3600 1000000"}) as server:
+        cache = RedisCache.from_url(server.url, timeout=5)
+        done = os.urandom(16)
+        await cache.claim("done", token=done, **LEASE)
+        await complete(cache, "done", done)
+        server.break_saving()
+        await eventually(lambda: server.command("INFO", "persistence")["rdb_last_bgsave_status"] == "err")
+        assert (await cache.claim("done", token=os.urandom(16), **LEASE)).record.response == RESPONSE
+        with pytest.raises(CacheUnavailable, match="MISCONF"):
+            await cache.claim("new", token=os.urandom(16), **LEASE)
+        await cache.close()
+
+
+async def test_a_replica_refuses_claims_and_is_looked_up_anew() -> None:
+    with RedisServer() as server:
+        cache = RedisCache.from_url(server.url, timeout=5)
+        await cache.get("nothing")
+        server.command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(CacheUnavailable, match=r"READONLY|MASTERDOWN"):
+            await cache.claim("new", token=os.urandom(16), **LEASE)
+        assert "this Redis is a replica: it takes no claims; use the primary's address" in await cache.check()
+        server.command("REPLICAOF", "NO", "ONE")
+        assert (await cache.claim("new", token=os.urandom(16), **LEASE)).won
+        await cache.close()
