@@ -3,7 +3,7 @@
 Strategy. The attempt's task writes here and never waits for the client while the response is within the cap that is
 kept; the request's own coroutine reads from here. The two meet in one future. Past the cap nothing is kept, so the
 client sets the pace (a bounded window): the reader must read on or `leave`. The last chunk is shown to the client only
-after the record is complete.
+after the record is complete; so is what the client would take for the last one, by Content-Length or by the status.
 """
 
 import asyncio
@@ -21,19 +21,25 @@ class Capture:
     """What an attempt answers. ``send`` is the ASGI send callable for its command processor; a lost client is not its concern.
 
     ``status`` is 0 until the response has begun. ``body`` is what is kept of it: ``None`` once it went past ``cap`` bytes.
-    ``finish`` is awaited once, when the response is whole and before its last chunk can be read.
+    ``bodiless`` says that the head is all there is to it. ``finish`` is awaited once, when the response is whole and before
+    its last byte can be read. Set ``deaf``, and whatever is sent is dropped.
     """
 
     def __init__(self, cap: int, finish: Callable[["Capture"], Awaitable[None]]) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
+        self.bodiless = False
         self.whole = False
         self.ended = False
         self.client_gone = False
+        self.deaf = False
         self._cap = cap
         self._finish = finish
         self._kept: list[bytes] | None = []
         self._kept_bytes = 0
+        self._due = -1
+        """Bytes of the declared length still to come; below 0 where none was declared."""
+        self._held = b""
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self._news: asyncio.Future[None] | None = None
@@ -49,18 +55,27 @@ class Capture:
     async def send(self, message: Message) -> None:
         """ASGI ``send``. Messages after the end, and of other types, are dropped."""
         kind = message["type"]
+        if self.deaf:
+            return
         if kind == "http.response.start" and not self.status:
             self.headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
             self.status = message["status"]
+            self._due = _declared(self.status, self.headers)
+            self.bodiless = self._due == 0
             self._wake()
         elif kind == "http.response.body" and self.status and not self.whole:
             chunk = bytes(message.get("body", b""))
             more = message.get("more_body", False)
             if chunk:
                 self._keep(chunk)
+            self._due -= len(chunk)
             if not more:
                 self.whole = True
                 await self._finish(self)
+            chunk, self._held = self._held + chunk, b""
+            if more and self._due == 0:
+                self._held = chunk  # of the declared length: the client would not wait for the end
+                return
             if chunk and not self.client_gone:
                 self._unread.append(chunk)
                 self._unread_bytes += len(chunk)
@@ -130,6 +145,16 @@ class Capture:
     def _wake(self) -> None:
         if self._news is not None:
             _resolve(self._news)
+
+
+def _declared(status: int, headers: list[tuple[bytes, bytes]]) -> int:
+    """The length of the body by the head alone (RFC 9112 section 6.3), -1 where that does not tell."""
+    if status in (204, 304):
+        return 0
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit():
+            return int(value[:20])
+    return -1
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:

@@ -39,7 +39,7 @@ _ATTEMPT_HEADER = b"idempotency-attempt"
 _MAX_ADMISSIONS = 3
 """How often a request whose attempt was lost before it began is decided anew."""
 _AT_ONCE = 16 * 1024
-"""A last piece up to this size is handed to the server without a time-out: it fits the socket's buffers."""
+"""An only piece up to this size is handed to the server without a time-out: it fits the socket's buffers."""
 _UNENFORCEABLE = frozenset(
     {"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers", "http.response.push"}
 )
@@ -183,7 +183,7 @@ class Exchange:
         """Run the attempt and relay its response. Returns what the app raised, or `LeaseLost` where nothing was begun."""
         attempt = admitted.attempt
         run = Execution(self._middleware, attempt)
-        task = self._middleware.enforcer.in_flight.run(attempt, run.execute(self._attempt_scope(attempt), body))
+        task = self._middleware.enforcer.in_flight.run(attempt, run.execute(self._attempt_scope(attempt, run), body))
         try:
             done = await self._relay(attempt, run)
         finally:
@@ -194,7 +194,7 @@ class Exchange:
             await asyncio.shield(task)
         return run.raised
 
-    def _attempt_scope(self, attempt: Attempt) -> dict[str, Any]:
+    def _attempt_scope(self, attempt: Attempt, run: Execution) -> dict[str, Any]:
         scope = self._scope
         headers = [line for line in scope["headers"] if line[0] != _ATTEMPT_HEADER]
         if attempt.number:
@@ -204,7 +204,7 @@ class Exchange:
         extensions = {
             name: value for name, value in (scope.get("extensions") or {}).items() if name not in _UNENFORCEABLE
         }
-        extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, self._record, attempt.confirm)
+        extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, self._record, run.confirm)
         return {**scope, "headers": headers, "extensions": extensions}
 
     async def _relay(self, attempt: Attempt, run: Execution) -> bool:
@@ -217,9 +217,9 @@ class Exchange:
                 attempt=attempt.number,
             )
             return False
-        if capture.whole:  # the record is being written: head and body go out together
+        if capture.whole or capture.bodiless:  # the record comes first: head and body go out together
             await capture.news()
-        elif capture.ended:
+        if capture.ended and not capture.whole:
             return await self._nothing_to_relay(attempt, run)
         headers = respond.executed_headers(
             capture.headers, capture.status, policy=self._policy, key_line=self._key_line, recorded=attempt.number > 0
@@ -228,18 +228,20 @@ class Exchange:
         self._add_preference(headers)
         try:
             await self._send({"type": "http.response.start", "status": capture.status, "headers": headers})
-            while await self._relay_piece(capture):
+            at_once = True
+            while await self._relay_piece(capture, at_once=at_once):
+                at_once = False
                 await capture.news()
         except (OSError, TimeoutError):
             log.info("record %s: the client left before the end of its response", self._record)
         return True
 
-    async def _relay_piece(self, capture: Capture) -> bool:
+    async def _relay_piece(self, capture: Capture, *, at_once: bool) -> bool:
         piece, ended = capture.read(), capture.ended
         if ended and not capture.whole:
             return False  # it broke off: without a last message, the server closes the connection
         message = {"type": "http.response.body", "body": piece, "more_body": not ended}
-        if ended and len(piece) <= _AT_ONCE:
+        if ended and at_once and len(piece) <= _AT_ONCE:
             await self._send(message)
         else:
             async with asyncio.timeout(self._middleware.body_timeout):

@@ -31,6 +31,16 @@ class Execution:
         self.raised: Exception | None = None
         self._middleware = middleware
         self._attempt = attempt
+        self._refused: NotProcessed | None = None
+
+    async def confirm(self) -> None:
+        """See `Attempt.confirm`. What the app answers after a refusal, or makes of it, is no result of the attempt."""
+        try:
+            await self._attempt.confirm()
+        except NotProcessed as error:
+            self._refused = error
+            self.capture.deaf = True
+            raise
 
     async def _whole(self, capture: Capture) -> None:
         policy = self._attempt.policy
@@ -42,11 +52,12 @@ class Execution:
         attempt = self._attempt
         try:
             await attempt.confirm()
-            await self._middleware.app(scope, _whole_body(body), self.capture.send)
+            await self._call(scope, body)
             if not self.capture.whole:
                 raise RuntimeError("the app returned without a complete response")
         except LeaseLost as error:
-            self.raised = error
+            # A response that has begun can't be begun anew.
+            self.raised = error if not self.capture.status else RuntimeError("confirmed after its response had begun")
             await attempt.settle(None)
         except Unconfirmed:
             self._answer("cache-unavailable", "The record cache can't be reached. Nothing was executed.")
@@ -73,6 +84,15 @@ class Execution:
             await attempt.settle(State.FAILED, respond.stored_exception())
         finally:
             self.capture.end()
+
+    async def _call(self, scope: dict[str, Any], body: bytes) -> None:
+        try:
+            await self._middleware.app(scope, _whole_body(body), self.capture.send)
+        except Exception:
+            if self._refused is None:
+                raise
+        if self._refused is not None:
+            raise self._refused
 
     def _answer(self, slug: str, detail: str) -> None:
         self.slug, self.detail = slug, detail
