@@ -23,7 +23,6 @@ from oncegate.cache.scripts import SCRIPTS, pack
 
 _HELLO = pack(b"HELLO", b"2")
 _INFO = pack(b"INFO", b"server")
-_FALLBACK_VERSION = "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +108,11 @@ async def greet(link: Link, deadline: float) -> Peer:
     hello, info, *loaded = await asyncio.gather(*asked)
     told = info_fields(info)
     greeting = _pairs(hello)
-    # HELLO is older than 7.0 but may be renamed away; INFO may be forbidden to our user. One of them will do.
-    faults.check_version(_text(greeting.get("version")) or told.get("redis_version", _FALLBACK_VERSION))
+    # Redis 5 has no HELLO, and INFO may be forbidden to our user: one of them will do.
+    version = _text(greeting.get("version")) or told.get("redis_version")
+    if version is None and isinstance(hello, ReplyError) and faults.reply_class(hello) != "ERR":
+        raise faults.of_reply(hello)
+    faults.check_version(version or "")
     for reply in loaded:
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)

@@ -66,9 +66,9 @@ class MemoryStore:
 class RedisStore:
     """A Redis cache, and a second connection that ages its record."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, cache: RedisCache | None = None) -> None:
         self._server = server
-        self.cache = RedisCache.from_url(server.url, timeout=5)
+        self.cache = cache or RedisCache.from_url(server.url, timeout=5)
         self.key = server.key("record")
 
     def pass_time(self, milliseconds: int) -> None:
