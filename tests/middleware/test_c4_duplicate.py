@@ -1,0 +1,48 @@
+"""CONTRACT 4, duplicate: the body in original_result, as a JSON value, a string or base64."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.middleware.conftest import MakeDoor
+from tests.middleware.door import Answering, Door
+
+BODIES = [
+    pytest.param(b'{"id": 1234567890123456789, "rate": 1.10, "e": 1E2}', id="digits of JSON"),
+    pytest.param(b'[1.0, {"a": []}]', id="a list"),
+    pytest.param(b"17", id="a number"),
+    pytest.param(b'"text"', id="a JSON string"),
+    pytest.param(b"null", id="null"),
+]
+
+
+async def original(there: Door) -> tuple[dict[str, Any], bytes]:
+    await there.send()
+    call = await there.send(headers=[("idempotency-raise-on-duplicate", "?1")])
+    assert (call.status, call.code) == (409, "duplicate")
+    member = call.problem["original_result"]
+    assert isinstance(member, dict)
+    return member, call.body
+
+
+@pytest.mark.parametrize("body", BODIES)
+async def test_c4_duplicate_has_a_json_body_as_it_was_spelled(door: MakeDoor, body: bytes) -> None:
+    result, raw = await original(door(Answering(201, body=body)))
+    assert result["body"] == json.loads(body)
+    assert b'"body":' + body in raw, "no digit is lost"
+    assert "body_encoding" not in result
+
+
+@pytest.mark.parametrize("body", [b"text", "caf\u00e9".encode(), b"", b'{"a": NaN}', b"\xef\xbb\xbf{}", b"[" * 5000])
+async def test_c4_duplicate_has_any_other_text_as_a_string(door: MakeDoor, body: bytes) -> None:
+    result, _ = await original(door(Answering(201, body=body)))
+    assert result["body"] == body.decode()
+    assert "body_encoding" not in result
+
+
+async def test_c4_duplicate_has_anything_else_in_base64(door: MakeDoor) -> None:
+    body = bytes(range(256))
+    result, _ = await original(door(Answering(201, body=body)))
+    assert (base64.b64decode(result["body"]), result["body_encoding"]) == (body, "base64")

@@ -1,0 +1,114 @@
+"""CONTRACT 5, the fingerprint: what makes two requests under one key the same."""
+
+import pytest
+
+from oncegate.middleware.fingerprint import fingerprint
+from tests.middleware.conftest import MakeDoor
+from tests.middleware.door import Answering
+
+DEEP = b"[" * 80 + b"]" * 80
+
+SAME_JSON = [
+    pytest.param(b'{"a": 1, "b": [1, 2]}', b'{"b":[1,2],"a":1}', id="member order and white space"),
+    pytest.param(b'{"a": {"x": 1, "y": 2}}', b'\n{"a"\t:{"y":2,"x":1}} ', id="nested member order"),
+    pytest.param(b'{"caf\\u00e9": "\\u20ac\\/"}', '{"caf\u00e9": "\u20ac/"}'.encode(), id="spelling of strings"),
+    pytest.param(b"12345678901234567890.10", b" 12345678901234567890.10 ", id="digits of a number"),
+]
+
+OTHER_JSON = [
+    pytest.param(b'{"a": 1}', b'{"a": 2}', id="another number"),
+    pytest.param(b'{"a": 1}', b'{"a": 1.0}', id="1 and 1.0"),
+    pytest.param(b'{"a": 1e2}', b'{"a": 100}', id="1e2 and 100"),
+    pytest.param(b'{"a": 1e2}', b'{"a": 1E2}', id="1e2 and 1E2"),
+    pytest.param(b'{"a": 0}', b'{"a": -0}', id="0 and -0"),
+    pytest.param(b'{"a": 1234567890123456789}', b'{"a": 1234567890123456788}', id="the last of 19 digits"),
+    pytest.param(b'{"a": 0.1}', b'{"a": 0.1000000000000000055511151231257827}', id="floats that are equal"),
+    pytest.param(b"[1, 2]", b"[2, 1]", id="the order of a list"),
+    pytest.param(b'{"a": 1}', b'{"a": "1"}', id="a number and a string"),
+    pytest.param(b'{"a": true}', b'{"a": 1}', id="true and 1"),
+    pytest.param(b'{"a": null}', b"{}", id="null and nothing"),
+    pytest.param(b"{}", b"[]", id="an empty object and list"),
+    pytest.param(b'{"a": ""}', b'{"a": " "}', id="white space in a string"),
+    pytest.param(b'{"a": 1, "a": 2}', b'{"a": 2}', id="a repeated member name is taken raw"),
+    pytest.param(b'{"a": 1, "a": 2}', b'{"a":1,"a":2}', id="and so is its white space"),
+    pytest.param(b'{"a": NaN}', b'{"a":NaN}', id="NaN is not JSON"),
+    pytest.param(b"[Infinity]", b"[ Infinity]", id="Infinity is not JSON"),
+    pytest.param(DEEP, DEEP + b" ", id="too deep is taken raw"),
+    pytest.param(b"\xef\xbb\xbf{}", b"{}", id="a byte order mark"),
+    pytest.param(b'{"a": "\xff"}', b'{"a":"\xff"}', id="not UTF-8"),
+    pytest.param(b"a=1", b"a=1 ", id="not JSON"),
+    pytest.param(b"", b" ", id="empty"),
+]
+
+
+@pytest.mark.parametrize(("first", "retry"), SAME_JSON)
+async def test_c5_fingerprint_json_ignores_what_does_not_count(door: MakeDoor, first: bytes, retry: bytes) -> None:
+    there = door(app := Answering(201), fingerprint="json")
+    await there.send(first)
+    assert (await there.send(retry)).replayed
+    assert app.calls == 1
+
+
+@pytest.mark.parametrize(("first", "other"), OTHER_JSON)
+async def test_c5_fingerprint_json_tells_values_apart(door: MakeDoor, first: bytes, other: bytes) -> None:
+    there = door(app := Answering(201), fingerprint="json")
+    await there.send(first)
+    assert (await there.send(first)).replayed
+    assert (await there.send(other)).code == "key-reused"
+    assert app.calls == 1
+
+
+@pytest.mark.parametrize(("first", "other"), SAME_JSON)
+async def test_c5_fingerprint_raw_compares_byte_by_byte(door: MakeDoor, first: bytes, other: bytes) -> None:
+    there = door(app := Answering(201))
+    await there.send(first)
+    assert (await there.send(first)).replayed
+    assert (await there.send(other)).code == "key-reused"
+    assert app.calls == 1
+
+
+async def test_c5_fingerprint_leaves_request_headers_out(door: MakeDoor) -> None:
+    there = door(Answering(201))
+    await there.send(headers=[("traceparent", "00-1-1-00"), ("content-type", "application/json")])
+    assert (await there.send(headers=[("traceparent", "00-2-2-00"), ("user-agent", "retry/2")])).replayed
+
+
+async def test_c5_fingerprint_takes_the_path_as_it_was_sent(door: MakeDoor) -> None:
+    there = door(Answering(201))
+    await there.send(path="/a/b")
+    assert (await there.send(path="/a%2Fb")).code == "key-reused"
+
+
+async def test_c5_fingerprint_does_without_a_raw_path(door: MakeDoor) -> None:
+    """Of ASGI's scope, raw_path is optional."""
+    there = door(Answering(201))
+    await there.send(path="/a", raw_path=None)
+    assert (await there.send(path="/a", raw_path=None)).replayed
+    assert (await there.send(path="/b", raw_path=None)).code == "key-reused"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("POST", b"/a", b"b", b"c"), ("POST", b"/ab", b"", b"c")),
+        (("POST", b"/a", b"b", b"c"), ("POST", b"/a", b"", b"bc")),
+        (("POST", b"/a", b"bc", b""), ("POST", b"/a", b"b", b"c")),
+        (("POST", b"T/a", b"", b""), ("POSTT", b"/a", b"", b"")),
+        (("POST", b"/1:0:", b"", b""), ("POST", b"/", b"1:0:", b"")),
+    ],
+)
+def test_c5_fingerprint_no_octet_moves_from_one_part_into_the_next(
+    one: tuple[str, bytes, bytes, bytes], other: tuple[str, bytes, bytes, bytes]
+) -> None:
+    assert fingerprint(*one) != fingerprint(*other)
+
+
+def test_c5_fingerprint_a_raw_body_that_looks_canonical_is_not_taken_for_json() -> None:
+    repeated = b'{"a":1,"a":1}'
+    assert fingerprint("POST", b"/", b"", b"{}") != fingerprint("POST", b"/", b"", b"{}", as_json=True)
+    assert fingerprint("POST", b"/", b"", repeated) == fingerprint("POST", b"/", b"", repeated, as_json=True)
+
+
+def test_c5_fingerprint_of_absurd_nesting_is_no_error() -> None:
+    for body in (b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 50_000 + b"1" + b"}" * 50_000):
+        assert fingerprint("POST", b"/", b"", body, as_json=True) == fingerprint("POST", b"/", b"", body)
