@@ -1,0 +1,118 @@
+"""What the system tests share: one ledger, one Redis and a few gateways, each started once per run, when first needed.
+
+Rules that differ are routes of the shared gateways (`ROUTES`), so that only faults need a gateway of their own.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.servers import RedisServer
+from tests.system.caller import Caller
+from tests.system.gateway import Gateway
+from tests.system.ledger import Ledger
+
+ROUTES: list[dict[str, Any]] = [
+    {"path": "/retry-unknown/*", "on_unknown": "retry"},
+    {"path": "/replay-errors/*", "on_error": "replay"},
+    {"path": "/impatient/*", "response_timeout": 0.5},
+    {"path": "/small/*", "max_request_body": 1000, "max_response_body": 1000},
+    {"path": "/streams/*", "max_response_body": 100_000},
+]
+UNHURRIED = 10.0
+"""A cache time-out of the shared gateways that only a dead Redis exceeds, and a third of their lease."""
+
+
+class Start(Protocol):
+    def __call__(self, upstream: str, cache: str = ..., **settings: Any) -> Gateway: ...
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where every gateway of the run logs to, a file for each."""
+    return tmp_path_factory.mktemp("gateways")
+
+
+@pytest.fixture(scope="session")
+def _new_log(logs: Path) -> Callable[[], Path]:
+    numbers = count(1)
+    return lambda: logs / f"{next(numbers):03d}.log"
+
+
+@pytest.fixture(scope="session")
+def ledger() -> Iterator[Ledger]:
+    with Ledger() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def quiet_redis() -> Iterator[RedisServer]:
+    """A Redis for counting: only the gateway under test is on it."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def caller() -> AsyncIterator[Caller]:
+    async with Caller() as client:
+        yield client
+
+
+@pytest.fixture
+def start(_new_log: Callable[[], Path]) -> Iterator[Start]:
+    """Starts a gateway for one test; all are ended with it. Not awaited: `Gateway.ready` does that."""
+    with _starting(_new_log) as start_one:
+        yield start_one
+
+
+@pytest.fixture(scope="module")
+def start_for_module(_new_log: Callable[[], Path]) -> Iterator[Start]:
+    """The same for all tests of a module."""
+    with _starting(_new_log) as start_one:
+        yield start_one
+
+
+@contextmanager
+def _starting(new_log: Callable[[], Path]) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def start_one(upstream: str, cache: str = "memory://", **settings: Any) -> Gateway:
+            gateway = Gateway(new_log(), upstream, cache, **settings)
+            stack.callback(gateway.end)
+            return gateway
+
+        yield start_one
+
+
+@pytest.fixture(scope="session")
+def trio(_new_log: Callable[[], Path], ledger: Ledger, redis_server: RedisServer) -> Iterator[list[Gateway]]:
+    """Three gateways on one Redis."""
+    with _starting(_new_log) as start:
+        gateways = [start(ledger.url, redis_server.url, routes=ROUTES, cache_timeout=UNHURRIED) for _ in range(3)]
+        yield [gateway.ready() for gateway in gateways]
+
+
+@pytest.fixture(scope="session")
+def on_memory(_new_log: Callable[[], Path], ledger: Ledger) -> Iterator[Gateway]:
+    """One gateway on the embedded cache."""
+    with _starting(_new_log) as start:
+        yield start(ledger.url, routes=ROUTES).ready()
+
+
+@pytest.fixture(params=["memory", "redis"])
+def gateway(request: pytest.FixtureRequest) -> Gateway:
+    """A shared gateway, once on each cache."""
+    if request.param == "memory":
+        found: Gateway = request.getfixturevalue("on_memory")
+        return found
+    trio: list[Gateway] = request.getfixturevalue("trio")
+    return trio[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What looks at the logs of the whole run comes last in it."""
+    items.sort(key=lambda item: item.path.name == "test_logs.py" and item.path.parent == Path(__file__).parent)
