@@ -1,0 +1,234 @@
+"""Leases of real processes: renewed while an attempt runs, lapsed when its gateway is dead or stalled, never stolen."""
+
+import asyncio
+import socket
+import time
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.servers import RedisServer
+from tests.system.caller import Caller, fresh_key, is_replay, slug, until
+from tests.system.conftest import Start
+from tests.system.gateway import DEADLINE, Gateway
+from tests.system.ledger import Ledger, Reply
+from tests.system.records import is_in_flight, only
+
+LEASE = 3.0
+RETRY = "/retry-unknown/payments"
+
+
+def pair(start: Start, redis_server: RedisServer, *upstreams: str, **settings: Any) -> tuple[str, list[Gateway]]:
+    """A namespace and a gateway on it for each upstream."""
+    namespace = f"leases-{uuid4().hex}"
+    settings = {"cache_timeout": 0.5, "idempotency": {"lease": LEASE}} | settings
+    routes = [{"path": "/retry-unknown/*", "on_unknown": "retry"}]
+    gateways = [
+        start(upstream, redis_server.url, namespace=namespace, routes=routes, **settings) for upstream in upstreams
+    ]
+    return namespace, [gateway.ready() for gateway in gateways]
+
+
+async def test_a_request_longer_than_its_lease_stays_in_flight_and_is_recorded(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    _, (one, other) = pair(start, redis_server, ledger.url, ledger.url)
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate))
+        first = caller.send(one, key, RETRY)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        over = time.monotonic() + 2.2 * LEASE
+        while time.monotonic() < over:
+            assert slug(await caller.post(other, key, RETRY)) == "in-flight"
+            await asyncio.sleep(0.2)
+        gate.open()
+        answer = await first
+    assert answer.status_code == 201
+    again = await caller.post(other, key, RETRY)
+    assert is_replay(again)
+    assert again.content == answer.content
+    assert ledger.attempts(key) == ["1"]
+
+
+@pytest.mark.parametrize("path", ["/payments", RETRY])
+async def test_the_attempt_of_a_killed_gateway_is_in_flight_until_its_lease_lapses_then_unknown(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, path: str
+) -> None:
+    namespace, (doomed, survivor) = pair(start, redis_server, ledger.url, ledger.url)
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(201))
+        first = caller.send(doomed, key, path)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        doomed.kill()
+        with pytest.raises(httpx.TransportError):
+            await first
+        met_in_flight = False
+        while True:
+            answer = await caller.post(survivor, key, path)
+            found = only(redis_server.url, namespace)
+            assert found is not None
+            if slug(answer) != "in-flight":
+                break
+            met_in_flight = True
+            await asyncio.sleep(0.1)
+        assert met_in_flight
+        if path == RETRY:
+            assert answer.status_code == 201
+            assert not is_replay(answer)
+            assert ledger.attempts(key) == ["1", "2"]
+            assert is_replay(await caller.post(survivor, key, path))
+        else:
+            assert slug(answer) == "outcome-unknown"
+            assert found.record.lapsed  # the record's own lease was over when it was called unknown, not before
+            assert ledger.attempts(key) == ["1"]
+
+
+async def test_a_gateway_that_stalls_past_its_lease_does_not_overwrite_its_successors_result(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    _, (stalled, successor) = pair(start, redis_server, ledger.url, ledger.url)
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(201))
+        first = caller.send(stalled, key, RETRY)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        stalled.stall()
+        assert slug(await caller.post(successor, key, RETRY)) == "in-flight"
+        second = await caller.settled(successor, key, RETRY)
+        assert (second.status_code, is_replay(second)) == (201, False)
+        assert ledger.attempts(key) == ["1", "2"]
+        gate.open()
+        stalled.resume()
+        late = await first
+    assert late.status_code == 201
+    assert not is_replay(late)
+    assert late.content != second.content  # it did execute, and its client is told what came of it
+    for gateway in (stalled, successor):
+        again = await caller.post(gateway, key, RETRY)
+        assert is_replay(again)
+        assert again.content == second.content
+    assert len(ledger.arrivals(key)) == 2
+
+
+async def test_a_stalled_gateway_whose_successor_is_still_executing_does_not_complete_in_its_place(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    _, (stalled, successor) = pair(start, redis_server, ledger.url, ledger.url)
+    key = fresh_key()
+    with ledger.gate() as first_gate, ledger.gate() as second_gate:
+        ledger.answer(key, Reply(gate=first_gate), Reply(gate=second_gate))
+        first = caller.send(stalled, key, RETRY)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        stalled.stall()
+        attempts: list[asyncio.Task[httpx.Response]] = []
+        over = time.monotonic() + DEADLINE
+        while len(ledger.arrivals(key)) < 2:  # asks again until the lease has lapsed
+            assert time.monotonic() < over
+            attempts.append(caller.send(successor, key, RETRY))
+            await asyncio.wait(attempts[-1:], timeout=0.2)
+        first_gate.open()
+        stalled.resume()
+        late = await first
+        assert late.status_code == 201
+        assert slug(await caller.post(successor, key, RETRY)) == "in-flight"
+        second_gate.open()
+        await asyncio.wait(attempts)
+    again = await caller.post(stalled, key, RETRY)
+    assert is_replay(again)
+    assert again.content != late.content
+    assert ledger.attempts(key) == ["1", "2"]
+
+
+class Door:
+    """An upstream that can't be connected to until it is opened: its queue of connections is full."""
+
+    def __init__(self) -> None:
+        self._listening = socket.socket()
+        self._listening.bind(("127.0.0.1", 0))
+        self._listening.listen(0)
+        self._listening.settimeout(DEADLINE)
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._filler = socket.create_connection(self._listening.getsockname(), DEADLINE)
+
+    def open(self) -> socket.socket:
+        """Makes room, and returns the connection that has waited at the door."""
+        self._listening.accept()[0].close()
+        connection: socket.socket = self._listening.accept()[0]
+        return connection
+
+    def __enter__(self) -> "Door":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._filler.close()
+        self._listening.close()
+
+
+async def test_a_gateway_that_stalls_between_claim_and_first_byte_sends_nothing_beside_its_successor(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    key = fresh_key()
+    with Door() as door:
+        namespace, (stalled, successor) = pair(
+            start, redis_server, door.url, ledger.url, idempotency={"lease": 1.5}, cache_timeout=0.5
+        )
+        first = caller.send(stalled, key, RETRY)
+        await until(lambda: is_in_flight(redis_server.url, namespace), "the claim is made")
+        stalled.stall()
+        second = await caller.settled(successor, key, RETRY)
+        assert second.status_code == 201
+        with door.open() as connection:  # the kernel has connected; the gateway knows nothing of it yet
+            stalled.resume()
+            late = await first
+            connection.settimeout(DEADLINE)
+            sent = b""
+            if (
+                slug(late) != "upstream-unreachable"
+            ):  # the usual case: it connected in time, and noticed that it was late
+                assert is_replay(late)
+                assert late.content == second.content
+            stalled.tell_to_stop()
+            while data := connection.recv(65536):
+                sent += data
+    assert sent == b""
+    again = await caller.post(successor, key, RETRY)
+    assert is_replay(again)
+    assert again.content == second.content
+    assert ledger.attempts(key) == ["2"]
+
+
+@pytest.mark.parametrize(("lease", "unknown_ttl"), [(60.0, 5.0), (60.0, 86400.0)])
+async def test_a_gateway_with_a_short_lease_does_not_steal_the_live_claim_of_one_with_a_long_lease(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, lease: float, unknown_ttl: float
+) -> None:
+    namespace = f"leases-{uuid4().hex}"
+    # Neither's own lease and retention say anything about the other's records.
+    long = {"lease": lease, "unknown_ttl": unknown_ttl, "on_unknown": "retry"}
+    short = {"lease": 1.5, "unknown_ttl": 86400.0 if unknown_ttl < 60 else 2.0, "on_unknown": "retry", "ttl": 5.0}
+    gateways = [
+        start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=0.5, idempotency=rules)
+        for rules in (long, short)
+    ]
+    owner, thief = [gateway.ready() for gateway in gateways]
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        first = caller.send(owner, key)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        over = time.monotonic() + 2.5
+        while time.monotonic() < over:
+            assert slug(await caller.post(thief, key)) == "in-flight"
+            await asyncio.sleep(0.2)
+        gate.open()
+        answer = await first
+    again = await caller.post(thief, key)
+    assert is_replay(again)
+    assert again.content == answer.content
+    assert ledger.attempts(key) == ["1"]
+    found = only(redis_server.url, namespace)
+    assert found is not None
+    assert found.remaining_ms > 60_000  # kept for as long as the gateway that executed it said, not the one that asked
