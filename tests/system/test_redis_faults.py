@@ -1,0 +1,268 @@
+"""Redis stopped, stalled and restarted before, during and after an attempt."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import RedisServer
+from tests.system.caller import Caller, fresh_key, is_replay, slug, until, until_answer
+from tests.system.conftest import Start
+from tests.system.gateway import Gateway
+from tests.system.ledger import Ledger, Reply
+from tests.system.records import held, is_in_flight
+
+LEASE = 60.0
+OPEN = "/open/payments"
+FAULTS = ["stopped", "stalled"]
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A Redis for faults, which keeps its data over a restart."""
+    with RedisServer(persist=True) as server:
+        yield server
+
+
+@pytest.fixture
+def gateway(start: Start, ledger: Ledger, own_redis: RedisServer) -> Gateway:
+    routes = [
+        {"path": "/open/*", "on_cache_down": "fail_open"},
+        {"path": "/brief/*", "lease": 3.0},
+        {"path": "/retry-unknown/*", "on_unknown": "retry"},
+    ]
+    return start(ledger.url, own_redis.url, cache_timeout=1, idempotency={"lease": LEASE}, routes=routes).ready()
+
+
+def inflict(fault: str, server: RedisServer) -> None:
+    if fault == "stopped":
+        server.stop()
+    else:
+        server.pause()
+
+
+def heal(fault: str, server: RedisServer) -> None:
+    if fault == "stopped":
+        server.start()
+    else:
+        server.resume()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_without_redis_keyed_requests_get_503_and_what_passes_through_passes(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller, fault: str
+) -> None:
+    done, refused = fresh_key(), fresh_key()
+    first = await caller.post(gateway, done)
+    assert first.status_code == 201
+    inflict(fault, own_redis)
+    began = time.monotonic()
+    for key in (refused, done, refused):
+        answer = await caller.post(gateway, key)
+        assert (answer.status_code, slug(answer)) == (503, "cache-unavailable")
+        assert answer.json()["retryable"] is True
+        assert answer.headers["retry-after"]
+    assert time.monotonic() - began < 30  # three time-outs of a second, on a very slow machine
+    assert (await caller.get(gateway)).status_code == 201
+    assert ledger.arrivals(refused) == []
+    heal(fault, own_redis)
+    answer = await caller.settled(gateway, refused)
+    assert (answer.status_code, is_replay(answer)) == (201, False)
+    assert ledger.attempts(refused) == ["1"]
+    again = await caller.settled(gateway, done)
+    assert is_replay(again)
+    assert again.content == first.content
+    assert ledger.attempts(done) == ["1"]
+
+
+async def test_a_claim_that_a_stalled_redis_makes_late_is_withdrawn(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    assert (await caller.post(gateway, fresh_key())).status_code == 201  # there is a connection
+    own_redis.pause()
+    assert slug(await caller.post(gateway, key)) == "cache-unavailable"
+    own_redis.resume()
+    answer = await caller.settled(gateway, key)  # were the claim left alone, it would read unknown in the end
+    assert (answer.status_code, is_replay(answer)) == (201, False)
+    assert ledger.attempts(key) == ["1"]
+
+
+async def test_a_claim_on_a_connection_that_was_given_up_is_withdrawn(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    assert (await caller.post(gateway, fresh_key())).status_code == 201
+    own_redis.pause()
+    given_up = time.monotonic() + 6  # time-out and patience together are 3 s
+    while time.monotonic() < given_up:
+        assert slug(await caller.post(gateway, key)) == "cache-unavailable"
+        await asyncio.sleep(0.05)
+    own_redis.resume()
+    answer = await caller.settled(gateway, key)
+    assert (answer.status_code, is_replay(answer)) == (201, False)
+    assert ledger.attempts(key) == ["1"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_an_outage_at_the_end_of_an_attempt_costs_neither_the_response_nor_the_record(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller, fault: str
+) -> None:
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        task = caller.send(gateway, key)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        inflict(fault, own_redis)
+        gate.open()
+        answer = await task
+    assert answer.status_code == 201
+    heal(fault, own_redis)
+    again = await caller.settled(gateway, key)
+    assert is_replay(again)
+    assert again.content == answer.content
+    assert ledger.attempts(key) == ["1"]
+
+
+async def test_an_outage_longer_than_the_lease_does_not_make_a_known_outcome_unknown(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
+) -> None:
+    key, path = fresh_key(), "/brief/payments"
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        task = caller.send(gateway, key, path)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        own_redis.stop()
+        gate.open()
+        answer = await task
+    assert answer.status_code == 201
+    await asyncio.sleep(3.5)  # the lease, which nothing but time makes lapse
+    own_redis.start()
+    # It reads unknown until the gateway has connected again and told what it knows.
+    again = await until_answer(lambda: caller.post(gateway, key, path), 201)
+    assert is_replay(again)
+    assert again.content == answer.content
+    assert ledger.attempts(key) == ["1"]
+
+
+async def test_a_restart_of_redis_during_an_attempt_is_not_noticed(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        task = caller.send(gateway, key)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        own_redis.stop()
+        own_redis.start()
+        assert slug(await until_answer(lambda: caller.post(gateway, key), 409)) == "in-flight"
+        gate.open()
+        answer = await task
+    assert answer.status_code == 201
+    again = await caller.settled(gateway, key)
+    assert is_replay(again)
+    assert ledger.attempts(key) == ["1"]
+
+
+async def test_a_redis_that_lost_its_data_is_given_the_outcome_of_an_attempt_in_flight(
+    start: Start, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    with RedisServer() as forgetful, ledger.gate() as gate:
+        gateway = start(ledger.url, forgetful.url, cache_timeout=1).ready()
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        task = caller.send(gateway, key)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        forgetful.stop()
+        forgetful.start()
+        gate.open()
+        answer = await task
+        await until(lambda: held(forgetful.url, "system"), "the outcome is recorded")
+        again = await caller.settled(gateway, key)
+        assert is_replay(again)
+        assert again.content == answer.content
+        assert ledger.attempts(key) == ["1"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_fail_open_forwards_without_a_record_and_says_so(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller, fault: str
+) -> None:
+    key = fresh_key()
+    inflict(fault, own_redis)
+    answer = await caller.post(gateway, key, OPEN)
+    assert answer.status_code == 201
+    assert answer.headers["cache-status"] == "oncegate; fwd=bypass"
+    assert ledger.attempts(key) == [None]
+    heal(fault, own_redis)
+
+
+async def test_under_fail_open_a_claim_that_is_won_late_is_adopted(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    assert (await caller.post(gateway, fresh_key())).status_code == 201
+    before = held(own_redis.url, "system")
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        own_redis.pause()
+        task = caller.send(gateway, key, OPEN)
+        await until(lambda: ledger.arrivals(key), "it is forwarded without a record")
+        own_redis.resume()
+        await until(lambda: held(own_redis.url, "system").keys() - before.keys(), "the claim is made")
+        assert slug(await caller.post(gateway, key, OPEN)) == "in-flight"
+        gate.open()
+        answer = await task
+    assert answer.status_code == 201
+    again = await caller.settled(gateway, key, OPEN)
+    assert is_replay(again)
+    assert again.content == answer.content
+    assert len(ledger.arrivals(key)) == 1
+
+
+async def test_a_gateway_starts_without_redis_and_enforces_once_it_is_there(
+    start: Start, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    with RedisServer() as server:
+        server.stop()
+        gateway = start(ledger.url, server.url, cache_timeout=1).ready()
+        assert slug(await caller.post(gateway, key)) == "cache-unavailable"
+        assert (await caller.get(gateway)).status_code == 201
+        server.start()
+        answer = await caller.settled(gateway, key)
+        assert answer.status_code == 201
+        assert is_replay(await caller.post(gateway, key))
+        assert ledger.attempts(key) == ["1"]
+
+
+async def test_replays_go_on_while_redis_refuses_writes(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
+) -> None:
+    done, fresh = fresh_key(), fresh_key()
+    assert (await caller.post(gateway, done)).status_code == 201
+    own_redis.command("CONFIG", "SET", "min-replicas-to-write", "1")
+    assert is_replay(await caller.post(gateway, done))
+    assert slug(await caller.post(gateway, fresh)) == "cache-unavailable"
+    assert ledger.arrivals(fresh) == []
+    own_redis.command("CONFIG", "SET", "min-replicas-to-write", "0")
+    own_redis.command("CONFIG", "SET", "maxmemory", "1")
+    assert is_replay(await caller.post(gateway, done))
+    assert slug(await caller.post(gateway, fresh)) == "cache-unavailable"
+    assert ledger.arrivals(fresh) == []
+
+
+async def test_an_outcome_is_stored_although_redis_has_become_full(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        task = caller.send(gateway, key)
+        await until(lambda: is_in_flight(own_redis.url, "system"), "the claim is made")
+        own_redis.command("CONFIG", "SET", "maxmemory", "1")
+        gate.open()
+        assert (await task).status_code == 201
+    assert is_replay(await caller.post(gateway, key))
+    assert ledger.attempts(key) == ["1"]
