@@ -1,0 +1,147 @@
+"""Upstreams that refuse, reset, hang, trickle and close: what was never sent is told apart from what got no answer."""
+
+import pytest
+
+from tests.servers import RedisServer
+from tests.system.caller import Caller, RawClient, fresh_key, is_replay, raw_post, slug, until
+from tests.system.conftest import Start
+from tests.system.gateway import Gateway
+from tests.system.ledger import Ledger, Reply
+from tests.upstreams import OK, Upstream, answering, free_port
+
+
+@pytest.mark.parametrize("cache", ["memory", "redis"])
+async def test_an_upstream_that_refuses_leaves_the_key_free(
+    start: Start, redis_server: RedisServer, caller: Caller, cache: str
+) -> None:
+    port = free_port()
+    url = redis_server.url if cache == "redis" else "memory://"
+    gateway = start(f"http://127.0.0.1:{port}", url, cache_timeout=5).ready()
+    key = fresh_key()
+    for _ in range(3):
+        answer = await caller.post(gateway, key)
+        assert (answer.status_code, slug(answer)) == (502, "upstream-unreachable")
+        assert answer.json()["retryable"] is True
+    assert slug(await caller.get(gateway)) == "upstream-unreachable"
+    async with Upstream(answering(OK), port=port) as upstream:
+        answer = await caller.post(gateway, key)
+        assert answer.status_code == 200
+        assert upstream.requests[0].value("idempotency-attempt") == "1"
+        assert is_replay(await caller.post(gateway, key))
+        assert upstream.arrivals == 1
+
+
+async def test_a_connection_reset_before_the_answer_leaves_the_outcome_unknown(
+    gateway: Gateway, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    ledger.answer(key, Reply(cut="before-head"), Reply(201))
+    answer = await caller.post(gateway, key)
+    assert (answer.status_code, slug(answer)) == (502, "upstream-failed")
+    assert answer.json()["retryable"] is False
+    again = await caller.post(gateway, key)
+    assert (again.status_code, slug(again)) == (409, "outcome-unknown")
+    assert ledger.attempts(key) == ["1"]
+
+
+async def test_where_the_policy_is_to_retry_an_unknown_outcome_the_next_attempt_is_numbered(
+    gateway: Gateway, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    ledger.answer(key, Reply(cut="before-head"), Reply(504), Reply(cut="in-body"), Reply(201))
+    path = "/retry-unknown/payments"
+    answer = await caller.post(gateway, key, path)
+    assert slug(answer) == "upstream-failed"
+    assert answer.json()["retryable"] is True
+    assert (await caller.post(gateway, key, path)).status_code == 504
+    with RawClient(gateway) as client:
+        client.send(raw_post(key, path=path))
+        client.receive_all()
+    assert (await caller.post(gateway, key, path)).status_code == 201
+    assert is_replay(await caller.post(gateway, key, path))
+    assert ledger.attempts(key) == ["1", "2", "3", "4"]
+
+
+async def test_a_response_cut_off_in_its_body_is_cut_off_for_the_client_and_never_replayed(
+    gateway: Gateway, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    ledger.answer(key, Reply(200, body=b"half", cut="in-body"), Reply(201))
+    with RawClient(gateway) as client:
+        client.send(raw_post(key))
+        received = client.receive_all()  # the connection closes: by that a client knows that there should be more
+    assert b"content-length: 1004" in received.lower() or not received.startswith(b"HTTP/1.1 2")
+    assert slug(await caller.settled(gateway, key)) == "outcome-unknown"
+    assert ledger.attempts(key) == ["1"]
+
+
+async def test_while_an_upstream_hangs_the_client_gets_504_and_its_attempt_goes_on(
+    gateway: Gateway, ledger: Ledger, caller: Caller
+) -> None:
+    key, path = fresh_key(), "/impatient/payments"
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        answer = await caller.post(gateway, key, path)
+        assert (answer.status_code, slug(answer)) == (504, "upstream-timeout")
+        assert answer.json()["retryable"] is True
+        assert slug(await caller.post(gateway, key, path)) == "in-flight"
+        waiter = caller.send(gateway, key, path, wait=30)
+        gate.open()
+        told = await waiter
+        assert told.status_code == 201
+    again = await caller.settled(gateway, key, path)
+    assert is_replay(again)
+    assert again.content == told.content
+    assert ledger.attempts(key) == ["1"]
+
+
+async def test_an_answer_that_trickles_in_byte_by_byte_is_recorded_whole(
+    gateway: Gateway, ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    ledger.answer(key, Reply(201, (("x-slow", "yes"),), body=b"drop by drop", trickle=True))
+    answer = await caller.post(gateway, key)
+    again = await caller.post(gateway, key)
+    assert is_replay(again)
+    assert answer.content == again.content == b"drop by drop"
+    assert again.headers["x-slow"] == "yes"
+
+
+async def test_an_upstream_that_closes_idle_connections_costs_no_key(
+    gateway: Gateway, ledger: Ledger, caller: Caller
+) -> None:
+    for _ in range(25):
+        key = fresh_key()
+        closed = ledger.closed
+        ledger.answer(key, Reply(201, cut="after-answer"))
+        assert (await caller.post(gateway, key)).status_code == 201
+        # Its answer didn't say that it would close. Closing takes effect at once; only requests that cross it are in doubt.
+        await until(lambda closed=closed: ledger.closed > closed, "the upstream closes the connection")  # type: ignore[misc]
+
+
+async def test_an_upstream_that_answers_nonsense_leaves_the_outcome_unknown(start: Start, caller: Caller) -> None:
+    nonsense = [
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 99 Low\r\ncontent-length: 0\r\n\r\n",
+    ]
+    async with Upstream([answering(answer) for answer in nonsense]) as upstream:
+        gateway = start(upstream.url).ready()
+        for count, _ in enumerate(nonsense, 1):
+            key = fresh_key()
+            answer = await caller.post(gateway, key)
+            assert (answer.status_code, slug(answer)) == (502, "upstream-failed")
+            assert slug(await caller.post(gateway, key)) == "outcome-unknown"
+            assert upstream.arrivals == count
+
+
+async def test_an_attempt_that_runs_out_of_its_time_is_unknown(start: Start, ledger: Ledger, caller: Caller) -> None:
+    gateway = start(ledger.url, idempotency={"attempt_timeout": 0.5}).ready()
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(201))
+        answer = await caller.post(gateway, key)
+        assert (answer.status_code, slug(answer)) == (502, "upstream-failed")
+        assert slug(await caller.post(gateway, key)) == "outcome-unknown"
+    assert ledger.attempts(key) == ["1"]
