@@ -62,18 +62,22 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """The upstream has said all: the end of some responses. Returning nothing closes our side too."""
-        if self._busy:
-            self.response.end()
-        self._settle()
+        response = self.response
+        if self._busy and self._error is None:
+            response.end()
+            if response.failure is not None:
+                self._error = OutcomeUnknown(f"{self._where}: {response.failure}")
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing more can come or go."""
+        """Nothing more can come or go. A body that lasts until the end of the stream has had it in `eof_received`, or never:
+        what we have aborted ourselves, or TLS that ended without its alert, must not pass for the whole.
+        """
         self.lost = True
-        if self._busy and exc is None:
-            self.response.end()
         if self._busy and not self.response.complete and self._error is None:
-            reason = self.response.failure or f"the connection broke ({type(exc).__name__})"
+            reason = "the connection broke" if exc is None else f"the connection broke ({type(exc).__name__})"
             self._error = OutcomeUnknown(f"{self._where}: {reason}")
+        self._transport = None  # some raise when they are closed once more
         self.response.release()
         self._wake()
         self.resume_writing()
@@ -179,11 +183,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.lost = True
         if self._transport is not None:
             self._transport.close()
-
-    def _settle(self) -> None:
-        if self.response.failure is not None and self._error is None:
-            self._error = OutcomeUnknown(f"{self._where}: {self.response.failure}")
-        self._wake()
 
     async def _wait(self) -> None:
         self._waiter = self.loop.create_future()

@@ -50,7 +50,7 @@ class UpstreamAddress:
         if parts.query or parts.fragment or "?" in url or "#" in url:
             raise ValueError("the upstream URL must not hold a query or a fragment")
         if parts.scheme == "unix":
-            if parts.netloc or len(parts.path) < 2:
+            if parts.netloc or parts.path[:1] != "/" or len(parts.path) < 2:
                 raise ValueError("a unix upstream URL is unix:///path/to/socket")
             path = unquote(parts.path)
             return cls("unix", path, 0, b"", b"localhost", f"unix://{path}")
@@ -127,6 +127,7 @@ class Upstream:
     async def close(self) -> None:
         """Closes every idle connection now, and the others when their exchange ends."""
         self._closed = True
+        self._bind()
         self._forget_idle()
         closing = [connection.closed for connection in self._open if connection.lost]
         if closing:

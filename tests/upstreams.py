@@ -166,7 +166,8 @@ class Upstream:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for peer in self.peers:
-            peer.writer.transport.abort()
+            with suppress(AttributeError):  # asyncio's own, where the transport has gone for good
+                peer.writer.transport.abort()
         await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -215,14 +216,6 @@ async def hanging(peer: Peer) -> None:
     """Takes a request and never answers."""
     await peer.request()
     await peer.hang()
-
-
-def free_port() -> int:
-    """A port on which nothing listens, as far as can be known."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def in_pieces(pieces: Iterable[bytes]) -> Behaviour:

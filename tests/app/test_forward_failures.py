@@ -1,6 +1,7 @@
 """What decides about money: was nothing sent, or did no answer come? And which connections may be used again."""
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -8,15 +9,23 @@ from pathlib import Path
 
 import pytest
 import trustme
+import uvloop
 
 from oncegate.app.forward import Forwarder
 from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView, NoAnswerInTime, NotProcessed, OutcomeUnknown
 from tests.asgi_client import Client
-from tests.upstreams import OK, Peer, Upstream, answering, closing_after, free_port, hanging, resetting_after
+from tests.servers import free_port
+from tests.upstreams import OK, Peer, Upstream, answering, closing_after, hanging, resetting_after
 
 
 def enforced(confirm: Callable[[], Awaitable[None]] | None = None, method: str = "POST") -> Client:
     return Client(method, extensions={SCOPE_EXTENSION: AttemptView(1, "r", confirm)})
+
+
+def end_silently(peer: Peer) -> None:
+    """Sends FIN from below: neither the upstream's loop nor its TLS knows."""
+    with socket.socket(fileno=os.dup(peer.writer.get_extra_info("socket").fileno())) as sock:
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 async def reason(forwarder: Forwarder, kind: type[Exception]) -> str:
@@ -102,6 +111,31 @@ async def test_a_tls_upstream_is_verified_and_its_connection_used_again(authorit
         await forwarder.close()
 
 
+@pytest.mark.parametrize("alert", [True, False])
+async def test_over_tls_only_its_alert_ends_a_body_without_a_length(
+    alert: bool, authority: trustme.CA, tmp_path: Path
+) -> None:
+    async def until_the_end(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\n\r\nabc")
+        if not alert:  # anybody between us can send a FIN; only the upstream can sign the end
+            end_silently(peer)
+
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    async with Upstream(until_the_end, tls=serving(authority, "localhost")) as upstream:
+        client = Client()
+        call = client.call(Forwarder(upstream.url, ca_file=str(tmp_path / "ca.pem")))
+        if alert:
+            await call
+        elif not isinstance(asyncio.get_running_loop(), uvloop.Loop):
+            await call  # asyncio's own TLS does not tell them apart; the gateway runs on uvloop
+            return
+        else:
+            with pytest.raises(OutcomeUnknown):
+                await call
+        assert (client.body, client.done) == (b"abc", alert)
+
+
 async def test_another_authority_means_that_nothing_was_sent(authority: trustme.CA, tmp_path: Path) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     async with Upstream(answering(OK), tls=serving(authority, "localhost")) as upstream:
@@ -185,11 +219,11 @@ async def test_an_enforced_attempt_has_no_time_limit_here() -> None:
         assert client.body == b"ok"
 
 
-@pytest.mark.parametrize("client", [Client(), enforced()], ids=["passing through", "enforced"])
-async def test_cancelling_ends_the_upstreams_connection(client: Client) -> None:
+@pytest.mark.parametrize("make", [Client, enforced], ids=["passing through", "enforced"])
+async def test_cancelling_ends_the_upstreams_connection(make: Callable[[], Client]) -> None:
     async with Upstream(hanging) as upstream:
         forwarder = Forwarder(upstream.url)
-        task = asyncio.create_task(client.call(forwarder))
+        task = asyncio.create_task(make().call(forwarder))
         await upstream.received(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -285,18 +319,16 @@ async def test_connections_are_used_again_the_last_one_first() -> None:
 
 async def test_an_idle_connection_that_the_upstream_closed_in_silence_is_not_used() -> None:
     """The close is in the socket, but the loop has not looked yet: only asking the socket finds out."""
-    closed_blocking = []
 
     async def once(peer: Peer) -> None:
         await peer.request()
         await peer.send(OK)
-        closed_blocking.append(peer.writer.get_extra_info("socket"))
         await peer.hang()
 
     async with Upstream([once, answering(OK)]) as upstream:
         forwarder = Forwarder(upstream.url)
         await Client().call(forwarder)
-        socket.socket.shutdown(closed_blocking[0]._sock, socket.SHUT_RDWR)
+        end_silently(upstream.peers[0])
         assert (await Client().call(forwarder)).body == b"ok"
         assert (upstream.arrivals, upstream.connections) == (2, 2)
         await forwarder.close()

@@ -1,0 +1,17 @@
+"""The forwarder is tested on both loops: they differ in what they buffer, in when they tell of an end, and in what they raise."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+import uvloop
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-asyncio has it since 1.4; older ones run on asyncio's loop alone
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if item.path.name.startswith("test_forward"):
+        loops["uvloop"] = uvloop.new_event_loop
+    return loops
