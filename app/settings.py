@@ -5,6 +5,7 @@ fail at construction. Where values come from is `oncegate.app.configuration`'s b
 """
 
 import ipaddress
+import math
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -136,7 +137,7 @@ class GatewaySettings(BaseSettings):
 
     def _lease_outlives_time_outs(self, where: str, rules: IdempotencySettings) -> None:
         least = LEASE_PER_CACHE_TIMEOUT * self.cache_timeout
-        if rules.lease < least:
+        if rules.lease < least and not math.isclose(rules.lease, least):  # 3 * 0.4 is a little more than 1.2
             raise ValueError(
                 f"{where}.lease: {rules.lease:g} is below {least:g}; it must be at least "
                 f"{LEASE_PER_CACHE_TIMEOUT} times cache_timeout ({self.cache_timeout:g})"

@@ -59,6 +59,12 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert settings.idempotency.lease == 30
 
 
+@pytest.mark.parametrize(("cache_timeout", "lease"), [(0.1, 0.3), (0.4, 1.2), (1.1, 3.3)])
+def test_a_lease_of_exactly_three_cache_time_outs_is_allowed(cache_timeout: float, lease: float) -> None:
+    settings = load({**UPSTREAM, "cache_timeout": cache_timeout, "idempotency": {"lease": lease}})
+    assert settings.idempotency.lease == lease
+
+
 def test_command_line_wins_over_environment_over_file_over_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
