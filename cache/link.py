@@ -11,6 +11,7 @@ connection down for everybody.
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class Link(asyncio.Protocol):
         self._out: list[bytes] = []
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
+        self._look_at = math.inf
         self._heard = self._loop.time()
 
     # -- for callers
@@ -100,8 +102,8 @@ class Link(asyncio.Protocol):
         if not self._out and not self._paused:
             self._loop.call_soon(self._flush)
         self._out.append(packed)
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._look)
+        if deadline < self._look_at:
+            self._look_again(deadline)
         return future
 
     @property
@@ -174,25 +176,33 @@ class Link(asyncio.Protocol):
             out, self._out = self._out, []
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
+    def _look_again(self, moment: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look_at = moment
+        self._timer = self._loop.call_at(moment, self._look)
+
     def _look(self) -> None:
-        """Tell the callers whose time is over; look again when the next one's is."""
-        self._timer = None
+        """Tell the callers whose time is over; look again when the next one's is.
+
+        A loop that was held up reads what has come before it runs its timers, so no reply that is there comes too late.
+        """
         now = self._loop.time()
+        self._timer, self._look_at = None, math.inf
         while self._waiting and self._waiting[0].deadline <= now:
             call = self._waiting.popleft()
             self._late.append(call)
             if not call.future.done():
                 call.future.set_exception(CacheUnavailable("Redis did not answer in time"))
-        moments = [self._waiting[0].deadline] if self._waiting else []
         if self._late:
             # Heard means any reply: a server that answers slowly is alive, one that answers nothing may be gone.
             dead_at = max(self._heard, self._late[0].deadline) + self._bounds.patience
             if now >= dead_at:
                 self.fail("the connection to Redis is dead: nothing came back")
                 return
-            moments.append(dead_at)
-        if moments:
-            self._timer = self._loop.call_at(min(moments), self._look)
+            self._look_again(dead_at)
+        if self._waiting and self._waiting[0].deadline < self._look_at:
+            self._look_again(self._waiting[0].deadline)
 
 
 def _guarded(callback: Callable[..., None], *args: object) -> None:

@@ -1,12 +1,14 @@
 """What is sent to Redis, and what still works while Redis refuses writes."""
 
 import os
+from importlib import resources
 from typing import Any
 
 import pytest
 
+from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
-from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.record import Record, State, StoredResponse
 from oncegate.cache.redis import LARGE_BYTES, RedisCache
 from tests.cache.waiting import eventually
 from tests.servers import RedisServer
@@ -82,6 +84,24 @@ async def test_another_type_under_the_key_is_an_unreadable_record(
         await redis_cache.get(key)
     with pytest.raises(RecordUnreadable):
         await complete(redis_cache, key, os.urandom(16))
+
+
+@pytest.mark.parametrize(("left", "won"), [(60_000, 1), (60_001, 0)])
+def test_the_script_and_the_codec_agree_to_the_millisecond_when_a_lease_is_over(
+    redis_server: RedisServer, left: int, won: int
+) -> None:
+    """Within one transaction, Redis's clock stands still."""
+    key = redis_server.key("edge")
+    held = encode(Record(State.IN_FLIGHT, b"a" * 16, PRINT, 1, retention_ms=60_000))
+    fresh = encode_claim(b"b" * 16, PRINT, 90_000)
+    client = redis_server.client()
+    digest = client.script_load(resources.files("oncegate.cache").joinpath("claim.lua").read_text())
+    with client.pipeline(transaction=True) as transaction:
+        transaction.set(key, held, px=left)
+        transaction.evalsha(digest, 1, key, fresh, 100_000, b"U")
+        answer = transaction.execute()[1]
+    assert answer[0] == won
+    assert (decode(held, left).state is State.UNKNOWN) == bool(won)
 
 
 @pytest.mark.parametrize("empty", [False, True])

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import time
 import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -95,6 +96,37 @@ async def test_a_stalled_server_fails_calls_in_time_and_goes_on_on_the_same_conn
         await until_it_answers(cache)
         assert cache._sessions[asyncio.get_running_loop()].claims.link is link
         await cache.close()
+
+
+async def test_calls_end_in_time_behind_others_that_have_timed_out() -> None:
+    """Nobody looks for the dead connection for an hour: that must not be when the next call's time-out is noticed."""
+    with RedisServer() as server:
+        cache = RedisCache.from_url(server.url, timeout=TIMEOUT, bounds=Bounds(patience=3600))
+        await until_it_answers(cache)
+        server.pause()
+        async with asyncio.timeout(IN_TIME):
+            for _ in range(3):
+                with pytest.raises(CacheUnavailable, match="in time"):
+                    await cache.get("k")
+        server.resume()
+        await until_it_answers(cache)
+        await cache.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_replies_that_came_while_the_loop_was_held_up_are_not_time_outs(run: Run, redis_server: RedisServer) -> None:
+    async def held_up() -> None:
+        cache = RedisCache.from_url(redis_server.url, timeout=TIMEOUT)
+        await until_it_answers(cache)
+        for _ in range(3):
+            call = asyncio.ensure_future(cache.get("nothing"))
+            for _ in range(2):  # queued, then written
+                await asyncio.sleep(0)
+            time.sleep(2 * TIMEOUT)  # noqa: ASYNC251 - the loop is meant to stand still
+            await call
+        await cache.close()
+
+    run(held_up())
 
 
 async def test_a_connection_on_which_nothing_comes_back_is_opened_anew() -> None:
