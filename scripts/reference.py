@@ -1,0 +1,72 @@
+"""Prints docs/configuration.md: every setting with its default and meaning, from the settings' own declarations."""
+
+import sys
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from oncegate.app.settings import GatewaySettings
+from oncegate.middleware.settings import IdempotencySettings, Route
+
+HEAD = """\
+# Configuration
+
+Generated from app/settings.py and middleware/settings.py by `scripts/docs`: change it there.
+
+Command line (`oncegate serve --help`) over environment over TOML file (`--config FILE`, or `ONCEGATE_CONFIG`) over defaults.
+In the environment a setting is `ONCEGATE_` and its name, in a table with two underscores: `ONCEGATE_UPSTREAM`,
+`ONCEGATE_IDEMPOTENCY__TTL`; lists and `ONCEGATE_ROUTES` are written as JSON. In the file, `"${NAME}"` is taken from the
+environment. A wrong or unknown setting stops the start with one line that names it, and exit code 2. Times are in seconds,
+sizes in bytes.
+"""
+ROUTES = """
+## Each `[[routes]]`
+
+The first route that matches counts. Any setting of `[idempotency]` can be given too, and overrides it there.
+"""
+ROUTE_MEANING = {
+    "path": "matched against the decoded, normalised path; `*` matches any run of characters",
+    "methods": "the methods under enforcement",
+    "mode": "only `sync` in this version",
+    "status": 'what a status says of the command: `402 = "success"`; success, failure, release or unknown',
+}
+
+
+def main() -> None:
+    """Write the page to standard output."""
+    lines = [HEAD, "## Top level", "", *_table(GatewaySettings, without=("idempotency", "routes"))]
+    lines += ["", "## `[idempotency]`", "", *_table(IdempotencySettings), ROUTES, *_table(Route), ""]
+    sys.stdout.write("\n".join(lines))
+
+
+def _table(model: type[BaseModel], without: tuple[str, ...] = ()) -> list[str]:
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for name, field in model.model_fields.items():
+        if name not in without:
+            meaning = (field.description or ROUTE_MEANING[name]).replace("|", "\\|")
+            lines.append(f"| `{name}` | {_default(field)} | {meaning}{_choices(field)} |")
+    return lines
+
+
+def _default(field: FieldInfo) -> str:
+    value: Any = field.get_default(call_default_factory=True) if not field.is_required() else PydanticUndefined
+    if value is PydanticUndefined:
+        return "(required)"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, str):
+        return f'`"{value}"`'
+    if isinstance(value, tuple):
+        return "`[" + ", ".join(f'"{item}"' for item in value) + "]`"
+    return f"`{value}`"
+
+
+def _choices(field: FieldInfo) -> str:
+    choices = [f"`{choice}`" for choice in get_args(field.annotation) if isinstance(choice, str)]
+    return f" ({', '.join(choices)})" if len(choices) > 1 else ""
+
+
+if __name__ == "__main__":
+    main()

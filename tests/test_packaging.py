@@ -1,0 +1,78 @@
+"""The wheel holds one package, ``oncegate``, and all of it, although its folders stand at the top of the tree."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = {
+    "oncegate": "src/oncegate",
+    "oncegate/app": "app",
+    "oncegate/middleware": "middleware",
+    "oncegate/cache": "cache",
+}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    """Built from a copy: a build leaves folders behind, and would find what an earlier one has left."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    for name in ("src", "app", "middleware", "cache"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignored)
+    out = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(tree)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(next(out.glob("*.whl"))) as archive:
+        yield archive
+
+
+def test_the_wheel_holds_what_the_tree_holds(wheel: zipfile.ZipFile) -> None:
+    tree = {
+        f"{package}/{file.name}"
+        for package, folder in FOLDERS.items()
+        for file in (ROOT / folder).iterdir()
+        if file.is_file() and file.suffix != ".pyc"
+    }
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert packed == tree
+    assert "oncegate/py.typed" in packed
+    assert any(name.endswith(".lua") for name in packed)
+
+
+def test_the_wheel_installs_one_package(wheel: zipfile.ZipFile) -> None:
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    assert sorted(top for top in tops if not top.endswith(".dist-info")) == ["oncegate"]
+
+
+def test_no_folder_has_folders_of_its_own() -> None:
+    """They would have to be listed in pyproject.toml, and nobody would notice that they are not."""
+    for folder in FOLDERS.values():
+        nested = [path.name for path in (ROOT / folder).iterdir() if path.is_dir() and not path.is_symlink()]
+        assert [name for name in nested if name not in ("__pycache__",)] == []
+
+
+def test_every_module_of_the_wheel_can_be_imported(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    wheel.extractall(tmp_path)
+    code = (
+        "import sys, pkgutil, importlib; sys.path.insert(0, sys.argv[1]); import oncegate\n"
+        "assert oncegate.__file__.startswith(sys.argv[1]), oncegate.__file__\n"
+        "names = [m.name for m in pkgutil.walk_packages(oncegate.__path__, 'oncegate.')]\n"
+        "assert 'oncegate.cache.redis' in names and 'oncegate.app.main' in names, names\n"
+        "for name in names: importlib.import_module(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_console_script_is_there(wheel: zipfile.ZipFile) -> None:
+    scripts = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    assert "oncegate = oncegate.app.main:main" in wheel.read(scripts).decode()
