@@ -9,6 +9,7 @@ returns, the connection is closed in good order. It all runs in the test's own l
 """
 
 import asyncio
+import os
 import socket
 import ssl
 import struct
@@ -93,6 +94,11 @@ class Peer:
         sock: socket.socket = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
+
+    def end_silently(self) -> None:
+        """Sends FIN from below: neither this upstream's loop nor its TLS knows, so no alert goes with it."""
+        with socket.socket(fileno=os.dup(self.writer.get_extra_info("socket").fileno())) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
 
     async def hang(self) -> None:
         """Reads whatever comes and says nothing, until the client has ended the connection."""

@@ -1,7 +1,6 @@
 """What decides about money: was nothing sent, or did no answer come? And which connections may be used again."""
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -20,12 +19,6 @@ from tests.upstreams import OK, Peer, Upstream, answering, closing_after, hangin
 
 def enforced(confirm: Callable[[], Awaitable[None]] | None = None, method: str = "POST") -> Client:
     return Client(method, extensions={SCOPE_EXTENSION: AttemptView(1, "r", confirm)})
-
-
-def end_silently(peer: Peer) -> None:
-    """Sends FIN from below: neither the upstream's loop nor its TLS knows."""
-    with socket.socket(fileno=os.dup(peer.writer.get_extra_info("socket").fileno())) as sock:
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 async def reason(forwarder: Forwarder, kind: type[Exception]) -> str:
@@ -119,7 +112,7 @@ async def test_over_tls_only_its_alert_ends_a_body_without_a_length(
         await peer.request()
         await peer.send(b"HTTP/1.1 200 OK\r\n\r\nabc")
         if not alert:  # anybody between us can send a FIN; only the upstream can sign the end
-            end_silently(peer)
+            peer.end_silently()
 
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     async with Upstream(until_the_end, tls=serving(authority, "localhost")) as upstream:
@@ -300,136 +293,3 @@ async def test_a_connection_that_goes_stale_while_confirming_costs_nothing() -> 
         assert (await enforced(confirm).call(forwarder)).body == b"ok"
         assert (confirmed, upstream.connections) == (2, 2)
         await forwarder.close()
-
-
-# Idle connections
-
-
-async def test_connections_are_used_again_the_last_one_first() -> None:
-    async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url)
-        await asyncio.gather(*(Client().call(forwarder) for _ in range(4)))
-        assert (upstream.connections, forwarder.upstream.idle) == (4, 4)
-        for _ in range(5):
-            await Client().call(forwarder)
-        assert upstream.connections == 4
-        assert [upstream.served[number] for number in range(4)] == [1, 1, 1, 6]
-        await forwarder.close()
-
-
-async def test_an_idle_connection_that_the_upstream_closed_in_silence_is_not_used() -> None:
-    """The close is in the socket, but the loop has not looked yet: only asking the socket finds out."""
-
-    async def once(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(OK)
-        await peer.hang()
-
-    async with Upstream([once, answering(OK)]) as upstream:
-        forwarder = Forwarder(upstream.url)
-        await Client().call(forwarder)
-        end_silently(upstream.peers[0])
-        assert (await Client().call(forwarder)).body == b"ok"
-        assert (upstream.arrivals, upstream.connections) == (2, 2)
-        await forwarder.close()
-
-
-async def test_an_idle_connection_that_speaks_is_not_used() -> None:
-    async def chatty(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(OK)
-        await told.wait()
-        await peer.send(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
-        await peer.hang()
-
-    told = asyncio.Event()
-    async with Upstream([chatty, answering(OK)]) as upstream:
-        forwarder = Forwarder(upstream.url)
-        await Client().call(forwarder)
-        told.set()
-        await asyncio.wait_for(upstream.peers[0].gone.wait(), 2)
-        assert (await Client().call(forwarder)).body == b"ok"
-        await forwarder.close()
-
-
-@pytest.mark.parametrize(
-    ("fields", "keepalive", "kept"),
-    [
-        (b"", 1.5, 1),
-        (b"", 0, 0),
-        (b"connection: close\r\n", 1.5, 0),
-        (b"connection: x-a, Close\r\n", 1.5, 0),
-        (b"keep-alive: timeout=5, max=10\r\n", 1.5, 1),
-        (b"keep-alive: timeout=0\r\n", 1.5, 0),
-        (b"keep-alive: max=1\r\n", 1.5, 1),
-    ],
-)
-async def test_which_connections_are_kept(fields: bytes, keepalive: float, kept: int) -> None:
-    async with Upstream(answering(OK.replace(b"\r\n\r\n", b"\r\n" + fields + b"\r\n"))) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=keepalive)
-        await Client().call(forwarder)
-        assert forwarder.upstream.idle == kept
-        await forwarder.close()
-
-
-@pytest.mark.parametrize(("fields", "kept"), [(b"", 0), (b"connection: keep-alive\r\n", 1)])
-async def test_an_old_upstream_keeps_its_connection_only_if_it_says_so(fields: bytes, kept: int) -> None:
-    async with Upstream(answering(b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n" + fields + b"\r\n")) as upstream:
-        forwarder = Forwarder(upstream.url)
-        await Client().call(forwarder)
-        assert forwarder.upstream.idle == kept
-        await forwarder.close()
-
-
-async def test_idle_connections_are_closed_when_their_time_is_over() -> None:
-    async with Upstream(one_then_hang) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=0.1)
-        await Client().call(forwarder)
-        await asyncio.wait_for(upstream.peers[0].gone.wait(), 2)
-        assert forwarder.upstream.idle == 0
-
-
-async def test_the_upstreams_own_keep_alive_is_undercut() -> None:
-    async with Upstream(answering(OK.replace(b"\r\n\r\n", b"\r\nkeep-alive: timeout=1\r\n\r\n"))) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=60)
-        await Client().call(forwarder)
-        await asyncio.sleep(0.6)
-        await Client().call(forwarder)
-        assert upstream.connections == 2
-        await forwarder.close()
-
-
-async def test_no_more_idle_connections_are_kept_than_allowed() -> None:
-    async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url, max_idle=2)
-        await asyncio.gather(*(Client().call(forwarder) for _ in range(5)))
-        assert forwarder.upstream.idle == 2
-        await forwarder.close()
-
-
-async def test_closing_ends_idle_connections_at_once_and_the_others_after_their_exchange() -> None:
-    async def gated(peer: Peer) -> None:
-        await peer.request()
-        await gate.wait()
-        await peer.send(OK)
-        await peer.hang()
-
-    gate = asyncio.Event()
-    async with Upstream([gated, gated, one_then_hang]) as upstream:
-        forwarder = Forwarder(upstream.url)
-        busy = [asyncio.create_task(Client().call(forwarder)) for _ in range(2)]
-        await upstream.received(2)
-        await Client().call(forwarder)
-        await forwarder.close()
-        await asyncio.wait_for(upstream.peers[2].gone.wait(), 2)
-        assert not any(task.done() for task in busy)
-        gate.set()
-        assert [client.body for client in await asyncio.gather(*busy)] == [b"ok", b"ok"]
-        for peer in upstream.peers:
-            await asyncio.wait_for(peer.gone.wait(), 2)
-
-
-async def one_then_hang(peer: Peer) -> None:
-    await peer.request()
-    await peer.send(OK)
-    await peer.hang()
