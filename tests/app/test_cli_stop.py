@@ -1,10 +1,8 @@
 """Stopping, and what several workers do: real processes, a real Redis, a payments service that takes its time."""
 
 import os
-import shutil
 import signal
 import socketserver
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,37 +62,16 @@ def slow() -> Iterator[tuple[SlowPayments, str]]:
         yield service, server.url
 
 
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = shutil.which("redis-server")
-    assert server, "redis-server is missing: scripts/test fetches it"
-    path = tmp_path_factory.mktemp("redis") / "redis.sock"
-    process = subprocess.Popen(
-        [server, "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(path.parent)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "eady to accept connections" in line:
-            break
-    try:
-        yield f"unix://{path}"
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def pay_slowly(url: str) -> httpx.Response:
     return httpx.post(f"{url}/payments/slow", headers=KEY, json={"amount": 1}, timeout=20)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_finishes_the_request_in_flight(
-    workers: int, redis: str, slow: tuple[SlowPayments, str], tmp_path: Path
+    workers: int, redis_url: str, slow: tuple[SlowPayments, str], tmp_path: Path
 ) -> None:
     service, upstream = slow
-    serve = ["serve", "--upstream", upstream, "--cache", redis, "--port", "0", "--workers", str(workers)]
+    serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0", "--workers", str(workers)]
     with running(*serve, ONCEGATE_NAMESPACE=tmp_path.name) as gateway, ThreadPoolExecutor() as threads:
         url = gateway.url(workers)
         pending = threads.submit(pay_slowly, url)
@@ -113,10 +90,10 @@ def wait_until_called(service: SlowPayments) -> None:
 
 
 def test_a_stop_records_the_attempt_of_a_client_that_has_left(
-    redis: str, slow: tuple[SlowPayments, str], tmp_path: Path
+    redis_url: str, slow: tuple[SlowPayments, str], tmp_path: Path
 ) -> None:
     service, upstream = slow
-    serve = ["serve", "--upstream", upstream, "--cache", redis, "--port", "0"]
+    serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0"]
     with running(*serve, ONCEGATE_NAMESPACE=tmp_path.name) as gateway:
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{gateway.url()}/payments/slow", headers=KEY, json={"amount": 1}, timeout=0.3)
@@ -162,8 +139,8 @@ def workers_of(gateway: Running) -> list[int]:
     return [int(child) for child in children.split()]
 
 
-def test_a_worker_that_dies_is_replaced(redis: str, slow: tuple[SlowPayments, str]) -> None:
-    with running("serve", "--upstream", slow[1], "--cache", redis, "--port", "0", "--workers", "2") as gateway:
+def test_a_worker_that_dies_is_replaced(redis_url: str, slow: tuple[SlowPayments, str]) -> None:
+    with running("serve", "--upstream", slow[1], "--cache", redis_url, "--port", "0", "--workers", "2") as gateway:
         first, second = workers_of(gateway)
         os.kill(first, signal.SIGKILL)
         gateway.wait_for("starting another")
@@ -175,8 +152,8 @@ def test_a_worker_that_dies_is_replaced(redis: str, slow: tuple[SlowPayments, st
         assert gateway.stop() == 0
 
 
-def test_workers_end_with_their_parent(redis: str, slow: tuple[SlowPayments, str]) -> None:
-    with running("serve", "--upstream", slow[1], "--cache", redis, "--port", "0", "--workers", "2") as gateway:
+def test_workers_end_with_their_parent(redis_url: str, slow: tuple[SlowPayments, str]) -> None:
+    with running("serve", "--upstream", slow[1], "--cache", redis_url, "--port", "0", "--workers", "2") as gateway:
         gateway.url(2)
         gateway.process.kill()
         said, _ = gateway.process.communicate(timeout=20)  # until the last process that holds the pipe has ended
