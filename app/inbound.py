@@ -10,7 +10,7 @@ import asyncio
 import re
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
@@ -88,6 +88,8 @@ class BoundedProtocol(HttpToolsProtocol):
             # nothing more may be read: a body would be taken for the next request.
             self._upgrading = True
             self.cycle.keep_alive = False
+        if self.cycle.scope["http_version"] == "1.0":
+            self.cycle.__class__ = _OldCycle  # its task has not begun yet
         self._quiet = 0
         # The scope keeps the list that it was given; trailers go into this one, which nobody reads (RFC 9110 section
         # 6.5.1: they must not be merged). Otherwise a client could add fields after everything was checked.
@@ -128,6 +130,25 @@ class BoundedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         self._timer = None
         self.transport.close()
+
+
+class _OldCycle(RequestResponseCycle):
+    """A response to an HTTP/1.0 request, which must not be chunked (RFC 9112 section 6.1): its end is the connection's.
+
+    uvicorn chunks whatever has no length. `ab` and older nginx, as a proxy, still ask in this version.
+    """
+
+    _without_length = False
+
+    async def send(self, message: Any) -> None:
+        """As uvicorn's, with every piece of body as long as it happens to be."""
+        if message["type"] == "http.response.start":
+            self._without_length = all(name.lower() != b"content-length" for name, _ in message["headers"])
+            if self._without_length:
+                self.chunked_encoding = False
+        elif self._without_length:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
 
 
 def _without_offer(data: bytes) -> bytes:

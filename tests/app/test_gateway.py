@@ -13,7 +13,8 @@ from oncegate.app.settings import GatewaySettings
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
 from oncegate.cache.memory import MemoryCache
 from tests.app.served import raw, served
-from tests.upstreams import OK, Peer, Upstream, answering, closing_after, free_port, hanging
+from tests.servers import free_port
+from tests.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
 
 KEY = {"Idempotency-Key": "a"}
 
@@ -173,3 +174,25 @@ async def test_trailers_are_not_merged_into_the_headers() -> None:
         assert (await raw(client, request)).startswith(b"HTTP/1.1 200")
         assert upstream.requests[0].values("x-trailer") == []
         assert upstream.requests[0].values("idempotency-attempt") == ["1"]
+
+
+@pytest.mark.parametrize("status", [b"304 Not Modified", b"204 No Content"])
+async def test_a_response_without_a_body_that_tells_a_length(status: bytes) -> None:
+    answer = b"HTTP/1.1 %b\r\ncontent-length: 5\r\netag: a\r\n\r\n" % status
+    if status.startswith(b"204"):
+        answer = b"HTTP/1.1 %b\r\netag: a\r\n\r\n" % status
+    async with Upstream(answering(answer, answer)) as upstream, served(upstream.url) as (client, _):
+        for _ in range(2):
+            passed = await client.get("/")
+            assert (passed.status_code, passed.headers["etag"]) == (int(status[:3]), "a")
+
+
+async def test_an_old_client_gets_no_chunks() -> None:
+    async def behave(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n")
+
+    async with Upstream(behave) as upstream, served(upstream.url) as (client, _):
+        answer = await raw(client, b"GET / HTTP/1.0\r\nHost: a\r\n\r\n")
+        assert b"chunked" not in answer
+        assert answer.endswith(b"\r\n\r\nbody")

@@ -11,7 +11,8 @@ from oncegate.cache.memory import MemoryCache
 from oncegate.middleware.processor import NotProcessed
 from tests.app.served import served
 from tests.asgi_client import Client
-from tests.upstreams import OK, Upstream, answering, free_port
+from tests.servers import free_port
+from tests.upstreams import OK, Upstream, answering
 
 
 class Away(MemoryCache):
