@@ -27,7 +27,9 @@ class GatewaySettings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     # URLs may carry credentials: not part of the repr. Print them through `redact`.
-    upstream: str = Field(repr=False, description="where requests go: http://, https://, or unix:// and the path of a socket")
+    upstream: str = Field(
+        repr=False, description="where requests go: http://, https://, or unix:// and the path of a socket"
+    )
     cache: str = Field(
         "memory://", repr=False, description="where records live: memory://, redis://, rediss://, unix://"
     )
