@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.servers import RedisServer
-from tests.system.caller import Caller, fresh_key, is_replay, slug, until
+from tests.system.caller import Caller, RawClient, fresh_key, is_replay, raw_post, slug, until
 from tests.system.conftest import Start
 from tests.system.gateway import Gateway
 from tests.system.ledger import Ledger, Reply
@@ -112,6 +112,35 @@ async def test_a_released_attempt_does_not_count(gateway: Gateway, ledger: Ledge
     assert statuses == [429, 500, 401, 201]
     assert ledger.attempts(key) == ["1", "1", "2", "2"]
     assert is_replay(await caller.post(gateway, key))
+
+
+async def test_of_many_that_wait_for_an_attempt_that_is_released_one_makes_the_next(
+    trio: list[Gateway], ledger: Ledger, caller: Caller
+) -> None:
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(429, gate=gate), Reply(201))
+        first = caller.send(trio[0], key)
+        await until(lambda: ledger.arrivals(key), "the first request arrives")
+        waiting = [caller.send(trio[number % 3], key, wait=30) for number in range(60)]
+        impatient = [caller.send(trio[number % 3], key) for number in range(30)]
+        assert {slug(answer) for answer in await asyncio.gather(*impatient)} == {"in-flight"}
+        gate.open()
+        answers = await asyncio.gather(*waiting)
+    assert (await first).status_code == 429
+    check_answers(answers, replays=59)
+    assert ledger.attempts(key) == ["1", "1"]
+
+
+def test_requests_sent_ahead_on_one_connection_are_answered_in_their_order(gateway: Gateway, ledger: Ledger) -> None:
+    key, other = fresh_key(), fresh_key()
+    ledger.answer(key, Reply(201, body=b"one"), Reply(500))
+    ledger.answer(other, Reply(201, body=b"two"), Reply(500))
+    with RawClient(gateway) as client:
+        client.send(raw_post(key) + raw_post(key) + raw_post(other) + raw_post(key))
+        answers = [client.answer() for _ in range(4)]
+    assert [answer.body for answer in answers] == [b"one", b"one", b"two", b"one"]
+    assert [bool(answer.values("idempotent-replayed")) for answer in answers] == [False, True, False, True]
 
 
 async def test_each_caller_has_keys_of_its_own(gateway: Gateway, ledger: Ledger, caller: Caller) -> None:

@@ -87,6 +87,26 @@ async def test_the_attempt_of_a_killed_gateway_is_in_flight_until_its_lease_laps
             assert ledger.attempts(key) == ["1"]
 
 
+async def test_of_those_who_wait_for_a_gateway_that_is_killed_one_makes_the_next_attempt(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    _, (doomed, *survivors) = pair(start, redis_server, ledger.url, ledger.url, ledger.url)
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(201))
+        first = caller.send(doomed, key, RETRY)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        waiting = [caller.send(survivors[number % 2], key, RETRY, wait=30) for number in range(20)]
+        doomed.kill()
+        with pytest.raises(httpx.TransportError):
+            await first
+        answers = await asyncio.gather(*waiting)
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.content for answer in answers}) == 1
+    assert len([answer for answer in answers if not is_replay(answer)]) == 1
+    assert ledger.attempts(key) == ["1", "2"]
+
+
 async def test_a_gateway_that_stalls_past_its_lease_does_not_overwrite_its_successors_result(
     start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
 ) -> None:

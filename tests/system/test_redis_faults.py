@@ -146,6 +146,25 @@ async def test_an_outage_longer_than_the_lease_does_not_make_a_known_outcome_unk
     assert ledger.attempts(key) == ["1"]
 
 
+async def test_a_lease_that_lapsed_in_an_outage_is_taken_up_again_while_the_attempt_runs(
+    gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
+) -> None:
+    key, path = fresh_key(), "/brief/payments"
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        task = caller.send(gateway, key, path)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        own_redis.stop()
+        await asyncio.sleep(3.5)  # the lease
+        own_redis.start()
+        answer = await until_answer(lambda: caller.post(gateway, key, path), "in-flight")
+        assert answer.status_code == 409
+        gate.open()
+        assert (await task).status_code == 201
+    assert is_replay(await caller.settled(gateway, key, path))
+    assert ledger.attempts(key) == ["1"]
+
+
 async def test_a_restart_of_redis_during_an_attempt_is_not_noticed(
     gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
 ) -> None:

@@ -141,6 +141,24 @@ async def test_an_outcome_that_waits_for_redis_is_recorded_before_the_process_en
         assert again.content == answer.content
 
 
+async def test_workers_whose_parent_is_killed_finish_what_they_began_and_end(
+    trio: list[Gateway], start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    orphaned = start(ledger.url, redis_server.url, workers=2, cache_timeout=10).ready()
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        task = caller.send(orphaned, key)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        orphaned.kill()
+        await until(lambda: refuses(orphaned), "the port closes")
+        assert not task.done()
+        gate.open()
+        assert (await task).status_code == 201
+    assert is_replay(await caller.post(trio[0], key))
+    assert ledger.attempts(key) == ["1"]
+
+
 async def test_a_worker_that_is_killed_is_replaced_and_its_attempts_become_unknown(
     start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
 ) -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.servers import RedisServer
+from tests.servers import RedisServer, free_port
 from tests.system.caller import Caller, RawClient, fresh_key, is_replay, raw_post, slug, until
 from tests.system.conftest import Start
 from tests.system.gateway import Gateway
 from tests.system.ledger import Ledger, Reply
-from tests.upstreams import OK, Upstream, answering, free_port
+from tests.upstreams import OK, Upstream, answering
 
 
 @pytest.mark.parametrize("cache", ["memory", "redis"])

@@ -1,0 +1,158 @@
+"""Everything at once: gateways killed and stalled, Redis stopped and stalled, connections reset, clients that leave.
+
+What must hold whatever happens: where an unknown outcome is refused, no command arrives twice; where it is retried, each
+arrival has a number of its own; and all replays of a key are one and the same answer.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter, defaultdict
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.servers import RedisServer
+from tests.system.caller import Caller, fresh_key, is_replay, slug
+from tests.system.conftest import Start
+from tests.system.gateway import Gateway
+from tests.system.ledger import Ledger, Reply
+
+CALLERS = 12
+LEASE = 1.5
+REFUSE, RETRY = "/payments", "/retry-unknown/payments"
+
+
+class Storm:
+    """Callers that retry until they know, and faults among them, over ``gateways``."""
+
+    def __init__(self, start: Start, ledger: Ledger, redis: RedisServer, caller: Caller) -> None:
+        self.random = random.Random()
+        self.gateways: list[Gateway] = []
+        self.keys: dict[str, list[str]] = {REFUSE: [], RETRY: []}
+        self.replays: defaultdict[str, set[bytes]] = defaultdict(set)
+        self.answers: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self._namespace = f"chaos-{uuid4().hex}"
+        self._start = start
+        self._ledger = ledger
+        self._redis = redis
+        self._caller = caller
+
+    async def begin(self) -> None:
+        self.gateways = [self._new() for _ in range(3)]
+        for gateway in self.gateways:
+            await asyncio.to_thread(gateway.ready)
+
+    def _new(self) -> Gateway:
+        return self._start(
+            self._ledger.url,
+            self._redis.url,
+            namespace=self._namespace,
+            cache_timeout=0.5,
+            idempotency={"lease": LEASE},
+            routes=[{"path": "/retry-unknown/*", "on_unknown": "retry"}],
+        )
+
+    async def call(self, until: float) -> None:
+        """One caller after the other command, each asked for again and again until its outcome is told."""
+        while time.monotonic() < until:
+            key, path = fresh_key(), self.random.choice([REFUSE, RETRY])
+            self.keys[path].append(key)
+            kinds = [Reply(), Reply(), Reply(cut="before-head"), Reply(200, body=b"cut off", cut="in-body")]
+            kinds.append(Reply(pieces=[b"in ", b"pieces: ", uuid4().hex.encode()]))
+            self._ledger.answer(key, self.random.choice(kinds), Reply())
+            while time.monotonic() < until:
+                if await self.ask(key, path) in (None, "outcome-unknown"):
+                    break
+
+    async def ask(self, key: str, path: str, *, patiently: bool = False) -> str | None:
+        gateway = self.random.choice(self.gateways)
+        wait = self.random.choice([None, 1])
+        # Some callers give up early; none waits for a gateway that was stalled for good.
+        patience = 20.0 if patiently else self.random.choice([0.02, 0.3, 3.0])
+        try:
+            async with asyncio.timeout(patience):
+                answer = await self._caller.post(gateway, key, path, wait=wait)
+        except (httpx.TransportError, TimeoutError) as error:
+            self.answers[type(error).__name__] += 1
+            return "no answer"
+        told = slug(answer)
+        self.answers[told or str(answer.status_code)] += 1
+        if is_replay(answer):
+            self.replays[key].add(answer.content)
+        return told
+
+    async def harm(self, until: float) -> None:
+        faults = [self._kill, self._stall, self._stop_redis, self._stall_redis]
+        while time.monotonic() < until:
+            self.random.shuffle(faults)
+            for fault in faults:
+                await asyncio.sleep(self.random.uniform(0.1, 0.6))
+                self.faults[fault.__name__] += 1
+                await fault()
+
+    async def _kill(self) -> None:
+        place = self.random.randrange(3)
+        successor = self._new()
+        self.gateways[place].kill()
+        self.gateways[place] = await asyncio.to_thread(successor.ready)
+
+    async def _stall(self) -> None:
+        gateway = self.random.choice(self.gateways)
+        gateway.stall()
+        await asyncio.sleep(self.random.choice([0.2, LEASE * 1.5]))
+        gateway.resume()
+
+    async def _stop_redis(self) -> None:
+        self._redis.stop()
+        await asyncio.sleep(self.random.choice([0.0, 0.5]))
+        await asyncio.to_thread(self._redis.start)
+
+    async def _stall_redis(self) -> None:
+        self._redis.pause()
+        await asyncio.sleep(self.random.choice([0.2, 1.0, LEASE * 1.5]))
+        self._redis.resume()
+
+
+async def weather(storm: Storm, ledger: Ledger, seconds: float) -> None:
+    await storm.begin()
+    until = time.monotonic() + seconds
+    await asyncio.gather(storm.harm(until), *[storm.call(until) for _ in range(CALLERS)])
+    told = f"{dict(storm.answers)} {dict(storm.faults)}"
+    # Now that all is quiet, every outcome can be known; and what was told before must be told again.
+    for path, keys in storm.keys.items():
+        for key in keys:
+            if not ledger.arrivals(key):
+                continue
+            before = set(storm.replays[key])
+            quiet = time.monotonic() + 60
+            while (answer := await storm.ask(key, path, patiently=True)) not in (None, "outcome-unknown"):
+                assert time.monotonic() < quiet, f"{answer} {told}"
+                await asyncio.sleep(0.05)
+            assert not before or answer is None, f"a result was forgotten: {told}"
+    for key in storm.keys[REFUSE]:
+        assert ledger.attempts(key) in ([], ["1"]), told
+    for key in storm.keys[RETRY]:
+        attempts = ledger.attempts(key)
+        assert len(set(attempts)) == len(attempts), f"{attempts} {told}"
+    assert {len(bodies) for bodies in storm.replays.values()} <= {0, 1}, told
+    assert len(storm.keys[REFUSE]) > CALLERS, told
+    assert {"201", "cache-unavailable", "in-flight", "upstream-failed"} <= storm.answers.keys(), told
+
+
+async def test_in_a_storm_of_faults_no_command_arrives_twice_and_no_result_changes(
+    start: Start, ledger: Ledger, caller: Caller
+) -> None:
+    with RedisServer(persist=True) as redis:
+        await weather(Storm(start, ledger, redis, caller), ledger, 12)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+async def test_in_a_long_storm_of_faults_no_command_arrives_twice_and_no_result_changes(
+    start: Start, ledger: Ledger, caller: Caller
+) -> None:
+    with RedisServer(persist=True) as redis:
+        await weather(Storm(start, ledger, redis, caller), ledger, 300)
