@@ -48,7 +48,7 @@ async def test_an_idle_connection_that_speaks_is_not_used() -> None:
 
     told = asyncio.Event()
     async with Upstream([chatty, answering(OK)]) as upstream:
-        forwarder = Forwarder(upstream.url)
+        forwarder = Forwarder(upstream.url, keepalive=60)
         await Client().call(forwarder)
         told.set()
         await asyncio.wait_for(upstream.peers[0].gone.wait(), 2)

@@ -181,8 +181,28 @@ async def test_an_early_answer_is_delivered_and_ends_the_upload_and_the_connecti
         forwarder, never = Forwarder(upstream.url), asyncio.Event()
         client = await asyncio.wait_for(post(b"abc", never, b"def", length=6).call(forwarder), 5)
         assert (client.status, client.body, client.done) == (413, b"big", True)
-        await gone(upstream)
         assert forwarder.upstream.idle == 0
+        await gone(upstream)
+
+
+async def test_an_early_refusal_that_is_still_coming_ends_the_upload() -> None:
+    async def refusing(peer: Peer) -> None:
+        await peer.reader.readuntil(b"abc")
+        await peer.send(TOO_LARGE[:-1])
+        taken.append(await peer.reader.read(65536))
+
+    taken: list[bytes] = []
+    async with Upstream(refusing) as upstream:
+        client = post(length=6)
+        client._pieces = [b"abc", client.started, b"def"]
+        task = asyncio.create_task(client.call(Forwarder(upstream.url, response_timeout=0.2)))
+        await asyncio.wait_for(client.started.wait(), 5)
+        for _ in range(20):  # time enough for an upload that goes on
+            await asyncio.sleep(0.005)
+        assert taken == []
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 async def test_an_early_answer_arrives_though_the_upstream_reads_no_more() -> None:
