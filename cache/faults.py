@@ -12,6 +12,9 @@ from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable, Cache
 
 LEAST_VERSION = (7, 0)
 
+REPLICA = "Redis is a replica now"
+"""Why a connection is cut after a READONLY reply: after a failover, the next call must look the server up again."""
+
 _CLASS = re.compile(r"[A-Z][A-Z0-9]{1,30}(?=[ :]|$)")
 _HINTS = {
     "ERR": "an error that it does not classify",

@@ -38,6 +38,7 @@ class Lane:
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._opening: asyncio.Task[CacheError | Link] | None = None
+        self._closed = False
         self._callers = 0
         self._failures = 0
         self._not_before = 0.0
@@ -48,6 +49,8 @@ class Lane:
         """The open link, opened if need be. Raises `CacheUnavailable` by ``deadline``, or `CacheUnsupported`."""
         if self.link is not None:
             return self.link
+        if self._closed:
+            raise CacheUnavailable("the cache was closed")
         if self._opening is None:
             pause = self._not_before - self._loop.time()
             if pause > UNNOTICED:
@@ -71,12 +74,9 @@ class Lane:
             return outcome
         raise _again(outcome)
 
-    def give_up(self, link: Link, reason: str) -> None:
-        """Cut ``link``, so that the next call looks the server up again."""
-        link.fail(reason)
-
     def close(self) -> None:
-        """Cut the connection and stop opening one. May be called when the loop is closed already."""
+        """Cut the connection, and open none any more. May be called when the loop is closed already."""
+        self._closed = True
         opening, self._opening = self._opening, None
         if opening is not None and not self._loop.is_closed():
             opening.cancel()

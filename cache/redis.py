@@ -164,7 +164,7 @@ class RedisCache:
                     forget(link.send(script.load, deadline))
                 reply = await _answer(link.send(packed, deadline, orphan), orphan)
             elif kind == "READONLY":
-                link.fail("Redis is a replica now")  # a failover: the next call looks the server up again
+                link.fail(faults.REPLICA)
         return reply
 
 

@@ -71,13 +71,15 @@ class Withdrawals:
         try:
             # One connection runs them in this order, so the kills are done before the first release.
             kills = [_send(link, pack(b"CLIENT", b"KILL", b"ID", b"%d" % old.client_id), deadline) for old in broken]
+            _send(
+                link, RELEASE.load, deadline
+            )  # rare enough to load it each time: nobody else would notice a NOSCRIPT here
             releases = [_send(link, RELEASE.call(claim.key, claim.token), deadline) for claim in batch]
             for old, kill in zip(broken, kills, strict=True):
                 _tell_refused(await kill)
                 self._broken.pop(old, None)
             for release in releases:
-                reply = await release
-                if isinstance(reply, ReplyError):
+                if not _acknowledged(await release, link):
                     return False
                 batch.pop(0)
         except CacheUnavailable:
@@ -97,6 +99,15 @@ def _send(link: Link, command: bytes, deadline: float) -> asyncio.Future[Reply]:
     future = link.send(command, deadline)
     forget(future)  # when an earlier one fails, nobody waits for this one any more
     return future
+
+
+def _acknowledged(reply: Reply, link: Link) -> bool:
+    if not isinstance(reply, ReplyError):
+        return True
+    kind = faults.reply_class(reply)
+    if kind == "READONLY":
+        link.fail(faults.REPLICA)
+    return kind == "WRONGTYPE"  # not a record any more, and it must not hold up those behind it
 
 
 def _tell_refused(reply: Reply) -> None:

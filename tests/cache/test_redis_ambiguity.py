@@ -7,11 +7,14 @@ was withdrawn.
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 
 import pytest
 
 from oncegate.cache.base import Claim
+from oncegate.cache.dial import Peer
 from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.link import Link
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from tests.cache.proxy import Proxy
@@ -195,6 +198,42 @@ async def test_withdrawals_outlast_an_outage() -> None:
             await eventually(lambda: server.command("EXISTS", "k") == 0)
             assert server.calls("client|kill") == 0  # another process: that id could be anybody's there
             await cache.close()
+
+
+def before_withdrawing(cache: RedisCache, meddle: Callable[[], object]) -> None:
+    """Have something happen on the server between a claim and its withdrawal."""
+    settle = cache._withdrawals.settle
+
+    async def meddle_and_settle(link: Link, peer: Peer, deadline: float) -> bool:
+        meddle()
+        return await settle(link, peer, deadline)
+
+    cache._withdrawals.settle = meddle_and_settle  # type: ignore[method-assign]
+
+
+async def test_a_claim_is_withdrawn_although_the_scripts_were_flushed() -> None:
+    with RedisServer() as server:
+        cache = await connected(server.url)
+        before_withdrawing(cache, lambda: server.command("SCRIPT", "FLUSH"))
+        server.pause()
+        with pytest.raises(CacheUnavailable):
+            await claim(cache, "k")
+        server.resume()
+        await eventually(lambda: withdrawn(server, "k") and not len(cache._withdrawals))
+        await cache.close()
+
+
+async def test_a_withdrawal_that_can_not_be_made_holds_up_no_other() -> None:
+    with RedisServer() as server:
+        cache = await connected(server.url)
+        before_withdrawing(cache, lambda: server.command("DEL", "list") and server.command("RPUSH", "list", "x"))
+        server.pause()
+        claims = [claim(cache, key) for key in ("list", "k")]
+        assert all(isinstance(end, CacheUnavailable) for end in await asyncio.gather(*claims, return_exceptions=True))
+        server.resume()
+        await eventually(lambda: withdrawn(server, "k") and not len(cache._withdrawals))
+        assert server.command("TYPE", "list") == b"list"
+        await cache.close()
 
 
 async def test_closing_waits_for_claims_that_were_given_up() -> None:
