@@ -2,9 +2,10 @@
 
 import os
 import signal
+import socket
 import socketserver
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
 from typing import Self
@@ -77,11 +78,23 @@ def test_a_stop_finishes_the_request_in_flight(
         pending = threads.submit(pay_slowly, url)
         wait_until_called(service)
         gateway.process.send_signal(signal.SIGTERM)
+        until_refused(url, pending)
         assert pending.result().status_code == 201
         assert gateway.stop() == 0
     assert "Traceback" not in gateway.said
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
+
+
+def until_refused(url: str, pending: "Future[httpx.Response]") -> None:
+    """A connection that is taken and not served would be worse than none: nobody may listen while requests end."""
+    address = ("127.0.0.1", int(url.rpartition(":")[2]))
+    while True:
+        assert not pending.done(), "the port stayed open until the end"
+        try:
+            socket.create_connection(address, timeout=5).close()
+        except ConnectionRefusedError:
+            return
 
 
 def wait_until_called(service: SlowPayments) -> None:
@@ -103,6 +116,20 @@ def test_a_stop_records_the_attempt_of_a_client_that_has_left(
         again = httpx.post(f"{gateway.url()}/payments/slow", headers=KEY, json={"amount": 1})
     assert again.headers["idempotent-replayed"] == "true"
     assert service.payments.calls == 1
+
+
+def test_a_stop_waits_for_an_attempt_that_nobody_asks_for_any_more(
+    redis_url: str, slow: tuple[SlowPayments, str], tmp_path: Path
+) -> None:
+    service, upstream = slow
+    serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0"]
+    settings = {"ONCEGATE_NAMESPACE": tmp_path.name, "ONCEGATE_IDEMPOTENCY__RESPONSE_TIMEOUT": "0.2"}
+    with running(*serve, **settings) as gateway:
+        assert pay_slowly(gateway.url()).status_code == 504
+        assert gateway.stop() == 0
+        assert service.answered.is_set()
+    with running(*serve, **settings) as gateway:
+        assert pay_slowly(gateway.url()).headers["idempotent-replayed"] == "true"
 
 
 def test_shutdown_timeout_bounds_a_stop(slow: tuple[SlowPayments, str]) -> None:
