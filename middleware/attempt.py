@@ -38,7 +38,7 @@ class Attempt:
 
     ``number`` is 0 until the claim is won, and stays 0 in an attempt that runs without a record (``fail_open``). Once
     ``settled``, ``outcome`` is the record as it is to be written, ``None`` where the attempt is released; once ``told``, the
-    cache has it, or did not answer in time: clients may see it.
+    cache has it, or did not answer in time: clients may see it. ``overdue``: its task was cancelled by ``attempt_timeout``.
     """
 
     def __init__(self, in_flight: "InFlight", key: str, fingerprint: bytes, policy: Policy) -> None:
@@ -49,6 +49,7 @@ class Attempt:
         self.number = 0
         self.settled = False
         self.told = False
+        self.overdue = False
         self.outcome: Record | None = None
         self.task: asyncio.Task[None] | None = None
         self._in_flight = in_flight
@@ -116,6 +117,7 @@ class Attempt:
             return
         if monotonic() >= self._deadline:
             log.warning("record %s: attempt %d ran into attempt_timeout", self.record, self.number)
+            self.overdue = True
             self.task.cancel()
         else:
             self._in_flight.in_background(self._renew())

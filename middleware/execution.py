@@ -53,8 +53,6 @@ class Execution:
         try:
             await attempt.confirm()
             await self._call(scope, body)
-            if not self.capture.whole:
-                raise RuntimeError("the app returned without a complete response")
         except LeaseLost as error:
             # A response that has begun can't be begun anew.
             self.raised = error if not self.capture.status else RuntimeError("confirmed after its response had begun")
@@ -73,7 +71,7 @@ class Execution:
             self._answer("upstream-failed", "The connection broke after the request was sent: its outcome is unknown.")
             await attempt.settle(State.UNKNOWN)
         except asyncio.CancelledError:
-            if self._middleware.enforcer.in_flight.closing:
+            if self._middleware.enforcer.in_flight.closing and not attempt.overdue:
                 raise  # shutdown: the lease lapses, and the record reads unknown
             self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
             await attempt.settle(State.UNKNOWN)
@@ -88,11 +86,15 @@ class Execution:
     async def _call(self, scope: dict[str, Any], body: bytes) -> None:
         try:
             await self._middleware.app(scope, _whole_body(body), self.capture.send)
-        except Exception:
-            if self._refused is None:
-                raise
-        if self._refused is not None:
-            raise self._refused
+            if not self.capture.whole:
+                raise RuntimeError("the app returned without a complete response")
+        except Exception as error:
+            if self._refused is not None and error is not self._refused:
+                raise self._refused from error
+            told = isinstance(error, NotProcessed | OutcomeUnknown)
+            if self._attempt.overdue and not told and not self.capture.whole:
+                raise OutcomeUnknown("it made an error of its cancellation by attempt_timeout") from error
+            raise
 
     def _answer(self, slug: str, detail: str) -> None:
         self.slug, self.detail = slug, detail

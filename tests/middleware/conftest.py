@@ -1,6 +1,8 @@
 """Each test that asks for a ``door`` runs on memory and on Redis, and leaves no attempt, slot or background write behind."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +14,7 @@ from oncegate.cache.redis import RedisCache
 from tests.middleware.door import PATIENCE, Door
 
 MakeDoor = Callable[..., Door]
+Elsewhere = Callable[[Callable[[Cache], Coroutine[Any, Any, None]]], None]
 
 
 @pytest.fixture
@@ -43,3 +46,24 @@ async def door(cache: Cache, namespace: str) -> AsyncIterator[MakeDoor]:
     for one in made:
         assert await one.middleware.drain(PATIENCE) == 0, "an attempt does not end"
         assert one.slots == 0, "a slot leaked"
+
+
+@pytest.fixture
+def elsewhere(cache: Cache, request: pytest.FixtureRequest) -> Elsewhere:
+    """Lets this process stand still, as SIGSTOP does, while something is done to the same records in another one's name."""
+
+    async def on_its_own_loop(work: Callable[[Cache], Coroutine[Any, Any, None]]) -> None:
+        if isinstance(cache, MemoryCache):
+            await work(cache)
+            return
+        other = RedisCache.from_url(request.getfixturevalue("redis_url"), timeout=PATIENCE)
+        try:
+            await work(other)
+        finally:
+            await other.close()
+
+    def stand_still(work: Callable[[Cache], Coroutine[Any, Any, None]]) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, on_its_own_loop(work)).result()
+
+    return stand_still

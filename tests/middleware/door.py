@@ -94,6 +94,10 @@ class Answering:
     def release(self) -> None:
         self._go.set()
 
+    def given(self) -> list[bytes]:
+        """The bodies that it has answered with, where it makes its own."""
+        return [b"answer %d" % number for number in range(1, self.calls + 1)]
+
     async def arrivals(self, number: int = 1) -> None:
         """Wait until so many calls have arrived."""
         async with asyncio.timeout(PATIENCE), self._arrival:
@@ -209,3 +213,12 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not await condition():  # noqa: ASYNC110 - what is awaited happens in a store, maybe on its own clock
             await asyncio.sleep(0.01)
+
+
+async def reaches(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition`` of this process holds."""
+
+    async def holds() -> bool:
+        return condition()
+
+    await eventually(holds)

@@ -1,0 +1,120 @@
+"""CONTRACT 6: who is the caller, and that no record is reached by another."""
+
+import pytest
+
+from oncegate.cache.base import Cache
+from oncegate.middleware.key import record_id, record_key, scope_parts
+from tests.middleware.conftest import MakeDoor
+from tests.middleware.door import Answering, Door
+
+
+async def test_c6_two_callers_have_two_records_under_one_key(door: MakeDoor) -> None:
+    there = door(app := Answering(201))
+    alice, bob = [("authorization", "Bearer alice")], [("authorization", "Bearer bob")]
+    assert (await there.send(headers=alice)).body == b"answer 1"
+    assert (await there.send(headers=bob)).body == b"answer 2"
+    assert (await there.send()).body == b"answer 3", "nobody in particular is a caller, too"
+    for headers, body in ((alice, b"answer 1"), (bob, b"answer 2"), ([], b"answer 3")):
+        again = await there.send(headers=headers)
+        assert (again.body, again.replayed) == (body, True)
+    assert (await there.send(b"other", headers=[("authorization", "Bearer carol")])).status == 201, "not even a 422"
+    assert app.calls == 4
+
+
+async def test_c6_two_namespaces_on_one_cache_share_nothing(cache: Cache, namespace: str) -> None:
+    app = Answering(201)
+    for name in (namespace, namespace + "2"):
+        assert not (await Door(app, cache, name).send()).replayed
+    assert app.calls == 2
+
+
+async def test_c6_scope_by_several_headers(door: MakeDoor) -> None:
+    there = door(app := Answering(201), scope=["header:X-Api-Key", "header:X-Tenant"])
+    callers = [
+        [("x-api-key", "a"), ("x-tenant", "b")],
+        [("x-api-key", "b"), ("x-tenant", "a")],
+        [("x-api-key", "ab")],
+        [("x-tenant", "ab")],
+        [("x-api-key", "a"), ("x-api-key", "b")],
+        [("x-api-key", "b"), ("x-api-key", "a")],
+        [("x-api-key", "")],
+        [],
+    ]
+    for caller in callers:
+        assert not (await there.send(headers=caller)).replayed
+    for number, caller in enumerate(callers, 1):
+        again = await there.send(headers=[*caller, ("authorization", "does not count here")])
+        assert (again.body, again.replayed) == (b"answer %d" % number, True)
+    assert app.calls == len(callers)
+
+
+async def test_c6_require_scope_takes_any_of_the_scope_s_headers(door: MakeDoor) -> None:
+    there = door(Answering(201), scope=["header:X-Api-Key", "header:X-Tenant"], require_scope=True)
+    assert (await there.send()).code == "caller-missing"
+    assert (await there.send(headers=[("x-tenant", "t")])).status == 201
+    assert (await there.send(key=None)).status == 201, "what is not enforced needs no caller"
+
+
+def test_c6_crafted_parts_do_not_collide() -> None:
+    """What separates the parts is their length, so that no value can pretend to be two."""
+    names = (b"a", b"b")
+    scopes = [
+        scope_parts(fields, names)
+        for fields in (
+            {},
+            {b"a": [b"x"]},
+            {b"b": [b"x"]},
+            {b"a": [b"x"], b"b": [b"y"]},
+            {b"a": [b"x", b"y"]},
+            {b"a": [b"xy"]},
+            {b"a": [b"x1:b1:11:y"]},
+            {b"a": [b""]},
+            {b"a": [b"", b""]},
+            {b"a": [b"1:b1:0"]},
+        )
+    ]
+    keys = [record_key("n", key, scope) for key in ("k", "k:", "1:k", "k1:a") for scope in scopes]
+    assert len(set(keys)) == len(keys)
+    assert all(len(key.split(":")) == 3 for key in keys), "a key can't reach into the next part"
+
+
+def test_c6_look_up_key_gives_away_neither_key_nor_credential() -> None:
+    look_up_key = record_key("payments", "order-4711", [b"authorization", b"1", b"Bearer secret"])
+    assert look_up_key.startswith("payments:")
+    assert "order" not in look_up_key
+    assert "secret" not in look_up_key
+    assert len(record_id(look_up_key)) == 41
+    assert record_id(look_up_key) == record_id(
+        record_key("other", "order-4711", [b"authorization", b"1", b"Bearer secret"])
+    )
+
+
+@pytest.mark.parametrize(
+    "scheme", ["AWS4-HMAC-SHA256 Credential=x", "OAuth a=b", "HMAC x", "Digest a=b", "Signature x"]
+)
+async def test_c6_first_signed_request_warns_that_its_caller_changes(
+    door: MakeDoor, caplog: pytest.LogCaptureFixture, scheme: str
+) -> None:
+    there = door(Answering(201))
+    for _ in range(2):
+        await there.send(headers=[("authorization", scheme)])
+    assert caplog.text.count("signing scheme") == 1
+    assert scheme not in caplog.text
+
+
+async def test_c6_an_explicit_scope_does_not_warn(door: MakeDoor, caplog: pytest.LogCaptureFixture) -> None:
+    there = door(Answering(201), scope=["header:Authorization"])
+    await there.send(headers=[("authorization", "AWS4-HMAC-SHA256 x")])
+    assert "signing" not in caplog.text
+
+
+async def test_c6_nothing_secret_is_logged(door: MakeDoor, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    there = door(Answering(504, 201, body=b"iban=DE89"), on_unknown="retry", on_mismatch="warn")
+    headers = [("authorization", "Bearer hunter2"), ("prefer", "wait=1")]
+    for body in (b"card=4111", b"card=4111", b"card=4242", b"card=4111"):
+        await there.send(body, key="secret-key", headers=headers)
+    logged = "".join(record.getMessage() for record in caplog.records if record.name.startswith("oncegate"))
+    assert logged
+    for secret in ("hunter2", "secret-key", "4111", "4242", "DE89"):
+        assert secret not in logged

@@ -1,0 +1,122 @@
+"""CONTRACT 7, [[routes]]: which request is under which rules."""
+
+import pytest
+from pydantic import ValidationError
+
+from oncegate.cache.memory import MemoryCache
+from oncegate.middleware.http import IdempotencyMiddleware
+from oncegate.middleware.policy import Policies, compile_policy, normalise
+from oncegate.middleware.settings import IdempotencySettings, Route
+from tests.middleware.conftest import MakeDoor
+from tests.middleware.door import Answering
+
+
+def route(path: str, **settings: object) -> Route:
+    return Route.model_validate({"path": path, **settings})
+
+
+def matched(path: str, *routes: Route, method: str = "POST") -> str | None:
+    policy = Policies(IdempotencySettings(), routes).match(method, path)
+    return policy.route if policy is not None else None
+
+
+async def test_c7_first_matching_route_counts(door: MakeDoor) -> None:
+    routes = [route("/payments/free", require_key=False), route("/payments/*", require_key=True), route("*")]
+    there = door(Answering(201), routes=routes)
+    assert (await there.send(key=None, path="/payments/free")).status == 201
+    assert (await there.send(key=None, path="/payments/1")).code == "key-missing"
+    assert (await there.send(key=None, path="/other")).status == 201
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/payments",
+        "//payments",
+        "/payments/",
+        "/x/../payments",
+        "/./payments",
+        "/payments/.",
+        "/x//..///payments//",
+        "/../payments",
+    ],
+)
+async def test_c7_no_spelling_of_a_path_slips_past_its_route(door: MakeDoor, path: str) -> None:
+    there = door(app := Answering(201), routes=[route("/payments", require_key=True)])
+    assert (await there.send(key=None, path=path)).code == "key-missing"
+    assert app.calls == 0
+
+
+async def test_c7_decoded_path_is_matched_and_the_raw_one_is_forwarded(door: MakeDoor) -> None:
+    """The server decodes; ``/%70ayments`` must not slip past, nor be changed on its way."""
+    there = door(app := Answering(201), routes=[route("/payments", require_key=True)])
+    assert (await there.send(key=None, path="/payments", raw_path=b"/%70ayments")).code == "key-missing"
+    assert (await there.send(path="/payments", raw_path=b"//%70ayments/")).status == 201
+    assert app.scopes[0]["raw_path"] == b"//%70ayments/"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("/payments/*", "/payments/1", True),
+        ("/payments/*", "/payments/1/refunds", True),
+        ("/payments/*", "/payments/", True),
+        ("/payments/*", "/payments", False),
+        ("/payments*", "/payments", True),
+        ("/*/refunds", "/payments/1/refunds", True),
+        ("/*/refunds", "/payments/1/refunds/2", False),
+        ("/a.c", "/abc", False),
+        ("/a+", "/aa", False),
+        ("/a", "/A", False),
+        ("/a*", "/a\nb", True),
+        ("*", "/anything/at/all", True),
+        ("/", "/", True),
+        ("/", "//", True),
+    ],
+)
+def test_c7_star_matches_any_run_of_characters(pattern: str, path: str, matches: bool) -> None:
+    assert (matched(path, route(pattern, require_key=True)) == pattern) is matches
+
+
+def test_c7_route_is_for_its_methods_and_the_default_for_the_rest() -> None:
+    things = route("/things", methods=("PUT",))
+    assert matched("/things", things, method="PUT") == "/things"
+    assert matched("/things", things, method="POST") == "*"
+    assert matched("/others", things, method="PUT") is None
+    assert matched("/others", things, method="GET") is None
+
+
+def test_c7_route_overrides_any_setting_and_leaves_the_others() -> None:
+    base = IdempotencySettings(ttl=5, error_ttl=7, on_error="replay")
+    policy = compile_policy(base, route("/a", ttl=9, header="X-Key", scope=["header:X-Tenant"]))
+    assert (policy.settings.ttl, policy.settings.error_ttl, policy.settings.on_error) == (9, 7, "replay")
+    assert policy.key_names == (b"x-key",)
+    assert policy.scope_names == (b"x-tenant",)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"path": "no-slash"}, {"path": "/a", "unknown": 1}, {"path": "/a", "status": {99: "success"}}]
+)
+def test_c7_wrong_route_fails_at_construction(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Route.model_validate(wrong)
+
+
+def test_c7_wrong_override_fails_when_the_middleware_is_built() -> None:
+    with pytest.raises(ValidationError):
+        IdempotencyMiddleware(Answering(), cache=MemoryCache(), routes=[route("/a", ttl=-1)])
+
+
+@pytest.mark.parametrize("wrong", [{"namespace": "a:b"}, {"namespace": ""}, {"max_in_flight": 0}, {"body_timeout": 0}])
+def test_c7_wrong_limits_fail_when_the_middleware_is_built(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        IdempotencyMiddleware(Answering(), cache=MemoryCache(), **wrong)  # type: ignore[arg-type]
+
+
+def test_c7_normalised_path_is_its_own_normal_form() -> None:
+    for path in ("", "/", "//", "/..", "/../../a", "/a/./b/../c/", "a//b", "/a/..", "/..a/...", "/a/%2e%2e/b"):
+        normal = normalise(path)
+        assert normal.startswith("/")
+        assert normalise(normal) == normal
+    assert normalise("/a/./b/../c/") == "/a/c"
+    assert normalise("/..a/...") == "/..a/..."
