@@ -1,0 +1,254 @@
+"""`CommandProcessor.process`: the Python door, held to the same promises as HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from oncegate import (
+    CommandProcessor,
+    DuplicateCommandError,
+    IdempotencySettings,
+    MemoryCache,
+    NotProcessed,
+    OutcomeUnknown,
+    SyncCommandProcessor,
+)
+from oncegate.cache.base import Cache
+from oncegate.middleware.command import CommandFailedError, InFlightError, KeyReusedError, OutcomeUnknownError
+from oncegate.middleware.errors import KeyInvalid, KeyMissing
+
+
+@dataclass
+class Pay:
+    amount: int
+    to: str = "shop"
+
+
+class Receipt(BaseModel):
+    number: int
+
+
+class Till:
+    """Executes payments: counts them, and does what it is told instead of the next ones."""
+
+    def __init__(self) -> None:
+        self.executed: list[Any] = []
+        self.instead: list[Exception] = []
+        self.began = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, command: Any) -> Any:
+        self.executed.append(command)
+        self.began.set()
+        await self.gate.wait()
+        if self.instead:
+            raise self.instead.pop(0)
+        return {"number": len(self.executed)}
+
+
+Make = Callable[..., CommandProcessor[Any, Any]]
+
+
+@pytest.fixture
+async def make(cache: Cache, namespace: str) -> AsyncIterator[Make]:
+    made: list[CommandProcessor[Any, Any]] = []
+
+    def make(till: Any, *, result_type: Any = Any, **settings: Any) -> CommandProcessor[Any, Any]:
+        async def execute(command: Any) -> Any:
+            return await till(command)
+
+        made.append(
+            CommandProcessor(
+                execute,
+                name="pay",
+                cache=cache,
+                namespace=namespace,
+                settings=IdempotencySettings(**settings),
+                result_type=result_type,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for processor in made:
+        assert await processor.drain(30) == 0
+
+
+async def test_second_call_gets_the_first_ones_result(make: Make) -> None:
+    processor = make(till := Till())
+    first = await processor.process(Pay(5), idempotency_key="k")
+    assert await processor.process(Pay(5), idempotency_key="k") == first == {"number": 1}
+    assert len(till.executed) == 1
+
+
+async def test_raise_on_duplicate_carries_the_original_result(make: Make) -> None:
+    processor = make(Till())
+    await processor.process(Pay(5), idempotency_key="k")
+    with pytest.raises(DuplicateCommandError) as raised:
+        await processor.process(Pay(5), idempotency_key="k", raise_on_duplicate=True)
+    assert raised.value.original_result == {"number": 1}
+    assert not raised.value.omitted
+
+
+async def test_without_a_key_nothing_is_enforced_even_with_raise_on_duplicate(make: Make) -> None:
+    processor = make(till := Till())
+    await processor.process(Pay(5), raise_on_duplicate=True)
+    await processor.process(Pay(5), raise_on_duplicate=True)
+    assert len(till.executed) == 2
+
+
+async def test_another_command_under_a_used_key_is_refused(make: Make) -> None:
+    processor = make(till := Till())
+    await processor.process(Pay(5), idempotency_key="k")
+    with pytest.raises(KeyReusedError):
+        await processor.process(Pay(6), idempotency_key="k")
+    assert len(till.executed) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "same"),
+    [
+        ({"a": 1, "b": [2]}, {"b": [2], "a": 1}),
+        (Pay(5, "x"), {"to": "x", "amount": 5}),
+        (Receipt(number=3), {"number": 3}),
+    ],
+    ids=["dict", "dataclass", "model"],
+)
+async def test_commands_are_compared_by_their_json_form(make: Make, command: Any, same: Any) -> None:
+    processor = make(till := Till())
+    await processor.process(command, idempotency_key="k")
+    await processor.process(same, idempotency_key="k")
+    assert len(till.executed) == 1
+
+
+async def test_command_without_a_json_form_is_refused_before_its_effect(make: Make) -> None:
+    processor = make(till := Till())
+    with pytest.raises(TypeError):
+        await processor.process({"a": object()}, idempotency_key="k")
+    assert not till.executed
+
+
+async def test_callers_do_not_meet_each_others_results(make: Make) -> None:
+    processor = make(till := Till())
+    await processor.process(Pay(5), idempotency_key="k", caller="a")
+    await processor.process(Pay(5), idempotency_key="k", caller="b")
+    await processor.process(Pay(5), idempotency_key="k")
+    assert len(till.executed) == 3
+
+
+async def test_failure_is_raised_and_by_default_retried(make: Make) -> None:
+    processor = make(till := Till())
+    till.instead = [ValueError("declined")]
+    with pytest.raises(ValueError, match="declined"):
+        await processor.process(Pay(5), idempotency_key="k")
+    assert await processor.process(Pay(5), idempotency_key="k") == {"number": 2}
+
+
+async def test_failure_is_replayed_where_the_policy_says_so(make: Make) -> None:
+    processor = make(till := Till(), on_error="replay")
+    till.instead = [ValueError("declined")]
+    with pytest.raises(ValueError, match="declined"):
+        await processor.process(Pay(5), idempotency_key="k")
+    with pytest.raises(CommandFailedError, match="declined") as raised:
+        await processor.process(Pay(5), idempotency_key="k")
+    assert raised.value.kind == "ValueError"
+    assert len(till.executed) == 1
+
+
+async def test_command_that_was_not_processed_leaves_its_key_free(make: Make) -> None:
+    processor = make(till := Till(), on_error="replay")
+    till.instead = [NotProcessed("no connection")]
+    with pytest.raises(NotProcessed):
+        await processor.process(Pay(5), idempotency_key="k")
+    assert await processor.process(Pay(5), idempotency_key="k") == {"number": 2}
+
+
+async def test_unknown_outcome_refuses_the_next_call(make: Make) -> None:
+    processor = make(till := Till())
+    till.instead = [OutcomeUnknown("the line went dead")]
+    with pytest.raises(OutcomeUnknown):
+        await processor.process(Pay(5), idempotency_key="k")
+    with pytest.raises(OutcomeUnknownError):
+        await processor.process(Pay(5), idempotency_key="k")
+    assert len(till.executed) == 1
+
+
+async def test_concurrent_call_is_refused_or_waits(make: Make) -> None:
+    processor = make(till := Till())
+    till.gate.clear()
+    first = asyncio.ensure_future(processor.process(Pay(5), idempotency_key="k"))
+    await till.began.wait()
+    with pytest.raises(InFlightError) as raised:
+        await processor.process(Pay(5), idempotency_key="k")
+    assert raised.value.retryable
+    waiting = asyncio.ensure_future(processor.process(Pay(5), idempotency_key="k", wait=30))
+    till.gate.set()
+    assert await first == await waiting == {"number": 1}
+
+
+async def test_cancelled_call_does_not_end_its_execution(make: Make) -> None:
+    processor = make(till := Till())
+    till.gate.clear()
+    call = asyncio.ensure_future(processor.process(Pay(5), idempotency_key="k"))
+    await till.began.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    till.gate.set()
+    assert await processor.process(Pay(5), idempotency_key="k", wait=30) == {"number": 1}
+
+
+async def test_result_type_is_given_back_on_a_replay(make: Make) -> None:
+    async def receipt(command: Any) -> Receipt:
+        return Receipt(number=7)
+
+    processor = make(receipt, result_type=Receipt)
+    await processor.process(Pay(5), idempotency_key="k")
+    assert await processor.process(Pay(5), idempotency_key="k") == Receipt(number=7)
+
+
+async def test_result_that_cannot_be_stored_is_recorded_without_its_body(make: Make) -> None:
+    async def unstorable(command: Any) -> object:
+        return object()
+
+    processor = make(unstorable)
+    await processor.process(Pay(5), idempotency_key="k")
+    with pytest.raises(DuplicateCommandError) as raised:
+        await processor.process(Pay(5), idempotency_key="k")
+    assert raised.value.omitted
+
+
+async def test_result_type_that_cannot_be_stored_fails_at_construction() -> None:
+    with pytest.raises(Exception, match="schema"):
+        CommandProcessor(Till(), name="pay", cache=MemoryCache(), result_type=Till)
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256])
+async def test_key_of_a_wrong_length_is_refused(make: Make, key: str) -> None:
+    processor = make(till := Till())
+    with pytest.raises(KeyInvalid):
+        await processor.process(Pay(5), idempotency_key=key)
+    assert not till.executed
+
+
+async def test_required_key_is_required(make: Make) -> None:
+    with pytest.raises(KeyMissing):
+        await make(Till(), require_key=True).process(Pay(5))
+
+
+def test_callers_without_an_event_loop_share_one() -> None:
+    executed: list[Pay] = []
+
+    def pay(command: Pay) -> dict[str, int]:
+        executed.append(command)
+        return {"number": len(executed)}
+
+    processor: CommandProcessor[Pay, dict[str, int]] = CommandProcessor(pay, name="pay", cache=MemoryCache())
+    with SyncCommandProcessor(processor) as till:
+        assert till.process(Pay(5), idempotency_key="k") == till.process(Pay(5), idempotency_key="k") == {"number": 1}
+    assert len(executed) == 1
