@@ -23,7 +23,7 @@ class UpstreamConnection(asyncio.Protocol):
     """
 
     def __init__(self, where: str) -> None:
-        self._where = where
+        self.where = where
         self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -53,7 +53,7 @@ class UpstreamConnection(asyncio.Protocol):
         response = self.response
         response.feed(data)
         if response.failure is not None:
-            self.fail(OutcomeUnknown(f"{self._where}: {response.failure}"))
+            self.fail(OutcomeUnknown(f"{self.where}: {response.failure}"))
         elif response.status:
             if response.buffered > HIGH_WATER and not response.complete and not self._reading_paused:
                 self._reading_paused = True
@@ -66,7 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._busy and self._error is None:
             response.end()
             if response.failure is not None:
-                self._error = OutcomeUnknown(f"{self._where}: {response.failure}")
+                self._error = OutcomeUnknown(f"{self.where}: {response.failure}")
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -76,7 +76,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.lost = True
         if self._busy and not self.response.complete and self._error is None:
             reason = "the connection broke" if exc is None else f"the connection broke ({type(exc).__name__})"
-            self._error = OutcomeUnknown(f"{self._where}: {reason}")
+            self._error = OutcomeUnknown(f"{self.where}: {reason}")
         self._transport = None  # some raise when they are closed once more
         self.response.release()
         self._wake()
@@ -118,7 +118,7 @@ class UpstreamConnection(asyncio.Protocol):
                 transport.write(head)
                 transport.write(body)
         except (OSError, RuntimeError) as error:  # uvloop raises where asyncio only logs
-            self.fail(OutcomeUnknown(f"{self._where}: the request could not be written ({type(error).__name__})"))
+            self.fail(OutcomeUnknown(f"{self.where}: the request could not be written ({type(error).__name__})"))
 
     @property
     def is_full(self) -> bool:
@@ -139,7 +139,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
         if response.surplus:
-            raise OutcomeUnknown(f"{self._where}: malformed response (more bytes than it announced)")
+            raise OutcomeUnknown(f"{self.where}: malformed response (more bytes than it announced)")
 
     async def read(self) -> bytes:
         """The next bytes of the body; empty only when it is complete. Raises `OutcomeUnknown` where it was cut off."""

@@ -89,7 +89,7 @@ class Exchange:
         loop = self._connection.loop
         waits = self.sent_all and not self._connection.response.status
         if waits and loop.time() >= self._deadline:
-            self._connection.fail(NoAnswerInTime(f"no response within {self._timeout:g} s"))
+            self._connection.fail(NoAnswerInTime(f"{self._connection.where}: no response within {self._timeout:g} s"))
             return
         if self._task is None:
             self._task = loop.create_task(self._watch())
@@ -110,7 +110,9 @@ class Exchange:
                 if self._timeout is not None:
                     await self._watch()
         except TimeoutError:
-            self._connection.fail(NoAnswerInTime(f"no more of the body was taken within {self._timeout:g} s"))
+            self._connection.fail(
+                NoAnswerInTime(f"{self._connection.where}: no more of the body taken in {self._timeout:g} s")
+            )
         except Exception as error:  # noqa: BLE001 - whoever waits at the connection gets it
             self._connection.fail(error)
 

@@ -10,6 +10,7 @@ of its own, which sends the rest of the body and notices a client that leaves.
 
 from collections.abc import Collection, Sequence
 
+from oncegate.app.connection import UpstreamConnection
 from oncegate.app.exchange import ClientLeft, Exchange
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
 from oncegate.app.response import ResponseReader
@@ -81,10 +82,7 @@ class Forwarder:
             else:
                 await send(start)
                 start = None
-                body = await connection.read()
-                while not response.complete or response.buffered:
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
-                    body = await connection.read()
+                body = await _stream(connection, send)
         except ClientLeft:
             return
         except BaseException:
@@ -117,6 +115,16 @@ def _start(response: ResponseReader) -> Message:
     return {"type": "http.response.start", "status": response.status, "headers": headers}
 
 
+async def _stream(connection: UpstreamConnection, send: Send) -> bytes:
+    """Passes the body on as it comes, at the client's pace. What it returns is the last of it."""
+    response = connection.response
+    body = await connection.read()
+    while not response.complete or response.buffered:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        body = await connection.read()
+    return body
+
+
 async def _refuse(send: Send, refusal: RequestRefused) -> None:
     """Answers a request that can't be forwarded. Its connection is closed: where its body ends is what is in doubt."""
     body = f"{refusal}\n".encode()
@@ -124,6 +132,7 @@ async def _refuse(send: Send, refusal: RequestRefused) -> None:
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", b"%d" % len(body)),
         (b"connection", b"close"),
+        date(),
     ]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -44,8 +44,11 @@ _SAID_BY_PROXIES = _spellings(
     + ["x-forwarded-" + part for part in ("for", "proto", "host", "port", "prefix", "scheme", "server", "ssl", "by")]
 )
 """What a server behind a proxy believes of it: from a peer that is not trusted, none of it passes."""
+_AMBIGUOUS = _spellings(["content-length", "transfer-encoding", "idempotency-key", "idempotency-attempt"])
+"""For the same reason none of these passes in another spelling: it would be read beside the one that was judged."""
 # Read here and written anew, or answered for by the server in front of us (Expect: 100-continue).
 _SPECIAL = HOP_BY_HOP | _SAID_BY_PROXIES | {b"content-length", b"expect", b"host", b"http2-settings"}
+_SPECIAL |= _AMBIGUOUS - {b"idempotency-key", b"idempotency-attempt"}
 _LENGTH_DIGITS = 18
 _METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNSAFE_PATH = re.compile(rb"[\x00-\x20\x7f#?]")

@@ -109,6 +109,14 @@ async def test_connection_cannot_take_away_what_is_meant_for_the_upstream() -> N
     assert [request.value(name.decode()) for name in named] == ["v"] * 4
 
 
+async def test_no_other_spelling_of_a_field_that_was_judged_passes() -> None:
+    names = [b"content_length", b"transfer_encoding", b"transfer-encoding", b"idempotency_key", b"idempotency_attempt"]
+    headers = [(name, b"chunked") for name in names] + [(b"idempotency-key", b"k"), (b"my_field", b"1")]
+    request = await sent(Client("POST", headers=headers, pieces=[b"ab"]))
+    assert [name for name, _ in request.fields if name.encode() in names] == []
+    assert (request.value("idempotency-key"), request.value("my_field")) == ("k", "1")
+
+
 async def test_via_is_added_behind_what_was_there() -> None:
     assert (await sent(Client(headers=[(b"via", b"1.0 other")]))).values("via") == ["1.0 other", "1.1 oncegate"]
 
