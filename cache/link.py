@@ -44,6 +44,7 @@ class Orphan(Protocol):
 class Bounds:
     """How much one connection may have unanswered, in commands and bytes; beyond that a call fails at once.
 
+    What Redis does not read stays in the transport's buffer; it is unanswered, so it counts here.
     ``patience`` is how long (s) nothing may come back, after a call's time-out, until the connection counts as dead.
     """
 
@@ -80,7 +81,6 @@ class Link(asyncio.Protocol):
         self._late: deque[_Call] = deque()
         self._bytes = 0
         self._out: list[bytes] = []
-        self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._look_at = math.inf
         self._heard = self._loop.time()
@@ -102,7 +102,7 @@ class Link(asyncio.Protocol):
         future: asyncio.Future[Reply] = self._loop.create_future()
         self._waiting.append(_Call(future, deadline, size, orphan))
         self._bytes += size
-        if not self._out and not self._paused:
+        if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(packed)
         if len(self._out) >= EARLY:
@@ -148,15 +148,6 @@ class Link(asyncio.Protocol):
         """The transport has closed."""
         self.fail("the connection to Redis was lost")
 
-    def pause_writing(self) -> None:
-        """Redis does not read: keep what is queued here, where it counts against the bounds."""
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        """Redis reads again."""
-        self._paused = False
-        self._flush()
-
     def data_received(self, data: bytes) -> None:
         """Replies, or parts of them."""
         self._heard = self._loop.time()
@@ -177,9 +168,12 @@ class Link(asyncio.Protocol):
             _guarded(call.orphan.answered, reply)
 
     def _flush(self) -> None:
-        if self._out and not self._paused and self._transport is not None:
+        if self._out and self._transport is not None:
             out, self._out = self._out, []
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            try:
+                self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            except (RuntimeError, OSError):  # uvloop raises where the other side has left; asyncio does not
+                self.fail("the connection to Redis was lost")
 
     def _look_again(self, moment: float) -> None:
         if self._timer is not None:

@@ -1,5 +1,6 @@
 """What is sent to Redis, and what still works while Redis refuses writes."""
 
+import asyncio
 import os
 from importlib import resources
 from typing import Any
@@ -177,9 +178,12 @@ async def test_a_replica_refuses_claims_and_is_looked_up_anew() -> None:
     with RedisServer() as server:
         cache = RedisCache.from_url(server.url, timeout=5)
         await cache.get("nothing")
+        session = cache._sessions[asyncio.get_running_loop()]
+        link = session.claims.link
         server.command("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(CacheUnavailable, match=r"READONLY|MASTERDOWN"):
             await cache.claim("new", token=os.urandom(16), **LEASE)
+        assert session.claims.link is not link
         assert "this Redis is a replica: it takes no claims; use the primary's address" in await cache.check()
         server.command("REPLICAOF", "NO", "ONE")
         assert (await cache.claim("new", token=os.urandom(16), **LEASE)).won
