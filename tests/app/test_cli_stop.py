@@ -5,7 +5,7 @@ import signal
 import socket
 import socketserver
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event, Thread
 from typing import Self
@@ -89,12 +89,14 @@ def test_a_stop_finishes_the_request_in_flight(
 def until_refused(url: str, pending: "Future[httpx.Response]") -> None:
     """A connection that is taken and not served would be worse than none: nobody may listen while requests end."""
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
-    while True:
-        assert not pending.done(), "the port stayed open until the end"
+    while not wait([pending], timeout=0.02).done:
         try:
             socket.create_connection(address, timeout=5).close()
         except ConnectionRefusedError:
-            return
+            break
+        except ConnectionResetError:
+            continue  # it was closing at that moment
+    assert not pending.done(), "the port stayed open until the end"
 
 
 def wait_until_called(service: SlowPayments) -> None:
