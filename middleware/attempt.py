@@ -113,7 +113,7 @@ class Attempt:
         self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
 
     def _tick(self) -> None:
-        if self.settled or self.task is None:
+        if self.settled or self.task is None or self.task.done():
             return
         if monotonic() >= self._deadline:
             log.warning("record %s: attempt %d ran into attempt_timeout", self.record, self.number)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ class Exchange:
         self,
         middleware: "IdempotencyMiddleware",
         policy: Policy,
-        scope: dict[str, Any],
+        scope: Mapping[str, Any],
         receive: Receive,
         send: Callable[[Message], Awaitable[None]],
     ) -> None:

@@ -5,7 +5,7 @@ relay of its response, or the answer that the gate's verdict calls for.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from oncegate.cache.base import Cache
@@ -19,7 +19,7 @@ from oncegate.middleware.settings import IdempotencySettings, Route
 
 log = logging.getLogger("oncegate.http")
 
-Scope = dict[str, Any]
+Scope = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
