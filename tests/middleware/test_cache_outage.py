@@ -1,0 +1,106 @@
+"""The cache goes away between an attempt's steps; a real redis-server that is paused, stopped and started again."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from oncegate.cache.record import State
+from oncegate.cache.redis import RedisCache
+from tests.middleware.door import PATIENCE, Answering, Door, reaches
+from tests.servers import RedisServer
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """One of the test's own, since it is stopped."""
+    with RedisServer("unix", persist=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def cache(server: RedisServer) -> AsyncIterator[RedisCache]:
+    cache = RedisCache.from_url(server.url, timeout=1)
+    yield cache
+    await cache.close()
+
+
+async def test_outcome_that_can_t_be_recorded_at_once_is_recorded_later(server: RedisServer, cache: RedisCache) -> None:
+    """The client gets its response all the same, and the retry its replay: never unknown, never executed again."""
+    there = Door(app := Answering(201, held=True), cache, "n")
+    call = there.begin()
+    await app.arrivals()
+    server.stop()
+    app.release()
+    assert ((await call.answered()).status, call.body) == (201, b"answer 1")
+    assert (await there.send()).code == "cache-unavailable"
+    server.start()
+    assert await there.middleware.drain(PATIENCE) == 0
+    assert (await there.send()).replayed
+    assert app.calls == 1
+
+
+async def test_outcome_is_recorded_although_the_record_was_lost_meanwhile(
+    server: RedisServer, cache: RedisCache
+) -> None:
+    there = Door(app := Answering(201, held=True), cache, "n")
+    call = there.begin()
+    await app.arrivals()
+    server.command("FLUSHALL")
+    app.release()
+    await call.answered()
+    assert (await there.send()).replayed
+    assert app.calls == 1
+
+
+async def test_lease_that_could_not_be_renewed_for_a_while_is_renewed_again(
+    server: RedisServer, cache: RedisCache
+) -> None:
+    there = Door(app := Answering(201, held=True), cache, "n", lease=3, unknown_ttl=60)
+    call = there.begin()
+    await app.arrivals()
+    server.stop()
+    attempt = next(iter(there.middleware.enforcer.in_flight._attempts.values()))
+    before = attempt._held_since
+    server.start()
+    await reaches(lambda: attempt._held_since > before)
+    assert await there.state() is State.IN_FLIGHT
+    app.release()
+    assert (await call.answered()).status == 201
+    assert (await there.send()).replayed
+
+
+async def test_claim_whose_answer_is_late_is_withdrawn(server: RedisServer, cache: RedisCache) -> None:
+    there = Door(app := Answering(201), cache, "n")
+    await there.send(key="warm-up")
+    server.pause()
+    assert (await there.send()).code == "cache-unavailable"
+    server.resume()
+    await there.becomes(State.ABSENT)
+    assert (await there.send()).status == 201
+    assert app.lines("idempotency-attempt") == ["1"]
+    assert app.calls == 2
+
+
+async def test_claim_whose_answer_is_late_is_adopted_under_fail_open(server: RedisServer, cache: RedisCache) -> None:
+    """The command ran without a record; once the cache answers, there is one, so that its retry meets the result."""
+    there = Door(app := Answering(201, held=True), cache, "n", on_cache_down="fail_open")
+    app.release()
+    await there.send(key="warm-up")
+    server.pause()
+    call = await there.send()
+    assert (call.status, call.value("cache-status")) == (201, "oncegate; fwd=bypass")
+    assert app.lines("idempotency-attempt") == []
+    server.resume()
+    await there.becomes(State.SUCCEEDED)
+    retry = await there.send()
+    assert (retry.body, retry.replayed) == (b"answer 2", True)
+    assert app.calls == 2
+
+
+async def test_replays_go_on_while_redis_refuses_writes(server: RedisServer, cache: RedisCache) -> None:
+    there = Door(app := Answering(201), cache, "n")
+    await there.send()
+    server.command("CONFIG", "SET", "min-replicas-to-write", "1")
+    assert (await there.send()).replayed
+    refused = await there.send(key="k-2")
+    assert (refused.code, app.calls) == ("cache-unavailable", 1)

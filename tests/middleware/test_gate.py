@@ -1,0 +1,58 @@
+"""The gate, as the table that it is: state, payload, body kept, and what was asked for."""
+
+import itertools
+
+import pytest
+
+from oncegate.cache.record import Record, State, StoredResponse
+from oncegate.middleware.gate import Decision, decide
+
+OURS, OTHERS = b"f" * 16, b"g" * 16
+WITH = StoredResponse(201, (), b"body", 0)
+WITHOUT = StoredResponse(201, (), None, 0)
+RESPONSES = (WITH, WITHOUT, None)
+
+SAME = [
+    (State.IN_FLIGHT, RESPONSES, False, Decision.IN_FLIGHT),
+    (State.IN_FLIGHT, RESPONSES, True, Decision.IN_FLIGHT),
+    (State.UNKNOWN, RESPONSES, False, Decision.REFUSE),
+    (State.UNKNOWN, RESPONSES, True, Decision.REFUSE),
+    (State.SUCCEEDED, (WITH,), False, Decision.REPLAY),
+    (State.SUCCEEDED, (WITH,), True, Decision.DUPLICATE),
+    (State.SUCCEEDED, (WITHOUT, None), False, Decision.DUPLICATE),
+    (State.SUCCEEDED, (WITHOUT, None), True, Decision.DUPLICATE),
+    (State.FAILED, (WITH,), False, Decision.REPLAY),
+    (State.FAILED, (WITH,), True, Decision.REPLAY),
+    (State.FAILED, (WITHOUT, None), False, Decision.DUPLICATE),
+    (State.FAILED, (WITHOUT, None), True, Decision.DUPLICATE),
+]
+
+
+def record(state: State, response: StoredResponse | None, fingerprint: bytes = OURS) -> Record:
+    return Record(state, b"t" * 16, fingerprint, 1, response)
+
+
+@pytest.mark.parametrize(("state", "responses", "raising", "decision"), SAME)
+@pytest.mark.parametrize("warn", [False, True])
+def test_same_payload(
+    state: State, responses: tuple[StoredResponse | None, ...], raising: bool, decision: Decision, warn: bool
+) -> None:
+    for response in responses:
+        assert decide(record(state, response), OURS, warn_on_mismatch=warn, raise_on_duplicate=raising) is decision
+
+
+def test_other_payload_is_a_mismatch_in_every_state_and_form() -> None:
+    states = (State.IN_FLIGHT, State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+    for state, response, raising in itertools.product(states, RESPONSES, (False, True)):
+        found = record(state, response, OTHERS)
+        assert decide(found, OURS, warn_on_mismatch=False, raise_on_duplicate=raising) is Decision.MISMATCH
+        if state is not State.SUCCEEDED:
+            assert decide(found, OURS, warn_on_mismatch=True, raise_on_duplicate=raising) is Decision.MISMATCH
+
+
+def test_other_payload_under_warn_is_judged_like_the_same_one_where_it_succeeded() -> None:
+    for response, raising in itertools.product(RESPONSES, (False, True)):
+        same, other = (record(State.SUCCEEDED, response, fingerprint) for fingerprint in (OURS, OTHERS))
+        decisions = {decide(found, OURS, warn_on_mismatch=True, raise_on_duplicate=raising) for found in (same, other)}
+        assert len(decisions) == 1
+        assert Decision.MISMATCH not in decisions
