@@ -89,7 +89,7 @@ class Exchange:
         loop = self._connection.loop
         waits = self.sent_all and not self._connection.response.status
         if waits and loop.time() >= self._deadline:
-            self._connection.fail(NoAnswerInTime(f"{self._connection.where}: no response within {self._timeout:g} s"))
+            self._fail(NoAnswerInTime(f"{self._connection.where}: no response within {self._timeout:g} s"))
             return
         if self._task is None:
             self._task = loop.create_task(self._watch())
@@ -97,23 +97,31 @@ class Exchange:
             self._timer = loop.call_at(self._deadline, self._tick)
 
     async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        if not self._over:
-            self._connection.fail(ClientLeft())
+        """The task of an exchange that lasts: waits for its client to leave."""
+        try:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            self._fail(ClientLeft())
+        except Exception as error:  # noqa: BLE001 - whoever waits at the connection gets it
+            self._fail(error)
 
     async def _upload(self, sent: int) -> None:
         """The task of an exchange whose body follows in pieces: sends them, then watches."""
         try:
-            if await self._send_rest(sent):
-                self._sent()
-                if self._timeout is not None:
-                    await self._watch()
+            if not await self._send_rest(sent):
+                return
+            self._sent()
         except TimeoutError:
-            self._connection.fail(
-                NoAnswerInTime(f"{self._connection.where}: no more of the body taken in {self._timeout:g} s")
-            )
+            where = self._connection.where
+            self._fail(NoAnswerInTime(f"{where}: no more of the body taken in {self._timeout:g} s"))
         except Exception as error:  # noqa: BLE001 - whoever waits at the connection gets it
+            self._fail(error)
+        else:
+            if self._timeout is not None:
+                await self._watch()
+
+    def _fail(self, error: Exception) -> None:
+        if not self._over:  # the connection may carry another exchange by now
             self._connection.fail(error)
 
     async def _send_rest(self, sent: int) -> bool:

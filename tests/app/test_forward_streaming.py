@@ -143,21 +143,23 @@ async def test_a_body_that_is_not_as_long_as_announced_is_not_completed(pieces: 
         assert upstream.arrivals == 0
 
 
-async def test_a_receive_that_raises_ends_the_request() -> None:
-    client = post(b"abc", b"def")
-    receive = client.receive
+@pytest.mark.parametrize("good", [1, 2])
+async def test_a_receive_that_raises_ends_the_request(good: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "WATCH_AFTER", 0.01)
+    client = post(*[b"abc"] * good)
+    real, calls = client.receive, 0
 
     async def failing() -> dict[str, object]:
-        if failing.calls:  # type: ignore[attr-defined]
+        nonlocal calls
+        calls += 1
+        if calls > good:
             raise RuntimeError("the server's own fault")
-        failing.calls = 1  # type: ignore[attr-defined]
-        return await receive()
+        return await real()
 
-    failing.calls = 0  # type: ignore[attr-defined]
     client.receive = failing  # type: ignore[method-assign]
-    async with Upstream(answering(OK)) as upstream:
+    async with Upstream(silent) as upstream:
         with pytest.raises(RuntimeError, match="the server's own fault"):
-            await client.call(Forwarder(upstream.url))
+            await asyncio.wait_for(client.call(Forwarder(upstream.url)), 5)
         await gone(upstream)
 
 
