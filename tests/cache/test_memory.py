@@ -94,9 +94,10 @@ async def test_time_to_live_is_exact_to_the_millisecond() -> None:
     held = await cache.get("k")
     assert held is not None
     assert (held.record.state, held.remaining_ms) == (State.UNKNOWN, 9_000)
-    clock.now = 5.0 + 9.999
+    assert await cache.extend("k", token=token, lease_ms=1_500)  # from now on: a second and a half, and nine more
+    clock.now = 6.0 + 10.499
     assert await cache.get("k") is not None
-    clock.now = 5.0 + 10.0
+    clock.now = 6.0 + 10.5
     assert await cache.get("k") is None
 
 

@@ -223,6 +223,20 @@ async def test_a_claim_is_withdrawn_although_the_scripts_were_flushed() -> None:
         await cache.close()
 
 
+async def test_a_withdrawal_that_redis_refuses_is_tried_again() -> None:
+    with RedisServer() as server:
+        cache = await connected(server.url)
+        needed = iter(["1", "1", "0"])
+        before_withdrawing(cache, lambda: server.command("CONFIG", "SET", "min-replicas-to-write", next(needed)))
+        server.pause()
+        with pytest.raises(CacheUnavailable):
+            await claim(cache, "k")
+        server.resume()
+        await eventually(lambda: withdrawn(server, "k"))
+        assert next(needed, None) is None
+        await cache.close()
+
+
 async def test_a_withdrawal_that_can_not_be_made_holds_up_no_other() -> None:
     with RedisServer() as server:
         cache = await connected(server.url)
