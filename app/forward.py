@@ -8,16 +8,17 @@ arrived together comes back as two messages. Only an exchange that lasts (an upl
 of its own, which sends the rest of the body and notices a client that leaves.
 """
 
+import asyncio
 from collections.abc import Collection, Sequence
 
 from oncegate.app.connection import UpstreamConnection
-from oncegate.app.exchange import ClientLeft, Exchange
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
+from oncegate.app.outgoing import ClientLeft, Outgoing
 from oncegate.app.response import ResponseReader
 from oncegate.app.upstream import Upstream
 from oncegate.middleware.capture import Message
 from oncegate.middleware.http import Scope, Send
-from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView, OutcomeUnknown
 from oncegate.middleware.request import Receive
 from oncegate.middleware.respond import date
 
@@ -69,13 +70,13 @@ class Forwarder:
             await _refuse(send, refusal)
             return
         connection = await self.upstream.ready(view.confirm if view is not None else None)
-        exchange = Exchange(connection, request, receive, None if view is not None else self._response_timeout)
+        outgoing = Outgoing(connection, request, receive, None if view is not None else self._response_timeout)
         response = connection.response
         start: Message | None = None
         try:
-            exchange.begin(head, first)
+            outgoing.begin(head, first)
             await connection.head()
-            exchange.answered()
+            outgoing.answered()
             start = _start(response)
             if response.complete:
                 body = response.take()
@@ -85,12 +86,16 @@ class Forwarder:
                 body = await _stream(connection, send)
         except ClientLeft:
             return
-        except BaseException:
+        except (OutcomeUnknown, asyncio.CancelledError):
             connection.abort()  # whatever is under way there has no owner any more
             raise
+        except Exception as error:
+            # A fault of ours, or of who takes the response: to its caller it must not look like an upstream's failure.
+            connection.abort()
+            raise OutcomeUnknown(f"the response could not be forwarded ({type(error).__name__})") from error
         finally:
-            exchange.end()
-        if exchange.sent_all:
+            outgoing.end()
+        if outgoing.sent_all:
             self.upstream.give_back(connection)
         else:
             connection.abort()

@@ -21,7 +21,7 @@ class ClientLeft(Exception):
     """The client of a request that passes through is gone: nobody is left to answer."""
 
 
-class Exchange:
+class Outgoing:
     """Sends one request over ``connection`` and watches its client: `begin`, `answered` when the head is there, `end` always.
 
     ``timeout``: the seconds that a request which passes through waits for the upstream to take more of its body, and then
