@@ -71,9 +71,8 @@ class Withdrawals:
         try:
             # One connection runs them in this order, so the kills are done before the first release.
             kills = [_send(link, pack(b"CLIENT", b"KILL", b"ID", b"%d" % old.client_id), deadline) for old in broken]
-            _send(
-                link, RELEASE.load, deadline
-            )  # rare enough to load it each time: nobody else would notice a NOSCRIPT here
+            # Rare enough to load it each time: nobody else would notice a NOSCRIPT here.
+            _send(link, RELEASE.load, deadline)
             releases = [_send(link, RELEASE.call(claim.key, claim.token), deadline) for claim in batch]
             for old, kill in zip(broken, kills, strict=True):
                 _tell_refused(await kill)

@@ -200,6 +200,11 @@ async def test_withdrawals_outlast_an_outage() -> None:
             await cache.close()
 
 
+def settled(cache: RedisCache) -> bool:
+    """Whether nothing is left to be withdrawn, nor on its way."""
+    return not len(cache._withdrawals) and all(each._withdrawing is None for each in cache._sessions.values())
+
+
 def before_withdrawing(cache: RedisCache, meddle: Callable[[], object]) -> None:
     """Have something happen on the server between a claim and its withdrawal."""
     settle = cache._withdrawals.settle
@@ -219,7 +224,7 @@ async def test_a_claim_is_withdrawn_although_the_scripts_were_flushed() -> None:
         with pytest.raises(CacheUnavailable):
             await claim(cache, "k")
         server.resume()
-        await eventually(lambda: withdrawn(server, "k") and not len(cache._withdrawals))
+        await eventually(lambda: withdrawn(server, "k") and settled(cache))
         await cache.close()
 
 
@@ -245,7 +250,7 @@ async def test_a_withdrawal_that_can_not_be_made_holds_up_no_other() -> None:
         claims = [claim(cache, key) for key in ("list", "k")]
         assert all(isinstance(end, CacheUnavailable) for end in await asyncio.gather(*claims, return_exceptions=True))
         server.resume()
-        await eventually(lambda: withdrawn(server, "k") and not len(cache._withdrawals))
+        await eventually(lambda: withdrawn(server, "k") and settled(cache))
         assert server.command("TYPE", "list") == b"list"
         await cache.close()
 
