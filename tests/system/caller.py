@@ -17,7 +17,8 @@ from tests.system.gateway import DEADLINE, Gateway
 KEY_MARK = "raw-key-"
 CALLER_MARK = "secret-of-"
 BODY_MARK = b"body-of-"
-"""Every key, credential and body of these tests carries one of these: none may ever be logged."""
+PASSWORD_MARK = "password-is-"
+"""Every key, credential, body and Redis password of these tests carries one of these: none may ever be logged."""
 
 JSON_TYPE = "application/problem+json"
 

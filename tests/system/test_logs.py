@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.caller import BODY_MARK, CALLER_MARK, KEY_MARK
+from tests.system.caller import BODY_MARK, CALLER_MARK, KEY_MARK, PASSWORD_MARK
+
+MARKS = [KEY_MARK, CALLER_MARK, BODY_MARK.decode(), PASSWORD_MARK, "Bearer", "Traceback"]
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def test_gateways_log_json_lines_that_name_records(lines: list[str]) -> None:
     assert any(event.get("record") and event["level"] == "DEBUG" for event in told)
 
 
-@pytest.mark.parametrize("mark", [KEY_MARK, CALLER_MARK, BODY_MARK.decode(), "Traceback", "Bearer"])
+@pytest.mark.parametrize("mark", MARKS)
 def test_no_key_no_credential_no_body_and_no_traceback_is_ever_logged(lines: list[str], mark: str) -> None:
     if not lines:
         pytest.skip("no gateway has run")

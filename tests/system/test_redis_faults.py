@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers import RedisServer
-from tests.system.caller import Caller, fresh_key, is_replay, slug, until, until_answer
+from tests.system.caller import PASSWORD_MARK, Caller, fresh_key, is_replay, slug, until, until_answer
 from tests.system.conftest import Start
 from tests.system.gateway import Gateway
 from tests.system.ledger import Ledger, Reply
@@ -254,6 +254,24 @@ async def test_a_gateway_starts_without_redis_and_enforces_once_it_is_there(
         assert answer.status_code == 201
         assert is_replay(await caller.post(gateway, key))
         assert ledger.attempts(key) == ["1"]
+
+
+async def test_a_login_that_redis_refuses_is_told_without_its_password(
+    start: Start, ledger: Ledger, caller: Caller
+) -> None:
+    with RedisServer(config={"requirepass": f"{PASSWORD_MARK}right"}) as server:
+        place = server.url.removeprefix("redis://")
+        right = start(ledger.url, f"redis://:{PASSWORD_MARK}right@{place}", cache_timeout=1).ready()
+        wrong = start(ledger.url, f"redis://:{PASSWORD_MARK}wrong@{place}", cache_timeout=1).ready()
+        key = fresh_key()
+        refused = await caller.post(wrong, key)
+        assert slug(refused) == "cache-unavailable"
+        assert PASSWORD_MARK not in refused.text
+        assert (await caller.post(right, key)).status_code == 201
+        assert is_replay(await caller.post(right, key))
+        assert "login" in wrong.text()
+        for gateway in (right, wrong):
+            assert PASSWORD_MARK not in gateway.text()
 
 
 async def test_replays_go_on_while_redis_refuses_writes(

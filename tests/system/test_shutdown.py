@@ -118,6 +118,33 @@ async def test_after_shutdown_timeout_it_exits_and_what_was_left_becomes_unknown
             assert ledger.attempts(key) == ["1"]
 
 
+async def test_neither_a_stalled_upload_nor_an_endless_stream_nor_a_waiter_holds_up_the_end_for_ever(
+    trio: list[Gateway], start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    stopping = start(ledger.url, redis_server.url, shutdown_timeout=1, cache_timeout=10).ready()
+    half, streamed, awaited = fresh_key(), fresh_key(), fresh_key()
+    with ledger.gate() as gate, RawClient(stopping) as upload, RawClient(stopping) as stream:
+        ledger.answer(streamed, Reply(200, pieces=[b"data: begun", gate]))
+        ledger.answer(awaited, Reply(gate=gate))
+        upload.send(raw_post(half)[:-1])
+        stream.send(raw_post(streamed, b"").replace(b"POST", b"GET", 1))
+        stream.receive_until(b"data: begun")
+        elsewhere = caller.send(trio[0], awaited)
+        await until(lambda: ledger.arrivals(awaited), "the request arrives")
+        waiter = caller.send(stopping, awaited, wait=30)
+        await asyncio.sleep(0)
+        stopping.tell_to_stop()
+        assert await asyncio.to_thread(stopping.exit_code) == 0
+        assert b"0\r\n\r\n" not in stream.receive_all()  # cut off, which is not an end
+        with suppress(httpx.TransportError):
+            assert slug(await waiter) in ("in-flight", "cache-unavailable", "overloaded")
+        gate.open()
+        assert (await elsewhere).status_code == 201
+    assert ledger.arrivals(half) == []
+    assert ledger.attempts(awaited) == ["1"]
+    assert (await caller.post(trio[0], half)).status_code == 201
+
+
 async def test_an_outcome_that_waits_for_redis_is_recorded_before_the_process_ends(
     start: Start, ledger: Ledger, caller: Caller
 ) -> None:
