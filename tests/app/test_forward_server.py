@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from oncegate.app import exchange
+from oncegate.app import outgoing
 from oncegate.app.forward import Forwarder
 from tests.upstreams import OK, Behaviour, Peer, Upstream, answering
 
@@ -113,7 +113,7 @@ async def test_a_response_that_breaks_off_breaks_off_for_the_client_too(caplog: 
 
 @pytest.mark.parametrize("upload", [False, True])
 async def test_a_client_that_goes_away_ends_what_is_done_for_it(upload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "WATCH_AFTER", 0.05)
+    monkeypatch.setattr(outgoing, "WATCH_AFTER", 0.05)
 
     async def hanging(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
