@@ -146,7 +146,7 @@ async def test_in_a_storm_of_faults_no_command_arrives_twice_and_no_result_chang
     start: Start, ledger: Ledger, caller: Caller
 ) -> None:
     with RedisServer(persist=True) as redis:
-        await weather(Storm(start, ledger, redis, caller), ledger, 12)
+        await weather(Storm(start, ledger, redis, caller), ledger, 8)
 
 
 @pytest.mark.long
