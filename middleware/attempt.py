@@ -9,6 +9,7 @@ because a known outcome must not become an unknown one only because the cache wa
 import asyncio
 import logging
 import os
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,8 @@ class Attempt:
         self.won(claim)
         log.info("record %s: the cache answered late; the attempt is recorded from here on", self.record)
         if self.settled:
+            if self.outcome is not None:
+                self.outcome = replace(self.outcome, attempt=self.number)
             self._in_flight.keep_trying(self)
         elif self.task is not None:
             self._schedule()

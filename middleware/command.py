@@ -142,8 +142,8 @@ class CommandProcessor(Generic[Command, Result]):
             outcome = await self._enforcer.admit(ask)
             if isinstance(outcome, Verdict):
                 return self._tell(outcome, record_id(key))
-            run = _Run(outcome.attempt)
-            task = self._enforcer.in_flight.run(outcome.attempt, self._run(run, command))
+            run = _Run(outcome)
+            task = self._enforcer.in_flight.run(outcome, self._run(run, command))
             await asyncio.shield(task)
             if not isinstance(run.raised, LeaseLost):
                 return cast(Result, run.told())
@@ -170,12 +170,15 @@ class CommandProcessor(Generic[Command, Result]):
             run.raised = error
             await attempt.settle(State.UNKNOWN)
         except asyncio.CancelledError:
-            if self._enforcer.in_flight.closing:
+            if self._enforcer.in_flight.closing and not attempt.overdue:
                 raise
             run.raised = OutcomeUnknownError("The execution ran out of time.", attempt.record)
             await attempt.settle(State.UNKNOWN)
         except Exception as error:  # noqa: BLE001  # whatever is raised is the failure: kept, and raised to the caller
             run.raised = error
+            if attempt.overdue:  # it made an error of its cancellation
+                await attempt.settle(State.UNKNOWN)
+                return
             kept = orjson.dumps({"kind": type(error).__qualname__, "message": str(error)})
             await attempt.settle(State.FAILED, StoredResponse(_RAISED, (), kept, now_ms()))
         else:

@@ -1,6 +1,7 @@
 """Admission: claim, gate, and waiting for a concurrent request. Knows nothing of HTTP; every door goes through it.
 
-A request leaves here with an `Attempt` that it has to run, or with a `Verdict` on a record that somebody else made.
+A request leaves here with an `Attempt` that it has to run (without a record, its ``number`` 0, where the cache is down and
+the policy is to fail open), or with a `Verdict` on a record that somebody else made.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from oncegate.cache.base import Cache, Claim
-from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.errors import CacheFull, CacheUnavailable
 from oncegate.cache.record import Record, State
 from oncegate.middleware.attempt import Attempt
 from oncegate.middleware.errors import Overloaded
@@ -21,15 +22,19 @@ _FIRST_POLL = 0.02
 _LONGEST_POLL = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
-    """What a door asks for: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all."""
+    """What a door asks for: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
+
+    ``waited`` is set once a wait has taken place, whatever came of it.
+    """
 
     key: str
     fingerprint: bytes
     policy: Policy
     wait: float = 0.0
     raise_on_duplicate: bool = False
+    waited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +44,8 @@ class Verdict:
     decision: Decision
     record: Record
     remaining_ms: int
-    waited: bool
     mismatch: bool = False
     """The payload differs from the record's, and the policy is to warn only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """An attempt to be run. Without a record (``attempt.number`` is 0) where the cache is down and the policy fails open."""
-
-    attempt: Attempt
-    waited: bool
 
 
 class Enforcer:
@@ -59,31 +55,30 @@ class Enforcer:
         self.in_flight = InFlight(cache, max_in_flight)
         self._cache = cache
 
-    async def admit(self, ask: Ask) -> Admitted | Verdict:
+    async def admit(self, ask: Ask) -> Attempt | Verdict:
         """Decide about one request. Raises `Overloaded`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`."""
         until = monotonic() + ask.wait
-        waited = False
         while True:
             outcome = await self._claim(ask)
             if isinstance(outcome, Attempt):
-                return Admitted(outcome, waited)
-            verdict = self._judge(ask, outcome, waited)
+                return outcome
+            verdict = self._judge(ask, outcome)
             if verdict.decision is not Decision.IN_FLIGHT or ask.wait <= 0:
                 return verdict
-            waited = True
+            ask.waited = True
             ended = await self._wait(ask.key, outcome.record, until)
             if ended is None and monotonic() >= until:
-                return self._judge(ask, outcome, waited)
+                return self._judge(ask, outcome)
             if ended is not None and ended.record.token == outcome.record.token and _told(ended.record):
-                return self._judge(ask, ended, waited)
+                return self._judge(ask, ended)
 
-    def _judge(self, ask: Ask, found: Claim, waited: bool) -> Verdict:
+    def _judge(self, ask: Ask, found: Claim) -> Verdict:
         warn = ask.policy.settings.on_mismatch == "warn"
         decision = decide(
             found.record, ask.fingerprint, warn_on_mismatch=warn, raise_on_duplicate=ask.raise_on_duplicate
         )
         mismatch = decision is not Decision.MISMATCH and found.record.fingerprint != ask.fingerprint
-        return Verdict(decision, found.record, found.remaining_ms, waited, mismatch)
+        return Verdict(decision, found.record, found.remaining_ms, mismatch)
 
     async def _claim(self, ask: Ask) -> Attempt | Claim:
         in_flight = self.in_flight
@@ -105,8 +100,8 @@ class Enforcer:
                 adopt=attempt.adopt if fail_open else None,
             )
             keep_slot = claim.won
-        except CacheUnavailable:
-            if not fail_open:
+        except CacheUnavailable as error:
+            if not fail_open or isinstance(error, CacheFull):  # a full cache is there, and can say no
                 raise
             keep_slot = True
             return attempt

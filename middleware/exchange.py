@@ -10,7 +10,7 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.middleware import respond
 from oncegate.middleware.attempt import Attempt, LeaseLost
 from oncegate.middleware.capture import Capture, Message
-from oncegate.middleware.enforce import Admitted, Ask, Verdict
+from oncegate.middleware.enforce import Ask, Verdict
 from oncegate.middleware.errors import Overloaded, Refusal
 from oncegate.middleware.execution import Execution
 from oncegate.middleware.fingerprint import fingerprint
@@ -127,9 +127,11 @@ class Exchange:
         wait = wanted_wait(fields, policy)
         ask = Ask(look_up_key, self._fingerprint(body), policy, wait, wants_error(fields, policy))
         for _ in range(_MAX_ADMISSIONS):
-            outcome = await self._middleware.enforcer.admit(ask)
-            if outcome.waited:
-                self._applied = wait
+            try:
+                outcome = await self._middleware.enforcer.admit(ask)
+            finally:
+                if ask.waited:
+                    self._applied = wait
             if isinstance(outcome, Verdict):
                 await self._tell(outcome)
                 return None
@@ -179,9 +181,8 @@ class Exchange:
 
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 
-    async def _run(self, admitted: Admitted, body: bytes) -> Exception | None:
+    async def _run(self, attempt: Attempt, body: bytes) -> Exception | None:
         """Run the attempt and relay its response. Returns what the app raised, or `LeaseLost` where nothing was begun."""
-        attempt = admitted.attempt
         run = Execution(self._middleware, attempt)
         task = self._middleware.enforcer.in_flight.run(attempt, run.execute(self._attempt_scope(attempt, run), body))
         try:
@@ -234,6 +235,7 @@ class Exchange:
                 await capture.news()
         except (OSError, TimeoutError):
             log.info("record %s: the client left before the end of its response", self._record)
+            return False
         return True
 
     async def _relay_piece(self, capture: Capture, *, at_once: bool) -> bool:
@@ -254,6 +256,8 @@ class Exchange:
             if run.slug == "upstream-failed":
                 retryable = self._policy.settings.on_unknown == "retry"
             await self._problem(run.slug, run.detail, attempt=attempt.number, retryable=retryable)
+        elif not isinstance(run.raised, LeaseLost):  # the server answers for an app that raised
+            self._observed(Decision.RUN.value, 500, attempt.number)
         return True
 
     # -- answers ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from oncegate.cache.base import Cache
-from oncegate.cache.errors import CacheError
+from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.attempt import Attempt
 
 log = logging.getLogger("oncegate.attempt")
@@ -82,6 +82,9 @@ class InFlight:
             while True:
                 try:
                     await attempt.write_outcome()
+                except RecordUnreadable as error:
+                    log.error("record %s: the outcome can't be recorded: %s", attempt.record, error)
+                    return
                 except CacheError:
                     await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                     pause = min(_LONGEST_PAUSE, pause * 2)

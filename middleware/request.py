@@ -12,7 +12,9 @@ from oncegate.middleware.policy import CONTENT_LENGTH, PREFER, RAISE_HEADER, Pol
 
 Receive = Callable[[], Awaitable[Message]]
 
-_WAIT = re.compile(rb'(?:^|,)\s*wait\s*=\s*"?([0-9]+)"?\s*(?=[,;]|$)', re.IGNORECASE)
+_PREFERENCE = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
+"""One member of the list: a comma within a quoted string ends none."""
+_WAIT = re.compile(rb'\s*wait\s*=\s*"?([0-9]+)"?\s*(?:;.*)?', re.IGNORECASE | re.DOTALL)
 _SIGNED = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
 """Authorization schemes whose value changes with each request."""
 
@@ -50,8 +52,7 @@ def is_signed(fields: Fields) -> bool:
 def wanted_wait(fields: Fields, policy: Policy) -> int:
     """Seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``."""
     for value in fields.get(PREFER, ()):
-        found = _WAIT.search(value)
-        if found:
+        for found in filter(None, map(_WAIT.fullmatch, _PREFERENCE.findall(value))):
             seconds = found[1].lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
             return min(int(seconds or 0), int(policy.settings.max_wait))
     return 0

@@ -52,7 +52,15 @@ class Proxy:
                     await pair.heard.wait()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        except OSError:  # the server is stopped: so is who asked for it
+            writer.transport.abort()
+            return
+        if self._server is None or not self._server.is_serving():  # closed while we connected
+            writer.transport.abort()
+            server_writer.transport.abort()
+            return
         pair = _Pair(writer, server_writer)
         self._pairs.append(pair)
         await asyncio.gather(pair.carry_requests(reader), pair.carry_replies(server_reader), return_exceptions=True)

@@ -215,7 +215,9 @@ async def test_c2_wait_is_found_among_several_preferences(door: MakeDoor, lines:
     assert (waiter.status, waiter.value("preference-applied")) == (201, applied)
 
 
-@pytest.mark.parametrize("value", ["wait=0", "wait", "wait=", "wait=-1", "wait=x", "await=7", "respond-async; wait=7"])
+@pytest.mark.parametrize(
+    "value", ["wait=0", "wait", "wait=", "wait=-1", "wait=x", "await=7", "respond-async; wait=7", 'a="b, wait=7, c"']
+)
 async def test_c2_wait_of_another_form_is_no_wait(door: MakeDoor, value: str) -> None:
     app = Answering(201, held=True)
     there = door(app)
@@ -237,3 +239,20 @@ async def test_c2_wait_by_a_client_that_leaves_harms_nobody(pair: Pair) -> None:
     assert (await stayer.answered()).replayed
     assert await first.state() is State.SUCCEEDED
     assert app.calls == 1
+
+
+async def test_c2_wait_that_ends_in_a_refusal_was_applied_too(door: MakeDoor) -> None:
+    first, second = door(refusing := Answering(429, held=True)), door(busy := Answering(held=True), max_in_flight=1)
+    holder = first.begin()
+    await refusing.arrivals()
+    other = second.begin(key="k-2")  # takes the only slot there: nobody is left to make the next attempt
+    await busy.arrivals()
+    waiter = second.begin(headers=LONG)
+    for _ in range(5):
+        await second.state()
+    refusing.release()
+    await holder.answered()
+    assert (await waiter.answered()).code == "overloaded"
+    assert waiter.value("preference-applied") == "wait=30"
+    busy.release()
+    await other.answered()

@@ -10,6 +10,7 @@ from oncegate.cache.memory import MemoryCache
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.key import record_id
+from oncegate.middleware.observe import Observation
 from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Call, Door
@@ -259,3 +260,19 @@ async def test_c4_upstream_timeout_then_the_retry_meets_it_in_flight_and_gets_it
     retry = await there.send(headers=[("prefer", "wait=30")])
     assert (retry.status, retry.body, retry.replayed) == (201, b"answer 1", True)
     assert app.calls == 1
+
+
+async def test_c4_full_memory_refuses_new_keys_also_under_fail_open(namespace: str) -> None:
+    there = Door(app := Answering(), MemoryCache(limit_bytes=1), namespace, on_cache_down="fail_open")
+    call = await there.send()
+    assert (call.status, call.code) == (503, "cache-unavailable")
+    assert app.calls == 0
+    assert there.slots == 0
+
+
+async def test_exception_of_the_app_is_observed(door: MakeDoor) -> None:
+    seen: list[Observation] = []
+    there = door(Answering(ValueError("no")), observe=seen.append)
+    with pytest.raises(ValueError, match="no"):
+        await there.send()
+    assert [(each.decision, each.status, each.attempt) for each in seen] == [("first", 500, 1)]

@@ -97,6 +97,32 @@ async def test_claim_whose_answer_is_late_is_adopted_under_fail_open(server: Red
     assert app.calls == 2
 
 
+async def test_takeover_that_is_adopted_late_keeps_its_number(server: RedisServer, cache: RedisCache) -> None:
+    there = Door(Answering(500, 500, 201), cache, "n", on_cache_down="fail_open")
+    await there.send(key="warm-up")
+    await there.send()
+    server.pause()
+    assert (await there.send()).status == 201
+    server.resume()
+    await there.becomes(State.SUCCEEDED)
+    record = await there.record()
+    assert record is not None
+    assert record.attempt == 2
+
+
+async def test_outcome_of_a_poisoned_record_is_given_up(server: RedisServer, cache: RedisCache) -> None:
+    """Under the key is no string any more: no number of tries would record anything, so the stop must not wait for it."""
+    there = Door(app := Answering(201, held=True), cache, "n")
+    call = there.begin()
+    await app.arrivals()
+    server.command("DEL", there.look_up_key())
+    server.command("LPUSH", there.look_up_key(), "x")
+    app.release()
+    assert (await call.answered()).status == 201
+    assert await there.middleware.drain(PATIENCE) == 0
+    assert not there.middleware.enforcer.in_flight._background
+
+
 async def test_replays_go_on_while_redis_refuses_writes(server: RedisServer, cache: RedisCache) -> None:
     there = Door(app := Answering(201), cache, "n")
     await there.send()
