@@ -39,7 +39,8 @@ class Gate:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: after ``gate``, a head, then ``body`` (``None``: a receipt), or ``pieces`` as chunks with waits between.
+    """An answer: after ``gate`` and ``delay`` (s), a head, then ``body`` (``None``: a receipt), or ``pieces`` as chunks, with
+    waits between.
 
     ``cut``: the connection is reset ``before-head`` or ``in-body``, or closed in good order right after the answer, as an
     upstream does that keeps no idle connections. ``trickle``: the whole answer goes out byte by byte.
@@ -52,6 +53,7 @@ class Reply:
     gate: Gate | None = None
     cut: Literal["before-head", "in-body", "after-answer"] | None = None
     trickle: bool = False
+    delay: float = 0.0
 
 
 class Ledger:
@@ -129,6 +131,7 @@ async def _answer(peer: Peer, request: Request, reply: Reply) -> bool:
     """Whether the connection is kept."""
     if reply.gate is not None:
         await reply.gate.wait()
+    await asyncio.sleep(reply.delay)
     if reply.cut == "before-head":
         peer.reset()
         return False
