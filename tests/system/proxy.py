@@ -69,7 +69,8 @@ class LossyProxy:
         back = asyncio.create_task(self._back(far_reader, writer, fate))
         self._pumps.add(back)
         try:
-            with suppress(ConnectionError):
+            # A task of start_server's that ends as cancelled is reported as an error of the loop.
+            with suppress(ConnectionError, asyncio.CancelledError):
                 while data := await reader.read(65536):
                     if self._watched is not None and self._watched[0] in data:
                         fate.append(self._watched[1])
