@@ -4,11 +4,12 @@ All times are whole milliseconds on the store's own clock. Every call is atomic,
 time-out: it ends with an answer or with `CacheUnavailable`.
 """
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from oncegate.cache.record import Record, State, StoredResponse
+from oncegate.cache.record import Record, State, StoredResponse, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,24 @@ class Claim:
 
 Adopt = Callable[[Claim], None]
 """Called with a claim that was won after its caller had stopped waiting. It must not block and must not raise."""
+
+
+class Resolution(enum.StrEnum):
+    """What became of an operator's `Cache.resolve`; only of ``RESOLVED`` was anything written."""
+
+    RESOLVED = "resolved"
+    ABSENT = "absent"
+    IN_FLIGHT = "in-flight"
+    SETTLED = "settled"
+    OTHER_ATTEMPT = "other-attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some look-up keys, in no order, perhaps none, and where to go on: ``""`` where that was all."""
+
+    keys: tuple[str, ...]
+    cursor: str
 
 
 class Cache(Protocol):
@@ -44,6 +63,7 @@ class Cache(Protocol):
         retention_ms: int,
         takeover: frozenset[State] = frozenset(),
         adopt: Adopt | None = None,
+        trace: Trace | None = None,
     ) -> Claim:
         """Make the record ours, in flight for ``lease_ms``, or tell what is there.
 
@@ -70,6 +90,7 @@ class Cache(Protocol):
         state: State,
         response: StoredResponse | None,
         ttl_ms: int,
+        trace: Trace | None = None,
     ) -> bool:
         """Write the outcome (``SUCCEEDED``, ``FAILED`` or ``UNKNOWN``), to be kept for ``ttl_ms``.
 
@@ -87,6 +108,41 @@ class Cache(Protocol):
 
     async def get(self, key: str) -> Claim | None:
         """The record as it reads (never ``won``), or ``None``. Raises `CacheUnavailable` or `RecordUnreadable`."""
+        ...
+
+    async def peek(self, key: str) -> Claim | None:
+        """As `get`, without reading the response's body: what was kept of it reads as empty. For listing many records."""
+        ...
+
+    async def resolve(
+        self,
+        key: str,
+        *,
+        state: State | None,
+        response: StoredResponse | None = None,
+        ttl_ms: int = 0,
+        force: bool = False,
+        attempt: int = 0,
+        trace: Trace | None = None,
+    ) -> Resolution:
+        """An operator's word on an attempt whose outcome nobody knows: ``SUCCEEDED`` or ``FAILED``, to be kept for ``ttl_ms``, or
+        ``None``: the key is free.
+
+        Only an unknown record is touched, lapsed or written so; one in flight too with ``force``; and where ``attempt`` is
+        given, only while it is the record's. Fingerprint and attempt number stay, under a dead token: an owner that comes
+        late can't overwrite what was resolved. The exception is a key that was set free and is still free when its owner
+        completes after all: that is written, as of any record that is gone, since what is known then is better than a hole.
+
+        Raises `CacheUnavailable`, or `RecordUnreadable`: then nothing was written.
+        """
+        ...
+
+    async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
+        """Look-up keys in ``namespace``, of one idempotency key's digest or of all, about ``limit`` at a time.
+
+        One call does a bounded amount of work. What is there from the first call to the last is told at least once; what
+        comes or goes meanwhile, perhaps; a key may be told twice. Raises `CacheUnavailable`, ``ValueError`` for a bad cursor.
+        """
         ...
 
     async def check(self) -> list[str]:

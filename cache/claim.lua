@@ -44,5 +44,6 @@ if not ARGV[3]:find(state, 1, true) or record:sub(19, 34) ~= fresh:sub(19, 34) t
 end
 local attempt = struct.unpack('>I4', record, 35) + 1
 local taken = fresh:sub(1, 34) .. struct.pack('>I4', attempt) .. fresh:sub(39, 46) .. state .. struct.pack('>I8', pttl)
+  .. fresh:sub(56)
 redis.call('SET', KEYS[1], taken, 'PX', ARGV[2])
 return {1, taken, tonumber(ARGV[2])}

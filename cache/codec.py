@@ -15,17 +15,32 @@ offset size field
 47     8    in flight: what the state found had left to live, ms
 ====== ==== ==============================================================================================
 
-A record in flight is 55 bytes; bytes after that are ignored, and so are unknown members of the JSON head, so that later
-versions can add to both. The head: ``s`` status, ``h`` header lines (Latin-1), ``t`` completion in Unix ms, ``o`` body omitted.
+A record in flight is at least 55 bytes; what comes after them no script reads, and neither do scripts or readers mind
+members of the JSON head that they don't know, so that versions can add to both. The head: ``s`` status, ``h`` header lines
+(Latin-1), ``t`` completion in Unix ms, ``o`` body omitted.
+
+What was added is the trace, for people, and every part of it may be missing: ``g`` gateway, ``b`` begin in Unix ms, ``d``
+duration in ms, ``n`` a note. It is part of the head where there is a response (``b`` follows from ``t`` and ``d`` there);
+else it is a JSON object of its own, after byte 55 in flight, after a head of length 0 otherwise.
 """
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, Record, State, StoredResponse
+from oncegate.cache.record import (
+    FINGERPRINT_BYTES,
+    MAX_GATEWAY_BYTES,
+    MAX_NOTE_BYTES,
+    TOKEN_BYTES,
+    Record,
+    State,
+    StoredResponse,
+    Trace,
+)
 
 VERSION = 1
 STATE_CODES = {
@@ -41,13 +56,15 @@ _FIXED = struct.Struct(">Bc16s16sI")
 _FLIGHT = struct.Struct(">QcQ")
 _CLAIM = struct.Struct(">Bc16s16sIQcQ")  # both at once: every first request makes one
 _LENGTH = struct.Struct(">I")
+_NO_TRACE = Trace()
 
 
-def encode_claim(token: bytes, fingerprint: bytes, retention_ms: int) -> bytes:
+def encode_claim(token: bytes, fingerprint: bytes, retention_ms: int, trace: Trace | None = None) -> bytes:
     """The bytes of a first attempt in flight; a cache patches attempt and found state on a takeover."""
     if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
-    return _CLAIM.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
+    fixed = _CLAIM.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
+    return fixed if trace is None else fixed + _pack_trace(trace)
 
 
 def encode(record: Record) -> bytes:
@@ -56,10 +73,11 @@ def encode(record: Record) -> bytes:
         raise ValueError("only a record as stored has bytes")
     fixed = _FIXED.pack(VERSION, STATE_CODES[record.state], record.token, record.fingerprint, record.attempt)
     if record.state is State.IN_FLIGHT:
-        return fixed + _FLIGHT.pack(record.retention_ms, STATE_CODES[record.found], record.found_ms)
+        flight = _FLIGHT.pack(record.retention_ms, STATE_CODES[record.found], record.found_ms)
+        return fixed + flight + _pack_trace(record.trace)
     response = record.response
     if response is None:
-        return fixed + _LENGTH.pack(0)
+        return fixed + _LENGTH.pack(0) + _pack_trace(record.trace)
     head: dict[str, Any] = {
         "s": response.status,
         "h": [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers],
@@ -67,6 +85,7 @@ def encode(record: Record) -> bytes:
     }
     if response.body is None:
         head["o"] = 1
+    head |= _trace_members(record.trace, begun=record.trace.took_ms is None)
     packed = orjson.dumps(head)
     return b"".join((fixed, _LENGTH.pack(len(packed)), packed, response.body or b""))
 
@@ -100,16 +119,66 @@ def _decode(data: bytes, remaining_ms: int) -> Record:
             raise ValueError("an attempt can't have found this state")
         lapsed = remaining_ms <= retention_ms
         reads = State.UNKNOWN if lapsed else state
-        return Record(reads, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms)
+        trace = _read_trace(data[_CLAIM.size :])
+        return Record(reads, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms, trace)
     (length,) = _LENGTH.unpack_from(data, _FIXED.size)
     start = _FIXED.size + _LENGTH.size
-    response = _decode_response(data, start, start + length) if length else None
-    return Record(state, token, fingerprint, attempt, response)
+    if not length:
+        return Record(state, token, fingerprint, attempt, trace=_read_trace(data[start:]))
+    response, trace = _decode_response(data, start, start + length)
+    return Record(state, token, fingerprint, attempt, response, trace=trace)
 
 
-def _decode_response(data: bytes, start: int, end: int) -> StoredResponse:
+def _decode_response(data: bytes, start: int, end: int) -> tuple[StoredResponse, Trace]:
     if end > len(data):
         raise ValueError("cut short")
     head = orjson.loads(memoryview(data)[start:end])
     headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
-    return StoredResponse(int(head["s"]), headers, None if "o" in head else data[end:], int(head["t"]))
+    response = StoredResponse(int(head["s"]), headers, None if "o" in head else data[end:], int(head["t"]))
+    trace = _trace_of(head)
+    if trace.took_ms is not None:
+        trace = replace(trace, begun_at_ms=response.completed_at_ms - trace.took_ms)
+    return response, trace
+
+
+def _pack_trace(trace: Trace) -> bytes:
+    members = _trace_members(trace)
+    return orjson.dumps(members) if members else b""
+
+
+def _trace_members(trace: Trace, *, begun: bool = True) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    if trace.gateway:
+        members["g"] = _cut(trace.gateway, MAX_GATEWAY_BYTES)
+    if trace.begun_at_ms and begun:
+        members["b"] = trace.begun_at_ms
+    if trace.took_ms is not None:
+        members["d"] = trace.took_ms
+    if trace.note:
+        members["n"] = _cut(trace.note, MAX_NOTE_BYTES)
+    return members
+
+
+def _cut(text: str, most: int) -> str:
+    return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
+
+
+def _read_trace(data: bytes) -> Trace:
+    """The trace that stands by itself in ``data``. What can't be read is no trace: a record must not fail for the want of one."""
+    if not data:
+        return _NO_TRACE
+    try:
+        members = orjson.loads(data)
+    except ValueError:
+        return _NO_TRACE
+    return _trace_of(members) if isinstance(members, dict) else _NO_TRACE
+
+
+def _trace_of(members: dict[str, Any]) -> Trace:
+    gateway, begun, took, note = (members.get(name) for name in "gbdn")
+    return Trace(
+        gateway if isinstance(gateway, str) else "",
+        begun if isinstance(begun, int) else 0,
+        took if isinstance(took, int) else None,
+        note if isinstance(note, str) else "",
+    )

@@ -7,6 +7,7 @@ flight, then a minute as failed) leaves nothing stale behind.
 """
 
 import heapq
+from collections.abc import Iterator
 from typing import NamedTuple
 
 OVERHEAD_BYTES = 600
@@ -35,6 +36,9 @@ class ExpiringBytes:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
 
     def get(self, key: str, now_ms: int) -> Entry | None:
         """The entry of ``key``, or ``None`` where there is none or it has expired."""

@@ -3,7 +3,7 @@
 import functools
 
 from oncegate.cache.codec import STATE_CODES
-from oncegate.cache.record import Event, State, check
+from oncegate.cache.record import Event, State, StoredResponse, check
 
 
 @functools.cache
@@ -21,6 +21,19 @@ def takeover_codes(takeover: frozenset[State]) -> bytes:
 def check_outcome(state: State) -> State:
     """``state``, if an attempt can end in it; raises `IllegalTransition` otherwise."""
     return check(State.IN_FLIGHT, Event.COMPLETE, state)
+
+
+def check_resolution(state: State | None, ttl_ms: int, response: StoredResponse | None) -> State:
+    """The state that an operator resolves to, ``ABSENT`` for ``None``; raises `IllegalTransition` for one that the law lacks.
+
+    Raises ``ValueError`` where a record would be kept for no time, or a response for none.
+    """
+    if state is None or state is State.ABSENT:
+        if response is not None:
+            raise ValueError("a key that is set free has no response")
+        return State.ABSENT
+    check_duration("ttl_ms", ttl_ms)
+    return check(State.UNKNOWN, Event.RESOLVE, state)
 
 
 def check_duration(name: str, milliseconds: int, least: int = 1) -> int:

@@ -5,15 +5,16 @@ here is true there. No call awaits anything: that is what makes each of them ato
 several threads must not share one.)
 """
 
+import heapq
 import time
 from collections.abc import Callable
 
-from oncegate.cache.base import Adopt, Claim
+from oncegate.cache.base import Adopt, Claim, Page, Resolution
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheFull
 from oncegate.cache.expiry import ExpiringBytes, cost
-from oncegate.cache.law import check_duration, check_outcome, takeover_codes
-from oncegate.cache.record import DEAD_TOKEN, Event, Record, State, StoredResponse, check
+from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
+from oncegate.cache.record import DEAD_TOKEN, Event, Record, State, StoredResponse, Trace, check
 
 DEFAULT_LIMIT_BYTES = 268435456
 
@@ -49,11 +50,12 @@ class MemoryCache:
         retention_ms: int,
         takeover: frozenset[State] = frozenset(),
         adopt: Adopt | None = None,  # noqa: ARG002 - the answer is immediate: nobody can have stopped waiting for it
+        trace: Trace | None = None,
     ) -> Claim:
         """See `Cache.claim`."""
         takeover_codes(takeover)
         remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-        fresh = encode_claim(token, fingerprint, retention_ms)
+        fresh = encode_claim(token, fingerprint, retention_ms, trace)
         now_ms = self._now_ms()
         self._entries.sweep(now_ms)
         held = self._read(key, now_ms)
@@ -64,7 +66,7 @@ class MemoryCache:
         elif held.record.state not in takeover or held.record.fingerprint != fingerprint:
             return held
         else:
-            fresh = encode(_successor(held, token, retention_ms))
+            fresh = encode(_successor(held, token, retention_ms, trace))
         check(held.record.state if held else State.ABSENT, Event.CLAIM, State.IN_FLIGHT)
         self._entries.put(key, fresh, now_ms + remaining_ms)
         return Claim(True, decode(fresh, remaining_ms), remaining_ms)
@@ -92,6 +94,7 @@ class MemoryCache:
         state: State,
         response: StoredResponse | None,
         ttl_ms: int,
+        trace: Trace | None = None,
     ) -> bool:
         """See `Cache.complete`."""
         check_outcome(state)
@@ -102,7 +105,8 @@ class MemoryCache:
         if held is not None and not _is_owner(held.record, token):
             return held.record.state is not State.IN_FLIGHT and held.record.token == token
         check(held.record.state if held else State.ABSENT, Event.COMPLETE, state)
-        self._entries.put(key, encode(Record(state, token, fingerprint, attempt, response)), now_ms + ttl_ms)
+        outcome = Record(state, token, fingerprint, attempt, response, trace=trace or Trace())
+        self._entries.put(key, encode(outcome), now_ms + ttl_ms)
         return True
 
     async def release(self, key: str, *, token: bytes) -> bool:
@@ -123,6 +127,50 @@ class MemoryCache:
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
         return self._read(key, self._now_ms())
+
+    async def peek(self, key: str) -> Claim | None:
+        """See `Cache.peek`. The body is there anyway, so it stays."""
+        return self._read(key, self._now_ms())
+
+    async def resolve(
+        self,
+        key: str,
+        *,
+        state: State | None,
+        response: StoredResponse | None = None,
+        ttl_ms: int = 0,
+        force: bool = False,
+        attempt: int = 0,
+        trace: Trace | None = None,
+    ) -> Resolution:
+        """See `Cache.resolve`."""
+        target = check_resolution(state, ttl_ms, response)
+        now_ms = self._now_ms()
+        held = self._read(key, now_ms)
+        if held is None:
+            return Resolution.ABSENT
+        record = held.record
+        if record.state not in (State.UNKNOWN, State.IN_FLIGHT):
+            return Resolution.SETTLED
+        if attempt not in (0, record.attempt):
+            return Resolution.OTHER_ATTEMPT
+        if record.state is State.IN_FLIGHT and not force:
+            return Resolution.IN_FLIGHT
+        check(record.state, Event.RESOLVE, target)
+        if target is State.ABSENT:
+            self._entries.drop(key)
+        else:
+            resolved = Record(target, DEAD_TOKEN, record.fingerprint, record.attempt, response, trace=trace or Trace())
+            self._entries.put(key, encode(resolved), now_ms + ttl_ms)
+        return Resolution.RESOLVED
+
+    async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
+        """See `Cache.scan`. In the order of the keys; each call looks at all of them, which ``limit_bytes`` bounds."""
+        prefix = f"{namespace}:{key_digest}:" if key_digest is not None else f"{namespace}:"
+        now_ms = self._now_ms()
+        ours = (key for key in self._entries if key.startswith(prefix) and key > cursor)
+        found = heapq.nsmallest(max(1, limit), (key for key in ours if self._entries.get(key, now_ms)))
+        return Page(tuple(found), found[-1] if len(found) == max(1, limit) else "")
 
     async def check(self) -> list[str]:
         """See `Cache.check`."""
@@ -152,7 +200,7 @@ def _is_owner(record: Record, token: bytes) -> bool:
     return record.token == token and (record.state is State.IN_FLIGHT or record.lapsed)
 
 
-def _successor(held: Claim, token: bytes, retention_ms: int) -> Record:
+def _successor(held: Claim, token: bytes, retention_ms: int, trace: Trace | None) -> Record:
     return Record(
         State.IN_FLIGHT,
         token,
@@ -161,4 +209,5 @@ def _successor(held: Claim, token: bytes, retention_ms: int) -> Record:
         found=held.record.state,
         found_ms=held.remaining_ms,
         retention_ms=retention_ms,
+        trace=trace or Trace(),
     )

@@ -5,7 +5,7 @@ suite of tests walks every row of it against each cache, and the diagram in docs
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oncegate.cache.errors import IllegalTransition
 
@@ -114,6 +114,24 @@ class StoredResponse:
     completed_at_ms: int
 
 
+MAX_GATEWAY_BYTES = 40
+MAX_NOTE_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What people ask about an attempt: which gateway made it, when it began, how long it took, what was noted at its end.
+
+    Times are Unix milliseconds on the gateway's clock, 0 where they aren't known; ``took_ms`` is ``None`` while it runs.
+    Nothing here decides anything, and every part is cut to a size that the memory of a store can bear.
+    """
+
+    gateway: str = ""
+    begun_at_ms: int = 0
+    took_ms: int | None = None
+    note: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A record as it reads at one instant.
@@ -121,7 +139,7 @@ class Record:
     ``token`` is the owner token of the last attempt, in every state. ``attempt`` counts from 1. ``lapsed`` tells an
     ``UNKNOWN`` that is an in-flight record past its lease from one that was written so. An attempt in flight also carries
     what it ``found`` (``ABSENT``, ``FAILED`` or ``UNKNOWN``) with the ``found_ms`` that state had left to live, and
-    ``retention_ms``: how long it outlives its lease.
+    ``retention_ms``: how long it outlives its lease. ``trace`` is for people, and not part of what makes records equal.
     """
 
     state: State
@@ -133,6 +151,7 @@ class Record:
     found: State = State.ABSENT
     found_ms: int = 0
     retention_ms: int = 0
+    trace: Trace = field(default=Trace(), compare=False)
 
     def __post_init__(self) -> None:
         if len(self.token) != TOKEN_BYTES or len(self.fingerprint) != FINGERPRINT_BYTES or self.attempt < 1:

@@ -5,24 +5,34 @@ a second one for large outcomes. What happens to a claim whose reply was lost is
 """
 
 import asyncio
+import re
 import time
 
 from hiredis import ReplyError
 
 from oncegate.cache import faults
 from oncegate.cache.advice import advise
-from oncegate.cache.base import Adopt, Claim
+from oncegate.cache.base import Adopt, Claim, Page, Resolution
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.dial import Dialler
-from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
+from oncegate.cache.errors import CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.lane import Lane
-from oncegate.cache.law import check_duration, check_outcome, takeover_codes
+from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
 from oncegate.cache.link import Bounds, Orphan, Reply, forget
-from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse
-from oncegate.cache.scripts import CLAIM, COMPLETE, EXTEND, GET, RELEASE, SCRIPTS
+from oncegate.cache.record import DEAD_TOKEN, TOKEN_BYTES, Record, State, StoredResponse, Trace
+from oncegate.cache.scripts import CLAIM, COMPLETE, EXTEND, GET, PEEK, RELEASE, RESOLVE, SCRIPTS, Script, pack
 from oncegate.cache.session import Session
 from oncegate.cache.withdrawal import Withdrawal, Withdrawals
 
+_GLOB = re.compile(rb"[*?\[\]\\^-]")
+"""What a MATCH pattern takes for something else than itself."""
+_RESOLUTIONS = {
+    1: Resolution.RESOLVED,
+    0: Resolution.ABSENT,
+    -1: Resolution.IN_FLIGHT,
+    -2: Resolution.SETTLED,
+    -3: Resolution.OTHER_ATTEMPT,
+}
 LARGE_BYTES = 65536
 """An outcome of more than this goes over the second connection, so that it does not hold up claims."""
 
@@ -59,11 +69,12 @@ class RedisCache:
         retention_ms: int,
         takeover: frozenset[State] = frozenset(),
         adopt: Adopt | None = None,
+        trace: Trace | None = None,
     ) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
         codes = takeover_codes(takeover)
         remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-        fresh = encode_claim(token, fingerprint, retention_ms)
+        fresh = encode_claim(token, fingerprint, retention_ms, trace)
         address = key.encode()
         session = self._session() or await self._open_session()
         record = Record(State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms)
@@ -90,11 +101,12 @@ class RedisCache:
         state: State,
         response: StoredResponse | None,
         ttl_ms: int,
+        trace: Trace | None = None,
     ) -> bool:
         """See `Cache.complete`."""
         check_outcome(state)
         check_duration("ttl_ms", ttl_ms)
-        outcome = encode(Record(state, token, fingerprint, attempt, response))
+        outcome = encode(Record(state, token, fingerprint, attempt, response, trace=trace or Trace()))
         packed = COMPLETE.call(key.encode(), outcome, b"%d" % ttl_ms)
         session = self._session() or await self._open_session()
         return _done(await self._ask(session.claims if len(packed) <= LARGE_BYTES else session.bodies, packed))
@@ -108,14 +120,61 @@ class RedisCache:
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
+        return await self._read(GET, key)
+
+    async def peek(self, key: str) -> Claim | None:
+        """See `Cache.peek`."""
+        return await self._read(PEEK, key)
+
+    async def _read(self, script: Script, key: str) -> Claim | None:
         session = self._session() or await self._open_session()
-        reply = await self._ask(session.claims, GET.call(key.encode()))
+        reply = await self._ask(session.claims, script.call(key.encode()))
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
         if reply is None:
             return None
         data, remaining_ms = reply
         return Claim(False, decode(data, remaining_ms), remaining_ms)
+
+    async def resolve(
+        self,
+        key: str,
+        *,
+        state: State | None,
+        response: StoredResponse | None = None,
+        ttl_ms: int = 0,
+        force: bool = False,
+        attempt: int = 0,
+        trace: Trace | None = None,
+    ) -> Resolution:
+        """See `Cache.resolve`."""
+        target = check_resolution(state, ttl_ms, response)
+        outcome = b""
+        if target is not State.ABSENT:  # fingerprint and attempt are placeholders: the script keeps the record's
+            outcome = encode(Record(target, DEAD_TOKEN, DEAD_TOKEN, 1, response, trace=trace or Trace()))
+        packed = RESOLVE.call(key.encode(), outcome, b"%d" % ttl_ms, b"1" if force else b"0", b"%d" % attempt)
+        session = self._session() or await self._open_session()
+        reply = await self._ask(session.claims if len(packed) <= LARGE_BYTES else session.bodies, packed)
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        if reply not in _RESOLUTIONS:
+            raise RecordUnreadable("a record is damaged, or of another version: it can't be resolved")
+        return _RESOLUTIONS[reply]
+
+    async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
+        """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them."""
+        if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 20):
+            raise ValueError("this is no cursor of ours")
+        prefix = f"{namespace}:{key_digest}:" if key_digest is not None else f"{namespace}:"
+        pattern = _GLOB.sub(rb"\\\g<0>", prefix.encode()) + b"*"
+        packed = pack(b"SCAN", cursor.encode() or b"0", b"MATCH", pattern, b"COUNT", b"%d" % max(1, limit))
+        session = self._session() or await self._open_session()
+        reply = await self._ask(session.claims, packed)
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        on, keys = reply
+        found = tuple([key.decode() for key in keys if _is_text(key)])
+        return Page(found, "" if on == b"0" else on.decode())
 
     async def check(self) -> list[str]:
         """See `Cache.check`."""
@@ -176,6 +235,11 @@ async def _answer(future: asyncio.Future[Reply], orphan: Orphan | None) -> Reply
         if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
             orphan.answered(future.result())
         raise
+
+
+def _is_text(key: bytes) -> bool:
+    """Whether this can be a look-up key at all: somebody else's in the namespace must not end a scan."""
+    return key.isascii()
 
 
 def _done(reply: Reply) -> bool:

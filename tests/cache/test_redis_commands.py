@@ -9,7 +9,7 @@ import pytest
 
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
-from oncegate.cache.record import Record, State, StoredResponse
+from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis import LARGE_BYTES, RedisCache
 from tests.cache.stores import SLACK_MS
 from tests.cache.waiting import eventually
@@ -23,7 +23,14 @@ RESPONSE = StoredResponse(201, ((b"content-type", b"application/json"),), b"x" *
 async def complete(cache: RedisCache, key: str, token: bytes, body: bytes | None = None) -> bool:
     response = RESPONSE if body is None else StoredResponse(200, (), body, 1)
     return await cache.complete(
-        key, token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=response, ttl_ms=86_400_000
+        key,
+        token=token,
+        fingerprint=PRINT,
+        attempt=1,
+        state=State.SUCCEEDED,
+        response=response,
+        ttl_ms=86_400_000,
+        trace=Trace("payments-7d4b9c6f5-x2x8z/4711", 1_700_000_000_000, 123),
     )
 
 
@@ -73,6 +80,22 @@ async def test_a_large_outcome_goes_over_a_connection_of_its_own(
     assert held.record.response is not None
     assert held.record.response.body is not None
     assert len(held.record.response.body) == LARGE_BYTES + 1
+
+
+async def test_a_scan_never_blocks_redis_with_keys(redis_server: RedisServer, redis_cache: RedisCache) -> None:
+    with redis_server.monitored() as seen:
+        await redis_cache.scan("anything", "digest", limit=7)
+    assert [command.split()[0] for command in seen if "SCAN" in command] == ["SCAN"]
+    assert seen[-1].endswith("COUNT 7")
+    with pytest.raises(ValueError, match="cursor"):
+        await redis_cache.scan("anything", cursor="0 MATCH *")
+
+
+async def test_somebody_elses_key_does_not_end_a_scan(redis_server: RedisServer, redis_cache: RedisCache) -> None:
+    redis_server.command("SET", b"odd:\xff\xfe", b"x", "EX", 600)
+    redis_server.command("SET", "odd:k:s", b"x", "EX", 600)
+    page = await redis_cache.scan("odd", limit=100_000)
+    assert page.keys == ("odd:k:s",)
 
 
 async def test_another_type_under_the_key_is_an_unreadable_record(
