@@ -5,23 +5,39 @@ from urllib.parse import urlsplit
 
 from oncegate.app.forward import Forwarder
 from oncegate.app.gateway import Gateway
+from oncegate.app.measured import MeasuredCache
+from oncegate.app.metrics import Gauges, Metrics
 from oncegate.app.operations import Operations
+from oncegate.app.published_policy import published
+from oncegate.app.records import Records
+from oncegate.app.records_page import RecordsPage
 from oncegate.app.settings import GatewaySettings
 from oncegate.cache.base import Cache
 from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.observe import Observe
+from oncegate.middleware.observe import Observation, Observe
+from oncegate.middleware.policy import Policies
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the upstream, TLS included. Nothing was sent by then, so giving up early is safe."""
 
 
-def create_gateway(settings: GatewaySettings, *, observe: Observe | None = None) -> Gateway:
+def create_gateway(
+    settings: GatewaySettings, *, observe: Observe | None = None, admin_token: str | None = None
+) -> Gateway:
     """The gateway for ``settings``, not started yet. ``observe`` is told of each enforced request.
 
+    ``admin_token`` is what operators show to see records; without one, there is nothing to be seen.
     Raises ``OSError`` where ``upstream_ca`` can't be read, ``ValueError`` for a URL that its user can't take.
     """
     rules = settings.idempotency
-    cache = create_cache(settings)
+    policies = Policies(rules, settings.routes)
+    store = create_cache(settings)
+    metrics = Metrics(
+        [(policy.route, methods) for policy, methods in policies.with_methods()],
+        workers=settings.workers,
+        gauges=_gauges(settings, store),
+    )
+    cache = MeasuredCache(store, metrics)
     forwarder = Forwarder(
         settings.upstream,
         connect_timeout=min(CONNECT_TIMEOUT, rules.response_timeout),
@@ -41,7 +57,8 @@ def create_gateway(settings: GatewaySettings, *, observe: Observe | None = None)
         body_timeout=settings.body_timeout,
         drain_timeout=settings.shutdown_timeout,
         date_header=True,  # uvicorn's own is off, so that forwarded responses keep the upstream's
-        observe=observe,
+        observe=_both(metrics.observed, observe),
+        watch=metrics,
     )
 
     async def close() -> None:
@@ -51,14 +68,56 @@ def create_gateway(settings: GatewaySettings, *, observe: Observe | None = None)
     return Gateway(
         middleware,
         operations=Operations(
-            settings.prefix, probe=forwarder.probe, cache=cache, needs_cache=settings.ready_needs_cache
+            settings.prefix,
+            probe=forwarder.probe,
+            cache=cache,
+            needs_cache=settings.ready_needs_cache,
+            metrics=metrics.page,
+            policy=published(policies.with_methods()),
+            records=_records(settings, policies, store, admin_token) if admin_token else None,
+            own_port=settings.ops_port,
         ),
         prefix=settings.prefix,
         docs_url=rules.docs_url,
         cache=cache,
         drain=partial(middleware.drain, settings.shutdown_timeout),
         close=close,
+        enter=metrics.enter,
     )
+
+
+def create_records(settings: GatewaySettings, cache: Cache) -> Records:
+    """The records of the gateway for ``settings``, as operators ask for them."""
+    policies = Policies(settings.idempotency, settings.routes)
+    return Records(cache, settings.namespace, [policy.scope_names for policy in policies.all()])
+
+
+def _records(settings: GatewaySettings, policies: Policies, cache: Cache, token: str) -> RecordsPage:
+    default = policies.all()[-1]
+    return RecordsPage(create_records(settings, cache), token, default.ttl_ms)
+
+
+def _gauges(settings: GatewaySettings, cache: Cache) -> Gauges:
+    from oncegate.cache.memory import MemoryCache
+
+    most = float(settings.max_in_flight * settings.workers)
+    gauges = {"attempts_limit": ("Attempts that may run at once, over all workers.", lambda: most)}
+    if isinstance(cache, MemoryCache):
+        held: MemoryCache = cache
+        gauges["memory_cache_bytes"] = ("What the records in memory count for.", lambda: float(held.size_bytes))
+        gauges["memory_cache_limit_bytes"] = ("What they may count for.", lambda: float(settings.memory_limit))
+    return gauges
+
+
+def _both(first: Observe, second: Observe | None) -> Observe:
+    if second is None:
+        return first
+
+    def observe(observation: Observation) -> None:
+        first(observation)
+        second(observation)
+
+    return observe
 
 
 def _read_headers(settings: GatewaySettings) -> set[str]:

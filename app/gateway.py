@@ -30,6 +30,7 @@ class Gateway:
     """``forward`` is the way to the upstream, with the middleware in front of it.
 
     `start` and `stop` belong to the lifespan; ``drain`` is awaited between, when the server stops: attempts end there.
+    ``enter`` tells a forked worker's number to what workers share.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Gateway:
         cache: Cache,
         drain: Callable[[], Awaitable[object]],
         close: Callable[[], Awaitable[None]],
+        enter: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.operations = operations
         self.refusal: str | None = None
@@ -52,6 +54,7 @@ class Gateway:
         self._cache = cache
         self._drain = drain
         self._close = close
+        self.enter = enter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
@@ -59,6 +62,9 @@ class Gateway:
             await self._other(scope, receive, send)
             return
         path: str = scope["path"]
+        if self.operations.owns(scope):
+            await self.operations(scope, receive, send)
+            return
         if path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below)):
             await self.operations(scope, receive, send)
             return

@@ -1,17 +1,15 @@
-"""What operators ask the gateway itself: is it up, is it ready. Under the prefix, never forwarded."""
+"""What operators ask the gateway itself: is it up, is it ready, what has it counted. Under the prefix, never forwarded."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Protocol
 
-import orjson
-
+from oncegate.app.reply import NOT_FOUND, Reply, method_not_allowed, told
 from oncegate.cache.errors import CacheError
 from oncegate.middleware.http import Scope, Send
 from oncegate.middleware.processor import NotProcessed
 from oncegate.middleware.request import Receive
-from oncegate.middleware.respond import date
 
 KEEP_SECONDS = 1.0
 """A state is asked for at most this often, however many probes there are."""
@@ -27,45 +25,91 @@ class Checkable(Protocol):
         ...
 
 
+RecordsPage = Callable[[Scope, Receive, str], Awaitable[Reply]]
+"""Answers a request below ``records/``; the path below that comes along."""
+
+
 class Operations:
-    """An ASGI app: ``healthz`` and ``readyz`` under ``prefix``.
+    """An ASGI app: everything under ``prefix``.
 
     ``probe`` reaches for the upstream and raises where it can't. The cache's state is told, but what passes through
     doesn't need it: it counts only with ``needs_cache``. While ``draining``, the gateway is not ready.
+
+    ``metrics`` writes them down in the format that an ``Accept`` header asks for; ``policy`` is what is published about
+    keys; ``records`` answers below ``records/``. Where they are ``None`` they do not exist. With ``own_port``, metrics and
+    records exist on that port alone, and nothing but operations does.
     """
 
     def __init__(
-        self, prefix: str, *, probe: Callable[[], Awaitable[object]], cache: Checkable, needs_cache: bool = False
+        self,
+        prefix: str,
+        *,
+        probe: Callable[[], Awaitable[object]],
+        cache: Checkable,
+        needs_cache: bool = False,
+        metrics: Callable[[str], tuple[bytes, str]] | None = None,
+        policy: bytes | None = None,
+        records: RecordsPage | None = None,
+        own_port: int = 0,
     ) -> None:
         self.draining = False
         self._prefix = prefix
         self._needs_cache = needs_cache
         self._upstream = _State(probe)
         self._cache = _State(cache.check)
+        self._metrics = metrics
+        self._policy = policy
+        self._records = records
+        self._own_port = own_port
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Answer one request under the prefix."""
-        name = scope["path"].removeprefix(self._prefix).strip("/")
-        answers = {"healthz": self._health, "readyz": self._ready}
+    def owns(self, scope: Scope) -> bool:
+        """Whether the request came in on the operators' own port. The kernel says so, not the request."""
+        return bool(self._own_port and scope["server"] and scope["server"][1] == self._own_port)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request under the prefix, or on the operators' own port."""
+        await (await self._reply(scope, receive)).send(scope, send)
+
+    async def _reply(self, scope: Scope, receive: Receive) -> Reply:
+        path: str = scope["path"]
+        if not path.startswith(self._prefix):
+            return NOT_FOUND
+        name = path.removeprefix(self._prefix).strip("/")
+        private = not self._own_port or self.owns(scope)
+        first, _, below = name.partition("/")
+        if first == "records" and self._records is not None and private:
+            return await self._records(scope, receive, below)
+        answers: dict[str, Callable[[Scope], Awaitable[Reply]]] = {"healthz": self._health, "readyz": self._ready}
+        if self._metrics is not None and private:
+            answers["metrics"] = self._tell_metrics
+        if self._policy is not None:
+            answers["policy"] = self._tell_policy
         if name not in answers:
-            await _answer(scope, send, 404, {"title": "Not Found", "status": 404, "detail": "No such operation."})
-        elif scope["method"] not in ("GET", "HEAD"):
-            await _answer(scope, send, 405, {"title": "Method Not Allowed", "status": 405}, (b"allow", b"GET, HEAD"))
-        else:
-            status, body = await answers[name]()
-            await _answer(scope, send, status, body)
+            return NOT_FOUND
+        if scope["method"] not in ("GET", "HEAD"):
+            return method_not_allowed("GET, HEAD")
+        return await answers[name](scope)
 
-    async def _health(self) -> tuple[int, dict[str, object]]:
-        return 200, {"status": "up"}
+    async def _health(self, _: Scope) -> Reply:
+        return told({"status": "up"})
 
-    async def _ready(self) -> tuple[int, dict[str, object]]:
+    async def _tell_metrics(self, scope: Scope) -> Reply:
+        accept = b",".join(value for name, value in scope["headers"] if name == b"accept").decode("latin-1")
+        body, content_type = self._metrics(accept) if self._metrics else (b"", "text/plain")
+        return Reply(200, body, content_type)
+
+    async def _tell_policy(self, _: Scope) -> Reply:
+        return Reply(200, self._policy or b"{}")
+
+    async def _ready(self, _: Scope) -> Reply:
         upstream, cache = await asyncio.gather(self._upstream.ok(), self._cache.ok())
         ready = upstream and not self.draining and (cache or not self._needs_cache)
-        return 200 if ready else 503, {
+        members = {
             "status": "draining" if self.draining else "ready" if ready else "not ready",
             "upstream": "reachable" if upstream else "unreachable",
             "cache": "available" if cache else "unavailable",
         }
+        return told(members, 200 if ready else 503)
 
 
 class _State:
@@ -90,19 +134,3 @@ class _State:
             return False
         finally:
             self._until = monotonic() + KEEP_SECONDS
-
-
-async def _answer(
-    scope: Scope, send: Send, status: int, members: dict[str, object], *headers: tuple[bytes, bytes]
-) -> None:
-    body = orjson.dumps(members)
-    kind = b"application/problem+json" if "title" in members else b"application/json"
-    start = [
-        (b"content-type", kind),
-        (b"content-length", b"%d" % len(body)),
-        (b"cache-control", b"no-store"),
-        date(),
-        *headers,
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": start})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

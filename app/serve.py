@@ -27,6 +27,8 @@ log = logging.getLogger("oncegate.serve")
 
 USAGE = 2
 """The exit code for wrong configuration."""
+ADMIN_TOKEN = "ONCEGATE_ADMIN_TOKEN"  # noqa: S105 - its name, not its value
+"""The environment variable with the secret that operators show. In no file, and on no command line."""
 BACKLOG = 2048
 LAST_WORDS_SECONDS = 1.0
 """After ``shutdown_timeout``, for closing connections in an orderly way."""
@@ -39,13 +41,18 @@ def serve(
     logs.configure(settings.log_level, settings.log_format)
     try:
         # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
-        gateway = create_gateway(settings, observe=observe)
+        gateway = create_gateway(settings, observe=observe, admin_token=os.environ.get(ADMIN_TOKEN) or None)
     except (OSError, ValueError) as error:
         return _refused(f"upstream_ca or a URL can't be used: {_reason(error)}", USAGE)
     try:
         sockets = bind(settings.host, settings.port)
     except OSError as error:
         return _refused(f"can't listen on {settings.host}:{settings.port}: {_reason(error)}")
+    if settings.ops_port:
+        try:
+            sockets += bind(settings.host, settings.ops_port)  # after the main ones: the first is what is announced
+        except OSError as error:
+            return _refused(f"can't listen on {settings.host}:{settings.ops_port} (ops_port): {_reason(error)}")
     for line in settings.advice():
         log.warning("%s", line)
     work = partial(_work, gateway, settings, sockets, announce)
@@ -110,6 +117,7 @@ def _work(
     for caught in (signal.SIGTERM, signal.SIGINT):
         signal.signal(caught, server.handle_exit)
     if index is not None:
+        gateway.enter(index)
         unblock_signals()
     try:
         server.run(sockets=list(sockets))
@@ -157,6 +165,8 @@ class _Server(uvicorn.Server):
         url = f"http://{host}:{sockets[0].getsockname()[1]}"
         upstream, cache = redact(self._settings.upstream), redact(self._settings.cache)
         log.info("listening on %s, upstream %s, cache %s", url, upstream, cache)
+        if self._settings.ops_port:
+            log.info("metrics and records on http://%s:%d%s", host, self._settings.ops_port, self._settings.prefix)
         if self._announce:
             self._announce(url)
 

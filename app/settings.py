@@ -53,9 +53,11 @@ class GatewaySettings(BaseSettings):
     drain_delay: Annotated[float, Field(ge=0, le=3600)] = Field(0, description="seconds unready before the port closes")
     shutdown_timeout: Seconds = Field(30, description="for attempts in flight to finish")
     prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
-        "/_oncegate", description="where healthz and readyz are; never forwarded"
+        "/_oncegate", description="where operations are (healthz, readyz, metrics, policy, records); never forwarded"
     )
-    ops_port: int = Field(0, description="0: operations are under prefix on the main port")
+    ops_port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        0, description="0: operations are under prefix on the main port; else metrics and records on this port alone"
+    )
     ready_needs_cache: bool = Field(False, description="readyz is 503 while the cache can't be reached")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")
     log_format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, JSON elsewhere")
@@ -115,17 +117,12 @@ class GatewaySettings(BaseSettings):
                 raise ValueError('must be IP addresses or networks: ["10.0.0.0/8"]') from None
         return value
 
-    @field_validator("ops_port")
-    @classmethod
-    def _later(cls, value: int) -> int:
-        if value != 0:
-            raise ValueError("a port of its own for operations is not available in this version; leave it out")
-        return value
-
     @model_validator(mode="after")
     def _consistent(self) -> "GatewaySettings":
         if self.cache_scheme == "memory" and self.workers > 1:
             raise ValueError("workers: memory:// is for one process; set workers = 1 or a shared cache, redis://")
+        if self.ops_port and self.ops_port == self.port:
+            raise ValueError("ops_port: is the same as port; leave it out to have operations there")
         self._lease_outlives_time_outs("idempotency", self.idempotency)
         for index, route in enumerate(self.routes):
             try:

@@ -10,12 +10,13 @@ import asyncio
 import logging
 import os
 from dataclasses import replace
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from oncegate.cache.base import Claim
 from oncegate.cache.errors import CacheError
-from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse
+from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse, Trace
+from oncegate.middleware.identity import gateway_id
 from oncegate.middleware.key import record_id
 from oncegate.middleware.policy import Policy
 from oncegate.middleware.processor import NotProcessed
@@ -52,10 +53,13 @@ class Attempt:
         self.told = False
         self.overdue = False
         self.outcome: Record | None = None
+        self.begun_at_ms = int(time() * 1000)
+        """Unix time, for people: it decides nothing."""
         self.task: asyncio.Task[None] | None = None
         self._in_flight = in_flight
         self._cache = in_flight.cache
         self._held_since = monotonic()
+        self._started = self._held_since
         self._deadline = 0.0
         self._lost = False
         self._timer: asyncio.TimerHandle | None = None
@@ -101,7 +105,8 @@ class Attempt:
     def start(self, task: "asyncio.Task[None]") -> None:
         """``task`` executes the attempt: renew the lease from now on, and cancel the task after ``attempt_timeout``."""
         self.task = task
-        self._deadline = monotonic() + self.policy.settings.attempt_timeout
+        self._started = monotonic()
+        self._deadline = self._started + self.policy.settings.attempt_timeout
         self._schedule()
 
     def _schedule(self) -> None:
@@ -134,6 +139,7 @@ class Attempt:
             return
         if self._lost:
             log.warning("record %s: attempt %d lost its lease and runs on", self.record, self.number)
+            self._in_flight.tell(self._in_flight.watch.lease_lost, self.policy.route)
         self._schedule()
 
     async def _extend(self) -> bool:
@@ -145,8 +151,10 @@ class Attempt:
 
     # -- settled ------------------------------------------------------------------------------------------------------
 
-    async def settle(self, state: State | None, response: StoredResponse | None = None) -> None:
+    async def settle(self, state: State | None, response: StoredResponse | None = None, *, note: str = "") -> None:
         """The outcome is known: complete the record as ``state``, or release it (``None``). Later calls do nothing.
+
+        ``note`` is one line for an operator who asks what happened, where no response says it.
 
         Returns when the cache has answered or its time-out is over; in the latter case recording goes on in the background.
         """
@@ -155,8 +163,11 @@ class Attempt:
         self.settled = True
         if self._timer is not None:
             self._timer.cancel()
+        seconds = monotonic() - self._started
         if state is not None:
-            self.outcome = Record(state, self.token, self.fingerprint, max(self.number, 1), response)
+            trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note)
+            self.outcome = Record(state, self.token, self.fingerprint, max(self.number, 1), response, trace=trace)
+        self._in_flight.tell(self._in_flight.watch.attempt_settled, self.policy.route, state, seconds)
         recorded = not self.number
         try:
             if not recorded:
@@ -185,9 +196,11 @@ class Attempt:
             state=outcome.state,
             response=outcome.response,
             ttl_ms=self.policy.ttl_ms[outcome.state],
+            trace=outcome.trace,
         )
         if not recorded:
             log.error("record %s: attempt %d was taken over; its outcome is not recorded", self.record, self.number)
+            self._in_flight.tell(self._in_flight.watch.outcome_refused, self.policy.route)
 
     async def ended(self) -> None:
         """Return once the outcome is ``told``. For waiters in the attempt's own event loop."""

@@ -168,12 +168,12 @@ class CommandProcessor(Generic[Command, Result]):
             await attempt.settle(None)
         except OutcomeUnknown as error:
             run.raised = error
-            await attempt.settle(State.UNKNOWN)
+            await attempt.settle(State.UNKNOWN, note=str(error))
         except asyncio.CancelledError:
             if self._enforcer.in_flight.closing and not attempt.overdue:
                 raise
             run.raised = OutcomeUnknownError("The execution ran out of time.", attempt.record)
-            await attempt.settle(State.UNKNOWN)
+            await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
         except Exception as error:  # noqa: BLE001  # whatever is raised is the failure: kept, and raised to the caller
             run.raised = error
             if attempt.overdue:  # it made an error of its cancellation

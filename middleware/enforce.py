@@ -11,11 +11,13 @@ from time import monotonic
 
 from oncegate.cache.base import Cache, Claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable
-from oncegate.cache.record import Record, State
+from oncegate.cache.record import Record, State, Trace
 from oncegate.middleware.attempt import Attempt
 from oncegate.middleware.errors import Overloaded
 from oncegate.middleware.gate import Decision, decide
+from oncegate.middleware.identity import gateway_id
 from oncegate.middleware.inflight import InFlight
+from oncegate.middleware.observe import Watch
 from oncegate.middleware.policy import Policy
 
 _FIRST_POLL = 0.02
@@ -51,8 +53,8 @@ class Verdict:
 class Enforcer:
     """Lets each command run at most once at a time, over however many processes share the cache."""
 
-    def __init__(self, cache: Cache, *, max_in_flight: int) -> None:
-        self.in_flight = InFlight(cache, max_in_flight)
+    def __init__(self, cache: Cache, *, max_in_flight: int, watch: Watch | None = None) -> None:
+        self.in_flight = InFlight(cache, max_in_flight, watch)
         self._cache = cache
 
     async def admit(self, ask: Ask) -> Attempt | Verdict:
@@ -98,6 +100,7 @@ class Enforcer:
                 retention_ms=policy.retention_ms,
                 takeover=policy.takeover,
                 adopt=attempt.adopt if fail_open else None,
+                trace=Trace(gateway_id(), attempt.begun_at_ms),
             )
             keep_slot = claim.won
         except CacheUnavailable as error:

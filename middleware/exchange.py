@@ -174,10 +174,12 @@ class Exchange:
             log.warning("record %s: another payload under a used key; answered by on_mismatch = warn", self._record)
         if decision is Decision.REPLAY and record.response is not None:
             answer = respond.replay(record.response, verdict.remaining_ms, policy=self._policy, key_line=self._key_line)
-            await self._answer(answer, decision.value, record.attempt)
+            await self._answer(answer, decision.value, record.attempt, mismatch=verdict.mismatch)
             return
         extra = {"original_result": original_result(record.response)} if decision is Decision.DUPLICATE else None
-        await self._problem(decision.value, _DETAILS[decision], attempt=record.attempt, extra=extra)
+        await self._problem(
+            decision.value, _DETAILS[decision], attempt=record.attempt, extra=extra, mismatch=verdict.mismatch
+        )
 
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 
@@ -270,6 +272,7 @@ class Exchange:
         attempt: int = 0,
         retryable: bool | None = None,
         extra: dict[str, Any] | None = None,
+        mismatch: bool = False,
     ) -> None:
         answer = problem(
             slug,
@@ -284,10 +287,10 @@ class Exchange:
             answer.headers.append((self._policy.key_names[0], self._key_line))
         if answer.status in (408, 413) and self._scope.get("http_version", "1.1").startswith("1"):
             answer.headers.append((b"connection", b"close"))  # the rest of the body is not worth waiting for
-        await self._answer(answer, slug, attempt)
+        await self._answer(answer, slug, attempt, mismatch=mismatch)
 
-    async def _answer(self, answer: Answer, decision: str, attempt: int) -> None:
-        self._observed(decision, answer.status, attempt)
+    async def _answer(self, answer: Answer, decision: str, attempt: int, *, mismatch: bool = False) -> None:
+        self._observed(decision, answer.status, attempt, mismatch=mismatch)
         self._add_preference(answer.headers)
         if self._middleware.date_header:
             answer.headers.append(respond.date())
@@ -301,7 +304,7 @@ class Exchange:
         if self._applied is not None:
             headers.append((b"preference-applied", b"wait=%d" % self._applied))
 
-    def _observed(self, decision: str, status: int, attempt: int = 0) -> None:
+    def _observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         self._middleware.observed(
             Observation(
                 decision=decision,
@@ -311,5 +314,6 @@ class Exchange:
                 route=self._policy.route,
                 method=self._scope["method"],
                 seconds=monotonic() - self._began,
+                mismatch=mismatch,
             )
         )

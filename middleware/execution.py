@@ -69,17 +69,17 @@ class Execution:
         except OutcomeUnknown as error:
             log.warning("record %s: the outcome is unknown: %s", attempt.record, error)
             self._answer("upstream-failed", "The connection broke after the request was sent: its outcome is unknown.")
-            await attempt.settle(State.UNKNOWN)
+            await attempt.settle(State.UNKNOWN, note=str(error))
         except asyncio.CancelledError:
             if self._middleware.enforcer.in_flight.closing and not attempt.overdue:
                 raise  # shutdown: the lease lapses, and the record reads unknown
             self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
-            await attempt.settle(State.UNKNOWN)
+            await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
         except Exception as error:  # whatever an app raises is its failure, kept and raised again
             self.raised = error
             if self.capture.client_gone:  # nobody is left whom the server would tell
                 log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)
-            await attempt.settle(State.FAILED, respond.stored_exception())
+            await attempt.settle(State.FAILED, respond.stored_exception(), note=f"raised {type(error).__qualname__}")
         finally:
             self.capture.end()
 

@@ -12,7 +12,7 @@ from oncegate.cache.base import Cache
 from oncegate.middleware.capture import Message
 from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.exchange import Exchange
-from oncegate.middleware.observe import Observation, Observe
+from oncegate.middleware.observe import Observation, Observe, Watch
 from oncegate.middleware.policy import Policies
 from oncegate.middleware.request import Receive
 from oncegate.middleware.settings import IdempotencySettings, Route
@@ -30,7 +30,8 @@ class IdempotencyMiddleware:
     ``namespace`` separates services that share a cache (no colon in it). ``max_in_flight`` bounds the attempts of this
     process; ``body_timeout`` (seconds) bounds the arrival of an enforced request's body, and how long a client may stall
     over a response too large to keep; ``drain_timeout`` (seconds) bounds how long the lifespan's shutdown waits for
-    attempts. ``date_header`` adds a Date to answers made here, for servers that add none. ``observe`` is told of each answer.
+    attempts. ``date_header`` adds a Date to answers made here, for servers that add none. ``observe`` is told of each answer,
+    ``watch`` of attempts.
 
     Raises ``ValueError`` for a namespace or limit that can't be; pydantic's ``ValidationError`` for a route's wrong override.
     """
@@ -48,6 +49,7 @@ class IdempotencyMiddleware:
         drain_timeout: float = 30.0,
         date_header: bool = False,
         observe: Observe | None = None,
+        watch: Watch | None = None,
     ) -> None:
         if not namespace or ":" in namespace:
             raise ValueError("namespace must not be empty and must not hold a colon")
@@ -56,7 +58,7 @@ class IdempotencyMiddleware:
         settings = settings or IdempotencySettings()
         self.app = app
         self.policies = Policies(settings, routes)
-        self.enforcer = Enforcer(cache, max_in_flight=max_in_flight)
+        self.enforcer = Enforcer(cache, max_in_flight=max_in_flight, watch=watch)
         self.namespace = namespace
         self.body_timeout = body_timeout
         self.date_header = date_header

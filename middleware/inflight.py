@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.attempt import Attempt
+from oncegate.middleware.observe import Watch
 
 log = logging.getLogger("oncegate.attempt")
 
@@ -26,8 +27,9 @@ class InFlight:
     at or below ``max_in_flight``. ``closing`` is set by `drain`: a cancellation is the process's end from then on.
     """
 
-    def __init__(self, cache: Cache, max_in_flight: int) -> None:
+    def __init__(self, cache: Cache, max_in_flight: int, watch: Watch | None = None) -> None:
         self.cache = cache
+        self.watch = watch or Watch()
         self.max_in_flight = max_in_flight
         self.slots = 0
         self.closing = False
@@ -42,15 +44,24 @@ class InFlight:
             return None
         return attempt
 
+    def tell(self, event: Callable[..., None], *what: object) -> None:
+        """Call one of ``watch``'s methods; its errors go no further than the log."""
+        try:
+            event(*what)
+        except Exception:  # somebody else's code must not decide about a payment
+            log.exception("the watch failed")
+
     def run(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Execute ``work`` as the attempt's task; its slot is free again when the task ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._attempts[attempt.token] = attempt
         attempt.start(task)
+        self.tell(self.watch.attempt_began, attempt.policy.route)
 
         def ended(_: asyncio.Task[None]) -> None:
             del self._attempts[attempt.token]
             self.slots -= 1
+            self.tell(self.watch.attempt_ended, attempt.policy.route)
 
         task.add_done_callback(ended)
         return task
@@ -78,6 +89,7 @@ class InFlight:
 
     async def _write_until_done(self, attempt: Attempt, size: int) -> None:
         pause = _FIRST_PAUSE
+        self.tell(self.watch.outcomes_waiting, 1)
         try:
             while True:
                 try:
@@ -92,6 +104,7 @@ class InFlight:
                     return
         finally:
             self._unsaved_bytes -= size
+            self.tell(self.watch.outcomes_waiting, -1)
 
     async def drain(self, timeout: float) -> int:
         """Wait for every attempt, and for every outcome still to be recorded, at most ``timeout`` seconds.

@@ -1,7 +1,9 @@
-"""What can be told of each enforced request: for the demo, for metrics, for logs. Never a key, a caller or a body."""
+"""What can be told of requests and attempts: for the demo, for metrics, for logs. Never a key, a caller or a body."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from oncegate.cache.record import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,7 +11,8 @@ class Observation:
     """One answered request: ``decision`` is a `Decision`'s value or a problem's slug; ``seconds`` is to the answer's head.
 
     ``attempt`` is the number of the attempt that ran or is told of, 0 where there is none; ``record`` is the record's id,
-    empty where there is no key; ``route`` is the route's pattern, ``*`` for the default.
+    empty where there is no key; ``route`` is the route's pattern, ``*`` for the default. ``mismatch``: another payload came
+    with the key, and was answered all the same (``on_mismatch = "warn"``).
     """
 
     decision: str
@@ -19,7 +22,33 @@ class Observation:
     route: str
     method: str
     seconds: float
+    mismatch: bool = False
 
 
 Observe = Callable[[Observation], None]
 """Called in the event loop; must be quick. What it raises is logged and goes no further."""
+
+
+class Watch:
+    """Is told what happens to attempts, which go on when nobody observes an answer any more. This one does nothing.
+
+    Called in the event loop, by the route's pattern; must be quick. What it raises is logged and goes no further.
+    """
+
+    def attempt_began(self, route: str) -> None:
+        """An attempt runs from now on."""
+
+    def attempt_ended(self, route: str) -> None:
+        """It runs no more, whatever came of it."""
+
+    def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
+        """Its outcome is ``state`` (``None``: released), ``seconds`` after it began; whether recorded is another matter."""
+
+    def lease_lost(self, route: str) -> None:
+        """A running attempt's lease was taken over, or its record resolved by an operator."""
+
+    def outcome_refused(self, route: str) -> None:
+        """An outcome came too late: the record was somebody else's by then, and keeps what it says."""
+
+    def outcomes_waiting(self, change: int) -> None:
+        """So many more outcomes, or fewer, wait for the cache to take them."""

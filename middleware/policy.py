@@ -18,9 +18,10 @@ _GATEWAY_ERRORS = frozenset({502, 504})
 """The upstream is a gateway itself and lost sight of the work behind it."""
 _STATES = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
 
-_HOP_BY_HOP = (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+HOP_BY_HOP = (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 """RFC 9110 section 7.6.1. ``Trailer`` goes with them: trailers are not stored."""
-_OF_THE_MOMENT = (b"date", b"set-cookie")
+OF_THE_MOMENT = (b"date", b"set-cookie")
+"""Never stored: what was true, or meant, for one answer only."""
 OURS = (b"idempotent-replayed", b"idempotency-key")
 """Response headers that only the gateway may set."""
 
@@ -77,7 +78,7 @@ def compile_policy(settings: IdempotencySettings, route: Route | None = None) ->
         key_names=key_names,
         scope_names=scope_names,
         wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH)),
-        unstored=frozenset((*_HOP_BY_HOP, *_OF_THE_MOMENT, *dropped)) | own_headers,
+        unstored=frozenset((*HOP_BY_HOP, *OF_THE_MOMENT, *dropped)) | own_headers,
         own_headers=own_headers,
         lease_ms=_ms(settings.lease),
         retention_ms=_ms(settings.unknown_ttl),
@@ -113,7 +114,12 @@ class Policies:
 
     def all(self) -> list[Policy]:
         """Every policy, the default last."""
-        return [*[policy for _, _, policy in self._routes], self._default]
+        return [policy for policy, _ in self.with_methods()]
+
+    def with_methods(self) -> list[tuple[Policy, tuple[str, ...]]]:
+        """Every policy with the methods that it is for, the default last."""
+        routes = [(policy, tuple(sorted(methods))) for _, methods, policy in self._routes]
+        return [*routes, (self._default, DEFAULT_METHODS)]
 
     def _search(self, method: str, path: str) -> Policy | None:
         normal = normalise(path)

@@ -139,7 +139,7 @@ def test_the_admin_token_is_known_and_no_setting(monkeypatch: pytest.MonkeyPatch
         ("ONCEGATE_NAMESPACE", "a b", "namespace (environment): must match pattern"),
         ("ONCEGATE_PREFIX", "x", "prefix (environment): must match pattern"),
         ("ONCEGATE_PREFIX", "/", "prefix (environment): must match pattern"),
-        ("ONCEGATE_OPS_PORT", "9", "ops_port (environment): a port of its own for operations is not available"),
+        ("ONCEGATE_OPS_PORT", "8080", "ops_port (environment): is the same as port"),
         ("ONCEGATE_CACHE", "redis+sentinel://a", "cache (environment): redis+sentinel:// is not available in this"),
         ("ONCEGATE_CACHE", "redis+cluster://a", "cache (environment): redis+cluster:// is not available in this"),
         ("ONCEGATE_CACHE", "sqlite:///a", "cache (environment): sqlite:// is not available in this version"),

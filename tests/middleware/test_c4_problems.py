@@ -210,7 +210,7 @@ async def test_c4_cache_unavailable_under_fail_open_is_a_bypass_without_an_attem
 
 
 async def test_c4_cache_unavailable_is_what_a_full_memory_answers_to_a_new_key(namespace: str) -> None:
-    there = Door(app := Answering(201), MemoryCache(limit_bytes=1500), namespace)
+    there = Door(app := Answering(201), MemoryCache(limit_bytes=1800), namespace)
     assert (await there.send(key="k-1")).status == 201
     assert (await there.send(key="k-2")).status == 201
     assert (await there.send(key="k-3")).code == "cache-unavailable"

@@ -1,0 +1,216 @@
+"""Records as operators ask for them: by state, by id, by key and caller; released or resolved. Whatever store they are in."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from oncegate.cache.base import Cache, Claim, Resolution
+from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.record import State, StoredResponse, Trace
+from oncegate.middleware.key import parse_key, pick, record_id, record_key, scope_parts
+from oncegate.middleware.policy import HOP_BY_HOP, OF_THE_MOMENT, OURS
+from oncegate.middleware.problems import original_result
+from oncegate.middleware.respond import now_ms
+
+RECORD_ID = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
+MOST_LISTED = 1000
+MOST_STEPS = 50
+"""Steps of a scan that one listing takes at most: what is left is behind its cursor."""
+BY_OPERATOR = "resolved by an operator"
+_UNREADABLE = "unreadable"
+
+
+class NotARecord(ValueError):
+    """What was given can't name a record, or can't be made one. The text says why, in one line, and quotes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Some records, and where to go on: ``""`` where those were all."""
+
+    records: list[dict[str, Any]]
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """What an operator found out: ``SUCCEEDED``, ``FAILED``, or ``None``, nothing happened: the key is free.
+
+    ``attempt`` is the attempt that was looked at; 0: the one that is there. ``ttl_ms`` is for how long the answer is kept.
+    """
+
+    state: State | None
+    response: StoredResponse | None = None
+    ttl_ms: int = 0
+    force: bool = False
+    attempt: int = 0
+
+
+class Records:
+    """The records of one ``namespace``. ``scopes`` are the sets of headers by which callers are told apart there, by route."""
+
+    def __init__(self, cache: Cache, namespace: str, scopes: Sequence[tuple[bytes, ...]]) -> None:
+        self._cache = cache
+        self._namespace = namespace
+        self._scopes = list(dict.fromkeys(scopes))
+
+    async def listing(self, state: str | None = None, *, cursor: str = "", limit: int = 100) -> Listing:
+        """About ``limit`` records that read as ``state`` (``None``: all). A bounded piece of work: go on with the cursor.
+
+        Raises ``ValueError`` for a cursor that is none, `oncegate.cache.errors.CacheError`.
+        """
+        limit = max(1, min(limit, MOST_LISTED))
+        found: dict[str, dict[str, Any]] = {}
+        for _ in range(MOST_STEPS):
+            page = await self._cache.scan(self._namespace, cursor=cursor, limit=limit)
+            for told in await self._tell([key for key in page.keys if key not in found]):
+                if state is None or told["state"] == state:
+                    found[told["id"]] = told
+            cursor = page.cursor
+            if not cursor or len(found) >= limit:
+                break
+        return Listing(list(found.values()), cursor)
+
+    async def show(self, identifier: str) -> dict[str, Any] | None:
+        """All that is known of one record, its response's body included; ``None`` where there is no such record."""
+        held = await self._cache.get(self._look_up_key(identifier))
+        return None if held is None else describe(identifier, held)
+
+    async def of_key(self, key: str, caller: Sequence[tuple[bytes, bytes]] | None = None) -> list[str]:
+        """The ids of a key's records: of the caller who sends the field lines ``caller``, or of every caller.
+
+        ``key`` is as it is sent, quoted or bare; a bare one may hold what only a quoted one may hold on the wire.
+        """
+        plain = _plain_key(key)
+        digest = record_id(record_key(self._namespace, plain, None)).partition(":")[0]
+        if caller is None:
+            found, cursor = dict[str, None](), ""
+            while True:
+                page = await self._cache.scan(self._namespace, digest, cursor=cursor, limit=MOST_LISTED)
+                found.update(dict.fromkeys(map(record_id, page.keys)))
+                cursor = page.cursor
+                if not cursor:
+                    return [identifier for identifier in found if RECORD_ID.fullmatch(identifier)]
+        lines = [(name.lower(), value) for name, value in caller]
+        keys = dict.fromkeys(
+            record_key(self._namespace, plain, scope_parts(pick(lines, frozenset(names)), names))
+            for names in self._scopes
+        )
+        held = await asyncio.gather(*[self._peek(look_up_key) for look_up_key in keys])
+        return [record_id(key) for key, there in zip(keys, held, strict=True) if there is not None]
+
+    async def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+        """Write what an operator found out. Who made the attempt, and when, stays known.
+
+        Raises `NotARecord`, `oncegate.cache.errors.CacheError`.
+        """
+        key = self._look_up_key(identifier)
+        held = await self._cache.peek(key)
+        if held is None:
+            return Resolution.ABSENT
+        trace = held.record.trace
+        return await self._cache.resolve(
+            key,
+            state=resolve.state,
+            response=resolve.response,
+            ttl_ms=resolve.ttl_ms,
+            force=resolve.force,
+            # What was looked at is what is resolved, also where nobody said which: a takeover may come between.
+            attempt=resolve.attempt or held.record.attempt,
+            trace=Trace(trace.gateway, trace.begun_at_ms, trace.took_ms, BY_OPERATOR) if resolve.state else None,
+        )
+
+    def _look_up_key(self, identifier: str) -> str:
+        if not RECORD_ID.fullmatch(identifier):
+            raise NotARecord("a record's id is two digests of 20 characters with a colon between")
+        return f"{self._namespace}:{identifier}"
+
+    async def _peek(self, key: str) -> Claim | str | None:
+        try:
+            return await self._cache.peek(key)
+        except RecordUnreadable:
+            return _UNREADABLE
+
+    async def _tell(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+        ours = [key for key in keys if RECORD_ID.fullmatch(record_id(key))]
+        held = await asyncio.gather(*[self._peek(key) for key in ours])
+        told = []
+        for key, there in zip(ours, held, strict=True):
+            if isinstance(there, str):
+                told.append({"id": record_id(key), "state": there})
+            elif there is not None:
+                told.append(summarise(record_id(key), there))
+        return told
+
+
+def summarise(identifier: str, held: Claim) -> dict[str, Any]:
+    """What a list tells of a record; times in seconds, instants as RFC 3339, ``None`` for what isn't known."""
+    record, trace = held.record, held.record.trace
+    in_lease = record.state is State.IN_FLIGHT or record.lapsed
+    return {
+        "id": identifier,
+        "state": record.state.value,
+        "attempt": record.attempt,
+        "lapsed": record.lapsed,
+        "began_at": _instant(trace.begun_at_ms),
+        "ended_at": _instant(record.response.completed_at_ms) if record.response else None,
+        "took": None if trace.took_ms is None else trace.took_ms / 1000,
+        "gateway": trace.gateway or None,
+        "note": trace.note or None,
+        "status": record.response.status if record.response else None,
+        "lease_left": (held.remaining_ms - record.retention_ms) / 1000 if in_lease else None,
+        "expires_in": held.remaining_ms / 1000,
+    }
+
+
+def describe(identifier: str, held: Claim) -> dict[str, Any]:
+    """All there is to tell: what `summarise` does, what an attempt in flight found, and the response as it was kept."""
+    record = held.record
+    found = record.found.value if record.state is State.IN_FLIGHT or record.lapsed else None
+    response = original_result(record.response) if record.response else None
+    return summarise(identifier, held) | {"found": found, "response": response}
+
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_NOT_KEPT = frozenset(name.decode() for name in (*HOP_BY_HOP, *OF_THE_MOMENT, *OURS)) | {
+    "content-length",
+    "cache-status",
+}
+_BODILESS = frozenset({204, 205, 304})
+
+
+def response_to_keep(status: int, headers: Sequence[tuple[str, str]], body: bytes) -> StoredResponse:
+    """A response as a replay will give it. Raises `NotARecord` for one that no upstream could have sent."""
+    if not 200 <= status <= 599:
+        raise NotARecord("a status is 200 to 599")
+    if status in _BODILESS and body:
+        raise NotARecord(f"a response of status {status} has no body")
+    lines: list[tuple[bytes, bytes]] = []
+    for name, value in headers:
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise NotARecord("a header is a name and a value without line breaks")
+        if name.lower() in _NOT_KEPT:
+            raise NotARecord(f"{name.lower()} is not kept in a record")
+        lines.append((name.lower().encode(), value.strip(" \t").encode("latin-1")))
+    if body and all(name != b"content-type" for name, _ in lines):
+        lines.append((b"content-type", b"application/json"))
+    if status not in _BODILESS:
+        lines.append((b"content-length", b"%d" % len(body)))
+    return StoredResponse(status, tuple(lines), body, now_ms())
+
+
+def _plain_key(key: str) -> str:
+    if key.startswith('"'):
+        return parse_key(key.encode("utf-8", "replace"))
+    return key
+
+
+def _instant(unix_ms: int) -> str | None:
+    try:
+        return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds") if unix_ms else None
+    except (ValueError, OverflowError, OSError):  # a trace that was made up: a record is told of all the same
+        return None

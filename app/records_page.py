@@ -1,0 +1,208 @@
+"""``records/`` over HTTP, for operators who bring the token.
+
+``GET records/?state=unknown&limit=100&cursor=...``, ``GET records/ID``, ``POST records/find`` with ``{"key", "caller"}`` (what is
+secret is in the body, since URLs are logged on the way), ``POST records/ID/release`` and ``POST records/ID/resolve``.
+"""
+
+import hmac
+import logging
+from base64 import b64decode
+from collections.abc import Iterable
+from typing import Annotated, Literal
+from urllib.parse import parse_qs
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from oncegate.app.records import NotARecord, Records, Resolve, response_to_keep
+from oncegate.app.reply import NOT_FOUND, Reply, method_not_allowed, problem, told
+from oncegate.cache.base import Resolution
+from oncegate.cache.errors import CacheError, RecordUnreadable
+from oncegate.cache.record import State
+from oncegate.middleware.errors import KeyInvalid, PayloadTooLarge, RequestTimeout
+from oncegate.middleware.http import Scope
+from oncegate.middleware.request import Receive, read_body
+
+log = logging.getLogger("oncegate.records")
+
+MOST_BYTES = 8 * 1024 * 1024
+"""Of a request: a resolution may bring a response's body."""
+BODY_SECONDS = 30.0
+_STATES = frozenset(state.value for state in State)
+_CHALLENGE = (b"www-authenticate", b'Bearer realm="oncegate records"')
+
+WHY_NOT = {
+    Resolution.ABSENT: (404, "no such record"),
+    Resolution.IN_FLIGHT: (
+        409,
+        "in flight: its owner is alive; only force does it, and its attempt runs on all the same",
+    ),
+    Resolution.SETTLED: (409, "its outcome is known: a record that succeeded or failed is left alone"),
+    Resolution.OTHER_ATTEMPT: (409, "another attempt is there by now: look again"),
+}
+"""Why nothing was written, as a status and in words."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Find(_Strict):
+    """Which key, and whose: the caller's header lines; ``None`` for every caller."""
+
+    key: Annotated[str, Field(min_length=1, max_length=1000)]
+    caller: list[str] | None = None
+
+
+class Release(_Strict):
+    """Set a key free. ``attempt`` is the one that was looked at."""
+
+    force: bool = False
+    attempt: Annotated[int, Field(ge=0)] = 0
+
+
+class Outcome(Release):
+    """What an operator found out. ``ttl`` (seconds) is for how long it is kept; without, the gateway's own."""
+
+    outcome: Literal["succeeded", "failed"] = Field(alias="as")
+    status: int | None = None
+    headers: list[tuple[str, str]] = []
+    body: str = ""
+    body_encoding: Literal["text", "base64"] = "text"
+    ttl: Annotated[float, Field(gt=0, le=10 * 366 * 86400)] | None = None
+
+
+class RecordsPage:
+    """Answers what comes in below ``records/``. Without the right token nothing is even looked at.
+
+    ``ttl_ms`` is for how long a resolved outcome is kept where its resolution doesn't say.
+    """
+
+    def __init__(self, records: Records, token: str, ttl_ms: dict[State, int]) -> None:
+        self._records = records
+        self._token = token.encode("utf-8", "surrogateescape")
+        self._ttl_ms = ttl_ms
+
+    async def __call__(self, scope: Scope, receive: Receive, path: str) -> Reply:
+        """The answer to one request."""
+        if not self._is_operator(scope):
+            return problem(401, "Unauthorized", "This needs the operators' bearer token.", _CHALLENGE)
+        try:
+            return await self._answer(scope, receive, path)
+        except (NotARecord, KeyInvalid) as error:
+            return problem(400, "Bad Request", str(error))
+        except PayloadTooLarge as error:
+            return problem(413, "Content Too Large", str(error))
+        except RequestTimeout as error:
+            return problem(408, "Request Timeout", str(error))
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            return problem(400, "Bad Request", f"{where}: {first['msg']}".removeprefix(": "))
+        except RecordUnreadable as error:
+            return problem(500, "Record Unreadable", str(error))
+        except CacheError as error:
+            log.warning("the cache is unavailable to an operator: %s", error)
+            return problem(503, "Cache Unavailable", str(error))
+
+    def _is_operator(self, scope: Scope) -> bool:
+        lines = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, given = lines[0].partition(b" ") if len(lines) == 1 else (b"", b"", b"")
+        # Always compared, so that the time taken tells nothing.
+        same = hmac.compare_digest(given.strip(), self._token)
+        return same and scheme.lower() == b"bearer"
+
+    async def _answer(self, scope: Scope, receive: Receive, path: str) -> Reply:
+        identifier, _, action = path.partition("/")
+        posts = {"release": self._release, "resolve": self._resolve}
+        if path == "find":
+            return await self._find(await _body(receive)) if scope["method"] == "POST" else method_not_allowed("POST")
+        if action in posts:
+            if scope["method"] != "POST":
+                return method_not_allowed("POST")
+            return await posts[action](identifier, await _body(receive))
+        if action:
+            return NOT_FOUND
+        if scope["method"] not in ("GET", "HEAD"):
+            return method_not_allowed("GET, HEAD")
+        return await self._show(identifier) if identifier else await self._list(scope)
+
+    async def _list(self, scope: Scope) -> Reply:
+        query = {name: values[-1] for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()}
+        state, limit = query.get("state"), query.get("limit", "100")
+        if state is not None and state not in _STATES:
+            raise NotARecord(f"state is one of {', '.join(sorted(_STATES - {State.ABSENT}))}")
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 6):
+            raise NotARecord("limit is a number")
+        try:
+            listing = await self._records.listing(state, cursor=query.get("cursor", ""), limit=int(limit))
+        except ValueError as error:
+            raise NotARecord(str(error)) from None
+        return told({"records": listing.records, "cursor": listing.cursor})
+
+    async def _show(self, identifier: str) -> Reply:
+        record = await self._records.show(identifier)
+        return _refused(Resolution.ABSENT) if record is None else told(record)
+
+    async def _find(self, body: bytes) -> Reply:
+        asked = Find.model_validate_json(body)
+        caller = None if asked.caller is None else header_lines(asked.caller)
+        return told({"ids": await self._records.of_key(asked.key, caller)})
+
+    async def _release(self, identifier: str, body: bytes) -> Reply:
+        asked = Release.model_validate_json(body or b"{}")
+        return await self._write(identifier, Resolve(None, force=asked.force, attempt=asked.attempt))
+
+    async def _resolve(self, identifier: str, body: bytes) -> Reply:
+        asked = Outcome.model_validate_json(body)
+        state = State.SUCCEEDED if asked.outcome == "succeeded" else State.FAILED
+        response = None
+        if asked.status is not None:
+            content = asked.body.encode()
+            if asked.body_encoding == "base64":
+                content = _from_base64(asked.body)
+            response = response_to_keep(asked.status, asked.headers, content)
+        elif state is State.SUCCEEDED or asked.body or asked.headers:
+            raise NotARecord("status is missing: a success is answered with one, and so is whatever has a body")
+        ttl_ms = self._ttl_ms[state] if asked.ttl is None else max(1, round(asked.ttl * 1000))
+        resolve = Resolve(state, response, ttl_ms, force=asked.force, attempt=asked.attempt)
+        return await self._write(identifier, resolve)
+
+    async def _write(self, identifier: str, resolve: Resolve) -> Reply:
+        resolution = await self._records.resolve(identifier, resolve)
+        if resolution is not Resolution.RESOLVED:
+            return _refused(resolution)
+        to = resolve.state.value if resolve.state else "absent"
+        log.warning("record %s: resolved to %s by an operator%s", identifier, to, ", by force" if resolve.force else "")
+        return told({"id": identifier, "resolution": resolution.value, "state": to})
+
+
+def header_lines(lines: Iterable[str]) -> list[tuple[bytes, bytes]]:
+    """Header lines as a person writes them, ``Name: value``. Raises `NotARecord`, without quoting them."""
+    fields = []
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise NotARecord("a caller is given by header lines: Authorization: Bearer ...")
+        fields.append(
+            (name.strip().lower().encode("utf-8", "replace"), value.strip().encode("utf-8", "surrogateescape"))
+        )
+    return fields
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise NotARecord("body is not base64") from None
+
+
+async def _body(receive: Receive) -> bytes:
+    return await read_body(receive, {}, MOST_BYTES, BODY_SECONDS) or b""
+
+
+def _refused(resolution: Resolution) -> Reply:
+    status, why = WHY_NOT[resolution]
+    reply = problem(status, "Not Found" if status == 404 else "Conflict", why)
+    members = orjson.loads(reply.body) | {"resolution": resolution.value}
+    return Reply(status, orjson.dumps(members), reply.content_type)

@@ -1,0 +1,17 @@
+"""What this process is called in the records that it makes, so that an operator knows where to look."""
+
+import os
+import socket
+from functools import lru_cache
+
+MOST_OF_HOST = 32
+
+
+@lru_cache(maxsize=1)
+def gateway_id() -> str:
+    """``host/pid``; of a long host name its end, which is where orchestrators put what differs."""
+    return f"{socket.gethostname()[-MOST_OF_HOST:]}/{os.getpid()}"
+
+
+# A forked worker is another gateway. To ask for the process id with every claim would be a system call each.
+os.register_at_fork(after_in_child=gateway_id.cache_clear)
