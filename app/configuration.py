@@ -31,15 +31,18 @@ class ConfigurationError(Exception):
     """The configuration can't be used. The text is one line for the operator."""
 
 
-def load(arguments: Mapping[str, object], config: str | None = None) -> GatewaySettings:
+def load(
+    arguments: Mapping[str, object], config: str | None = None, *, defaults: Mapping[str, object] | None = None
+) -> GatewaySettings:
     """The settings in force. ``arguments`` are those given on the command line, by the settings' names; ``config`` its file.
 
+    ``defaults`` stand in for what nobody gives, for commands that need less than the gateway does.
     Raises `ConfigurationError`.
     """
     config = config or os.environ.get("ONCEGATE_CONFIG") or None
     from_file = _read_file(config) if config else {}
     from_environment = _read_environment()
-    merged = _over(_over(from_file, from_environment), arguments)
+    merged = _over(_over(_over(defaults or {}, from_file), from_environment), arguments)
     try:
         return GatewaySettings(**merged)
     except ValidationError as error:

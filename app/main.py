@@ -5,6 +5,8 @@ import sys
 import click
 
 from oncegate import __version__
+from oncegate.app.check_command import check
+from oncegate.app.keys import keys
 
 SERVE_HELP = """Enforce idempotency keys in front of an HTTP service.
 
@@ -74,3 +76,7 @@ def demo(port: int | None) -> None:
     from oncegate.app.demo import run
 
     sys.exit(run(port))
+
+
+main.add_command(keys)
+main.add_command(check)

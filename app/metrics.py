@@ -2,7 +2,7 @@
 
 Every label has a bounded set of values, fixed at the start: a route's pattern, its methods, a decision, a state, an
 operation. A key, a caller or a path never is one. What is counted in is `oncegate.app.shared_numbers`; prometheus-client only
-writes it down (its own mode for several processes keeps a file per process and costs ten times as much per number).
+writes it down (its own mode for several processes keeps a file per process and costs six times as much per number).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

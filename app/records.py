@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,6 +47,10 @@ class Resolve:
     ttl_ms: int = 0
     force: bool = False
     attempt: int = 0
+
+    def kept_for(self, ttl_ms: int) -> "Resolve":
+        """The same, kept for another time."""
+        return replace(self, ttl_ms=ttl_ms)
 
 
 class Records:

@@ -1,0 +1,264 @@
+"""``oncegate keys``: what became of a request, and the word of who has found it out. For 3 a.m."""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from oncegate.app.records_source import Source
+    from oncegate.cache.record import StoredResponse
+
+STATES = ("in-flight", "succeeded", "failed", "unknown")
+
+
+@click.group(short_help="Look at records, and resolve what nobody knows.")
+def keys() -> None:
+    """Look at the records of idempotency keys, and resolve those whose outcome nobody knows.
+
+    \b
+      # after a node was lost: which requests may or may not have been executed?
+      oncegate keys list --state unknown --config gateway.toml
+    \b
+      # what happened to this one? (the id is in problems and logs)
+      oncegate keys show --record Y8bAlpm6rOs3_.Ar.w7W:t9uHGWxINAXkD4QB.h_J
+      echo 'Authorization: Bearer ...' | oncegate keys show order-17 --caller -
+    \b
+      # it was executed: retries get this answer from now on
+      oncegate keys resolve --record ID --status 201 --body @answer.json
+      # it was not: the next retry executes it
+      oncegate keys release --record ID
+
+    Records are looked for in the shared cache that --cache, --config or the environment name, or in a
+    gateway's own memory: --gateway URL, with ONCEGATE_ADMIN_TOKEN in the environment.
+    """
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """Those of every command: where the records are, and in which form to tell of them."""
+
+    @click.option("--cache", metavar="URL", help="The shared cache: redis://, rediss://, unix://.")
+    @click.option("--namespace", metavar="NAME", help="The namespace of the service (default: default).")
+    @click.option("--config", metavar="FILE", help="The gateway's TOML file (or ONCEGATE_CONFIG).")
+    @click.option("--gateway", metavar="URL", help="Ask this gateway instead; ONCEGATE_ADMIN_TOKEN is its token.")
+    @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
+    @wraps(command)
+    def with_source(
+        *,
+        cache: str | None,
+        namespace: str | None,
+        config: str | None,
+        gateway: str | None,
+        as_json: bool,
+        **options: Any,
+    ) -> None:
+        from oncegate.app.records import NotARecord
+        from oncegate.app.records_source import SourceError
+        from oncegate.cache.errors import CacheError
+        from oncegate.middleware.errors import KeyInvalid
+
+        try:
+            source = _source(cache, namespace, config, gateway)
+            command(source=source, as_json=as_json, **options)
+        except (NotARecord, KeyInvalid) as error:
+            _end(f"{error}", 2)
+        except (CacheError, SourceError) as error:
+            _end(f"{error}", 1)
+
+    return with_source
+
+
+def _which(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say which record: by key and caller, or by its id."""
+    command = click.argument("key", required=False)(command)
+    command = click.option("--record", metavar="ID", help="The record's id, as problems and logs carry it.")(command)
+    return click.option("--caller", metavar="-", help="Whose: the caller's header lines are read from standard input.")(
+        command
+    )
+
+
+@keys.command("list")
+@click.option("--state", type=click.Choice(STATES), help="Only those that read so.")
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="How many at most.")
+@click.option("--cursor", default="", metavar="CURSOR", help="Go on where an earlier list ended.")
+@_options
+def list_(source: "Source", as_json: bool, state: str | None, limit: int, cursor: str) -> None:
+    """Tell which records there are."""
+    from oncegate.app.keys_view import show_list
+
+    found: dict[str, dict[str, Any]] = {}
+    while len(found) < limit:
+        listing = source.listing(state, cursor, min(1000, limit - len(found)))
+        found.update((record["id"], record) for record in listing.records)
+        cursor = listing.cursor
+        if not cursor:
+            break
+    show_list(list(found.values()), cursor, as_json=as_json)
+
+
+@keys.command()
+@_which
+@_options
+def show(source: "Source", as_json: bool, key: str | None, record: str | None, caller: str | None) -> None:
+    """Tell what happened to a request: by its key, or by its record's id."""
+    from oncegate.app.keys_view import show_records
+
+    told = [source.show(identifier) for identifier in _find(source, key, record, caller)]
+    there = [each for each in told if each is not None]
+    if not there:
+        _end("no such record: it was never made, or its time is over", 1)
+    show_records(there, as_json=as_json)
+
+
+@keys.command()
+@_which
+@click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")
+@click.option("--attempt", type=click.IntRange(1), help="Only while this is the record's attempt.")
+@_options
+def release(
+    source: "Source",
+    as_json: bool,
+    key: str | None,
+    record: str | None,
+    caller: str | None,
+    force: bool,
+    attempt: int | None,
+) -> None:
+    """Set a key free, because its request was not executed: the next retry will be."""
+    from oncegate.app.records import Resolve
+
+    identifier = _one(source, key, record, caller)
+    _resolve(source, identifier, Resolve(None, force=force, attempt=attempt or 0), as_json=as_json)
+
+
+@keys.command()
+@_which
+@click.option("--as", "outcome", type=click.Choice(["succeeded", "failed"]), help="What became of it.")
+@click.option("--status", type=click.IntRange(200, 599), help="The status that retries get; implies --as succeeded.")
+@click.option("--body", metavar="TEXT|@FILE|@-", default="", help="The body that retries get.")
+@click.option("--header", "headers", multiple=True, metavar="LINE", help="A header that retries get; repeatable.")
+@click.option("--ttl", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="For how long it is kept.")
+@click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")
+@click.option("--attempt", type=click.IntRange(1), help="Only while this is the record's attempt.")
+@_options
+def resolve(
+    source: "Source",
+    as_json: bool,
+    key: str | None,
+    record: str | None,
+    caller: str | None,
+    outcome: str | None,
+    status: int | None,
+    body: str,
+    headers: tuple[str, ...],
+    ttl: float | None,
+    force: bool,
+    attempt: int | None,
+) -> None:
+    """Write down what became of a request whose outcome nobody knows."""
+    from oncegate.app.records import Resolve
+    from oncegate.cache.record import State
+
+    state = State(outcome or ("succeeded" if status is not None else _usage("say --status, or --as failed")))
+    if status is None and (state is State.SUCCEEDED or body or headers):
+        _usage("--status is missing: a success is answered with one, and so is whatever has a body")
+    if caller is not None and body == "@-":
+        _usage("standard input can't be both the caller and the body")
+    response = None if status is None else _response(status, headers, body)
+    ttl_ms = max(1, round(ttl * 1000)) if ttl is not None else 0
+    identifier = _one(source, key, record, caller)
+    _resolve(source, identifier, Resolve(state, response, ttl_ms, force, attempt or 0), as_json=as_json)
+
+
+def _resolve(source: "Source", identifier: str, resolve: Any, *, as_json: bool) -> None:
+    from oncegate.app.keys_view import show_resolution
+    from oncegate.app.records_page import WHY_NOT
+    from oncegate.cache.base import Resolution
+
+    resolution = source.resolve(identifier, resolve)
+    if resolution is not Resolution.RESOLVED:
+        _end(f"nothing was changed: {WHY_NOT[resolution][1]}", 1)
+    show_resolution(identifier, resolve.state.value if resolve.state else "absent", as_json=as_json)
+
+
+def _source(cache: str | None, namespace: str | None, config: str | None, gateway: str | None) -> "Source":
+    import os
+
+    from oncegate.app.configuration import ConfigurationError, load
+    from oncegate.app.records_source import RemoteGateway, SharedCache
+
+    if gateway is not None:
+        if cache is not None or namespace is not None or config is not None:
+            _usage("--gateway excludes --cache, --namespace and --config: the gateway knows its own")
+        token = os.environ.get("ONCEGATE_ADMIN_TOKEN")
+        if not token:
+            _usage("ONCEGATE_ADMIN_TOKEN is not set: it is the gateway's token for operators")
+        try:
+            return RemoteGateway(gateway, token)
+        except ValueError as error:
+            _usage(str(error))
+    given = {name: value for name, value in (("cache", cache), ("namespace", namespace)) if value is not None}
+    try:
+        # Records are found without an upstream, so none has to be named.
+        settings = load(given, config, defaults={"upstream": "http://localhost"})
+    except ConfigurationError as error:
+        _usage(str(error))
+    if settings.cache_scheme == "memory":
+        _usage("which records? Give --cache URL or --config FILE; those of memory:// are in the gateway: --gateway URL")
+    return SharedCache(settings)
+
+
+def _find(source: "Source", key: str | None, record: str | None, caller: str | None) -> list[str]:
+    if (key is None) == (record is None):
+        _usage("give either a key or --record ID")
+    if record is not None:
+        if caller is not None:
+            _usage("--record ID already says whose record it is: leave out --caller")
+        return [record]
+    if caller not in (None, "-"):
+        _usage(
+            "--caller takes - only, and reads header lines from standard input: a credential is nothing for a command line"
+        )
+    lines = None if caller is None else [line for line in sys.stdin.read().splitlines() if line.strip()]
+    return source.of_key(key or "", lines)
+
+
+def _one(source: "Source", key: str | None, record: str | None, caller: str | None) -> str:
+    found = _find(source, key, record, caller)
+    if not found:
+        _end("no such record: it was never made, or its time is over", 1)
+    if len(found) > 1:
+        _end(f"several callers have used this key; say which with --caller - or --record: {', '.join(found)}", 1)
+    return found[0]
+
+
+def _response(status: int, headers: tuple[str, ...], body: str) -> "StoredResponse":
+    from oncegate.app.records import response_to_keep
+
+    lines = []
+    for line in headers:
+        name, colon, value = line.partition(":")
+        if not colon:
+            _usage("--header takes a header line: 'Location: /payments/17'")
+        lines.append((name.strip(), value.strip()))
+    try:
+        content = body.encode("utf-8", "surrogateescape")
+        if body == "@-":
+            content = sys.stdin.buffer.read()
+        elif body.startswith("@"):
+            content = Path(body[1:]).read_bytes()
+    except OSError as error:
+        _usage(f"--body: the file can't be read: {error.strerror}")
+    return response_to_keep(status, lines, content)
+
+
+def _usage(line: str) -> NoReturn:
+    _end(line, 2)
+
+
+def _end(line: str, code: int) -> NoReturn:
+    click.echo(f"oncegate: {line}", err=True)
+    sys.exit(code)

@@ -1,0 +1,175 @@
+"""Records as a person reads them, and as a script does."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from oncegate.cache.record import State
+
+_STYLES = {
+    "succeeded": "green",
+    "failed": "yellow",
+    "unknown": "bold red",
+    "in-flight": "cyan",
+    "unreadable": "bold red",
+}
+MOST_OF_BODY = 2000
+_WIDE = 200
+"""Columns where nobody looks: a table that a program reads must not be folded."""
+
+
+def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) -> None:
+    """A table of records, and how to get more of them."""
+    if as_json:
+        _json({"records": list(records), "cursor": cursor})
+        return
+    console = _console()
+    if records:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("record", "state", "attempt", "began", "took", "gateway", "status", "gone in"):
+            table.add_column(name, no_wrap=name in ("record", "state", "began"))
+        for each in records:
+            # Text, not strings: what comes from elsewhere is no markup.
+            state = Text(each["state"], _STYLES.get(each["state"], ""))
+            table.add_row(Text(each["id"]), state, *map(Text, _cells(each)))
+        console.print(table)
+    else:
+        console.print("No such records." if not cursor else "None so far.")
+    if cursor:
+        console.print(f"There is more: --cursor {cursor}", markup=False)
+
+
+def _cells(record: dict[str, Any]) -> list[str]:
+    if "attempt" not in record:
+        return []
+    return [
+        str(record["attempt"]),
+        _moment(record["began_at"]),
+        _duration(record["took"]),
+        _plain(record["gateway"] or "-"),
+        str(record["status"] or "-"),
+        _duration(record["expires_in"]),
+    ]
+
+
+def show_records(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    """All that is known of each of them."""
+    if as_json:
+        _json({"records": list(records)})
+        return
+    console = _console()
+    for number, record in enumerate(records):
+        if number:
+            console.print()
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column()
+        for name, value in _lines(record):
+            table.add_row(name, Text(value, _STYLES.get(record["state"], "") if name == "state" else ""))
+        console.print(table)
+
+
+def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a person asks, in the order in which one does."""
+    lines = [("record", record["id"]), ("state", _state(record)), ("attempt", _attempt(record))]
+    lines.append(("began", _ago(record["began_at"])))
+    if record["took"] is not None or record["ended_at"]:
+        took = f", after {_duration(record['took'])}" if record["took"] is not None else ""
+        lines.append(("ended", _ago(record["ended_at"]).removesuffix("-") + took if record["ended_at"] else took[2:]))
+    lines += [("gateway", _plain(record["gateway"] or "not known")), ("upstream", _upstream(record))]
+    if record["note"]:
+        lines.append(("note", _plain(record["note"])))
+    lines.append(("gone in", _duration(record["expires_in"])))
+    lines.append(("a retry", _RETRY[record["state"]]))
+    if record["state"] == State.UNKNOWN:
+        lines.append(("executed?", f"oncegate keys resolve --record {record['id']} --status 201 --body @FILE"))
+        lines.append(("not?", f"oncegate keys release --record {record['id']}"))
+    return lines
+
+
+_RETRY = {
+    "in-flight": "is answered 409 in-flight, or waits (Prefer: wait)",
+    "succeeded": "is answered with this response",
+    "failed": 'is executed again, or is answered with this error where on_error = "replay"',
+    "unknown": 'is answered 409 outcome-unknown, or is executed again where on_unknown = "retry"',
+}
+
+
+def _state(record: dict[str, Any]) -> str:
+    left = record["lease_left"]
+    if record["lapsed"]:
+        return f"unknown: its gateway has been silent since its lease ran out {_duration(-left)} ago"
+    if record["state"] == State.IN_FLIGHT:
+        return f"in-flight: its gateway is alive, or was {_duration(left)} before its lease runs out"
+    return str(record["state"])
+
+
+def _attempt(record: dict[str, Any]) -> str:
+    found = record["found"]
+    return f"{record['attempt']}" + (f", after one that was {found}" if found and found != State.ABSENT else "")
+
+
+def _upstream(record: dict[str, Any]) -> str:
+    response = record["response"]
+    if response is None:
+        return "no answer is known"
+    body = response.get("body")
+    if response.get("body_omitted"):
+        told = "a body that was not kept"
+    elif response.get("body_encoding"):
+        told = "a body that is no text"
+    else:
+        text = body if isinstance(body, str) else orjson.dumps(body).decode()
+        told = _plain(text[:MOST_OF_BODY]) + (" ..." if len(text) > MOST_OF_BODY else "")
+    return f"{response['status']}  {told}".rstrip()
+
+
+def show_resolution(identifier: str, state: str, *, as_json: bool) -> None:
+    """That it was done, and what it means."""
+    if as_json:
+        _json({"id": identifier, "resolution": "resolved", "state": state})
+        return
+    meaning = "the key is free: a retry is executed" if state == "absent" else f"a retry {_RETRY[state]}"
+    _console().print(f"{identifier} is {state} now; {meaning}", markup=False)
+
+
+def _console() -> Console:
+    console = Console(highlight=False, soft_wrap=True)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def _json(document: dict[str, Any]) -> None:
+    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+
+
+def _plain(text: str) -> str:
+    """``text`` without what a terminal would obey: it comes from elsewhere."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _moment(instant: str | None) -> str:
+    return "-" if instant is None else instant[:19].replace("T", " ") + "Z"
+
+
+def _ago(instant: str | None) -> str:
+    if instant is None:
+        return "not known"
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(instant)).total_seconds()
+    return f"{_moment(instant)}, {_duration(max(0.0, seconds))} ago"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.3g} s"
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"

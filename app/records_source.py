@@ -1,0 +1,174 @@
+"""Where the command line finds records: in a shared cache, or in a gateway's ``records/``. The same questions to either."""
+
+import asyncio
+import http.client
+import ssl
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+
+from oncegate.app.factory import create_cache, create_records
+from oncegate.app.records import Listing, NotARecord, Records, Resolve
+from oncegate.app.records_page import header_lines
+from oncegate.app.settings import GatewaySettings
+from oncegate.cache.base import Resolution
+from oncegate.cache.record import State
+
+Told = TypeVar("Told")
+
+SECONDS = 30.0
+"""For a gateway to answer."""
+PREFIX = "/_oncegate"
+
+
+class SourceError(Exception):
+    """The source did not answer, or refused. The text is one line for the operator."""
+
+
+class Source(Protocol):
+    """Records, asked one question at a time."""
+
+    def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
+        """See `Records.listing`."""
+        ...
+
+    def show(self, identifier: str) -> dict[str, Any] | None:
+        """See `Records.show`."""
+        ...
+
+    def of_key(self, key: str, caller: Sequence[str] | None) -> list[str]:
+        """See `Records.of_key`; ``caller`` as header lines."""
+        ...
+
+    def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+        """See `Records.resolve`; with a ``ttl_ms`` of 0, what is kept is kept for as long as the settings say."""
+        ...
+
+
+class SharedCache:
+    """The cache that ``settings`` name, asked directly: it needs no gateway to be up."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+
+    def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
+        """See `Source`."""
+        return self._ask(lambda records: records.listing(state, cursor=cursor, limit=limit))
+
+    def show(self, identifier: str) -> dict[str, Any] | None:
+        """See `Source`."""
+        return self._ask(lambda records: records.show(identifier))
+
+    def of_key(self, key: str, caller: Sequence[str] | None) -> list[str]:
+        """See `Source`."""
+        lines = None if caller is None else header_lines(caller)
+        return self._ask(lambda records: records.of_key(key, lines))
+
+    def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+        """See `Source`."""
+        if resolve.state is not None and not resolve.ttl_ms:
+            rules = self._settings.idempotency
+            seconds = rules.ttl if resolve.state is State.SUCCEEDED else rules.error_ttl
+            resolve = resolve.kept_for(round(seconds * 1000))
+        return self._ask(lambda records: records.resolve(identifier, resolve))
+
+    def _ask(self, question: Callable[[Records], Awaitable[Told]]) -> Told:
+        async def ask() -> Told:
+            cache = create_cache(self._settings)
+            try:
+                return await question(create_records(self._settings, cache))
+            finally:
+                await cache.close()
+
+        return asyncio.run(ask())
+
+
+class RemoteGateway:
+    """A gateway at ``url``, asked with the operators' ``token``. A path in the URL is the gateway's ``prefix``.
+
+    Redirects are not followed and proxies not used: the token goes to nobody else. Raises ``ValueError`` for a bad URL.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise ValueError("--gateway is a URL without credentials: http://127.0.0.1:8080")
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._host = parts.hostname
+        self._port = parts.port
+        self._base = (parts.path.rstrip("/") or PREFIX) + "/records/"
+        self._token = token
+
+    def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
+        """See `Source`."""
+        asked = {"cursor": cursor, "limit": str(limit), **({"state": state} if state else {})}
+        status, told = self._ask("GET", "?" + urlencode(asked))
+        if status == 404:
+            raise SourceError("no records here: the gateway has no ONCEGATE_ADMIN_TOKEN, or keeps them on its ops_port")
+        return Listing(told["records"], told["cursor"])
+
+    def show(self, identifier: str) -> dict[str, Any] | None:
+        """See `Source`."""
+        status, told = self._ask("GET", quote(identifier, safe=":"))
+        return None if status == 404 else told
+
+    def of_key(self, key: str, caller: Sequence[str] | None) -> list[str]:
+        """See `Source`."""
+        status, told = self._ask("POST", "find", {"key": key, "caller": caller})
+        if status == 404:
+            raise SourceError("no records here: the gateway has no ONCEGATE_ADMIN_TOKEN, or keeps them on its ops_port")
+        return [str(identifier) for identifier in told["ids"]]
+
+    def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+        """See `Source`."""
+        members: dict[str, Any] = {"force": resolve.force, "attempt": resolve.attempt}
+        action = "release"
+        if resolve.state is not None:
+            action = "resolve"
+            members["as"] = resolve.state.value
+            if resolve.ttl_ms:
+                members["ttl"] = resolve.ttl_ms / 1000
+            if resolve.response is not None:
+                response = resolve.response
+                members["status"] = response.status
+                members["headers"] = [
+                    (name.decode("latin-1"), value.decode("latin-1"))
+                    for name, value in response.headers
+                    if name != b"content-length"
+                ]
+                members |= {"body": b64encode(response.body or b"").decode(), "body_encoding": "base64"}
+        _, told = self._ask("POST", f"{quote(identifier, safe=':')}/{action}", members, (404, 409))
+        return Resolution(told.get("resolution", Resolution.ABSENT))
+
+    def _ask(
+        self, method: str, path: str, members: dict[str, Any] | None = None, expected: Sequence[int] = (404,)
+    ) -> tuple[int, dict[str, Any]]:
+        connection = (
+            http.client.HTTPSConnection(self._host, self._port, timeout=SECONDS, context=self._tls)
+            if self._tls is not None
+            else http.client.HTTPConnection(self._host, self._port, timeout=SECONDS)
+        )
+        body = None if members is None else orjson.dumps(members)
+        try:
+            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+            connection.request(method, self._base + path, body, headers)
+            answer = connection.getresponse()
+            status, content = answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise SourceError(f"the gateway did not answer: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+        try:
+            told = orjson.loads(content)
+        except orjson.JSONDecodeError:
+            told = None
+        if not isinstance(told, dict):
+            raise SourceError(f"that is no gateway's records/: it answered {status}")
+        if status == 400:
+            raise NotARecord(str(told.get("detail", "the gateway did not understand")))
+        if status != 200 and status not in expected:
+            raise SourceError(f"the gateway answered {status}: {told.get('detail') or told.get('title')}")
+        return status, told
