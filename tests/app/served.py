@@ -15,9 +15,11 @@ from oncegate.app.settings import GatewaySettings
 
 
 @asynccontextmanager
-async def served(upstream: str, **settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Gateway]]:
+async def served(
+    upstream: str, *, admin_token: str | None = None, **settings: Any
+) -> AsyncIterator[tuple[httpx.AsyncClient, Gateway]]:
     """A client of the gateway, and the gateway."""
-    gateway = create_gateway(GatewaySettings(upstream=upstream, **settings))
+    gateway = create_gateway(GatewaySettings(upstream=upstream, **settings), admin_token=admin_token)
     sockets = bind("127.0.0.1", 0)
     server = uvicorn.Server(server_config(gateway))
     # Not `serve`, which would take the test runner's signals.

@@ -1,0 +1,243 @@
+"""A gateway is killed, an operator finds what it left, resolves it, and a retry gets that answer. All with real processes."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.servers import RedisServer, free_port
+from tests.system.caller import CALLER_MARK, Caller, fresh_key, is_replay, slug, until, until_answer
+from tests.system.conftest import Start
+from tests.system.gateway import DEADLINE, Gateway
+from tests.system.ledger import Ledger, Reply
+
+TOKEN = "password-is-operators-token"
+ANSWER = b'{"receipt":"found in the books"}'
+_COMMAND = [sys.executable, "-c", "from oncegate.app.main import main; main()"]
+
+
+def oncegate(
+    *arguments: str, stdin: str = "", token: str | None = None, code: int = 0
+) -> "subprocess.CompletedProcess[str]":
+    """The command line, as an operator types it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
+    if token is not None:
+        environment["ONCEGATE_ADMIN_TOKEN"] = token
+    done = subprocess.run(
+        [*_COMMAND, *arguments], input=stdin, capture_output=True, text=True, env=environment, timeout=DEADLINE
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def told(*arguments: str, **options: Any) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(oncegate(*arguments, "--json", **options).stdout)
+    return document
+
+
+async def metric(gateway: Gateway, name: str, **labels: str) -> float:
+    """The sum of a metric's samples with these labels."""
+    async with httpx.AsyncClient(timeout=DEADLINE, trust_env=False) as client:
+        text = (await client.get(f"{gateway.url}/_oncegate/metrics")).text
+    total = 0.0
+    for line in text.splitlines():
+        match = re.fullmatch(rf"{name}(?:\{{(.*)\}})? (\S+)", line)
+        if match and all(f'{label}="{value}"' in (match[1] or "") for label, value in labels.items()):
+            total += float(match[2])
+    return total
+
+
+@pytest.mark.parametrize("by_way_of", ["cache", "gateway"])
+async def test_an_unknown_outcome_is_found_resolved_and_replayed(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, tmp_path: Path, by_way_of: str
+) -> None:
+    namespace = f"operators-{uuid4().hex}"
+    settings: dict[str, Any] = {"namespace": namespace, "idempotency": {"lease": 3}, "admin_token": TOKEN}
+    doomed, survivor = [start(ledger.url, redis_server.url, **settings) for _ in range(2)]
+    doomed.ready(), survivor.ready()
+    where: list[str] = ["--cache", redis_server.url, "--namespace", namespace]
+    token = None
+    if by_way_of == "gateway":
+        where, token = ["--gateway", survivor.url], TOKEN
+    key = fresh_key()
+    authorization = f"Authorization: Bearer {CALLER_MARK}alice\n"
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate))
+        lost = caller.send(doomed, key)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        running = await asyncio.to_thread(told, "keys", "show", key, *where, token=token)
+        assert [record["state"] for record in running["records"]] == ["in-flight"]
+        doomed.kill()
+        with pytest.raises(httpx.TransportError):
+            await lost
+        answer = await until_answer(lambda: caller.post(survivor, key), "outcome-unknown")
+    record = answer.json()["record"]
+
+    listed = await asyncio.to_thread(told, "keys", "list", "--state", "unknown", *where, token=token)
+    assert [each["id"] for each in listed["records"]] == [record]
+    shown = await asyncio.to_thread(
+        told, "keys", "show", key, "--caller", "-", *where, stdin=authorization, token=token
+    )
+    assert [each["id"] for each in shown["records"]] == [record]
+    for person in ("alice", "bob"):
+        lines = f"authorization:Bearer {CALLER_MARK}{person}\n"
+        code = 0 if person == "alice" else 1
+        await asyncio.to_thread(
+            oncegate, "keys", "show", key, "--caller", "-", *where, stdin=lines, token=token, code=code
+        )
+    what = shown["records"][0]
+    assert (what["state"], what["lapsed"], what["attempt"], what["response"]) == ("unknown", True, 1, None)
+    assert what["gateway"].endswith(f"/{doomed.pid}")
+    for_people = (await asyncio.to_thread(oncegate, "keys", "show", "--record", record, *where, token=token)).stdout
+    assert "silent since its lease ran out" in for_people
+    assert f"oncegate keys resolve --record {record}" in for_people
+
+    body = tmp_path / "answer.json"
+    body.write_bytes(ANSWER)
+    resolve = ["keys", "resolve", "--record", record, "--status", "201", "--body", f"@{body}", *where]
+    assert (await asyncio.to_thread(told, *resolve, token=token))["state"] == "succeeded"
+    again = await asyncio.to_thread(oncegate, *resolve, token=token, code=1)
+    assert "its outcome is known" in again.stderr
+
+    retry = await caller.post(survivor, key)
+    assert (retry.status_code, retry.content) == (201, ANSWER)
+    assert is_replay(retry)
+    assert ledger.attempts(key) == ["1"]
+    resolved = await asyncio.to_thread(told, "keys", "show", "--record", record, *where, token=token)
+    assert resolved["records"][0]["note"] == "resolved by an operator"
+    assert resolved["records"][0]["gateway"] == what["gateway"]
+
+    assert await metric(survivor, "oncegate_requests_total", decision="outcome-unknown") >= 1
+    assert await metric(survivor, "oncegate_requests_total", decision="replayed") == 1
+
+
+async def test_a_key_that_was_set_free_is_executed_by_the_next_retry(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    namespace = f"operators-{uuid4().hex}"
+    gateway = start(ledger.url, redis_server.url, namespace=namespace).ready()
+    where = ["--cache", redis_server.url, "--namespace", namespace]
+    key = fresh_key()
+    ledger.answer(key, Reply(cut="before-head"), Reply())
+    assert slug(await caller.post(gateway, key)) == "upstream-failed"
+    assert slug(await caller.post(gateway, key)) == "outcome-unknown"
+    assert await metric(gateway, "oncegate_attempts_total", outcome="unknown") == 1
+    what = (await asyncio.to_thread(told, "keys", "show", key, *where))["records"][0]
+    assert "the connection broke" in what["note"]
+    assert what["took"] is not None
+    done = await asyncio.to_thread(oncegate, "keys", "release", key, *where)
+    assert "the key is free" in done.stdout
+    assert (await caller.post(gateway, key)).status_code == 201
+    assert ledger.attempts(key) == ["1", "1"]
+
+
+async def test_a_record_in_flight_is_released_by_force_alone_and_its_late_success_is_kept(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    namespace = f"operators-{uuid4().hex}"
+    gateway = start(ledger.url, redis_server.url, namespace=namespace).ready()
+    where = ["--cache", redis_server.url, "--namespace", namespace]
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate))
+        first = caller.send(gateway, key)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        refused = await asyncio.to_thread(oncegate, "keys", "release", key, *where, code=1)
+        assert "in flight" in refused.stderr
+        assert slug(await caller.post(gateway, key)) == "in-flight"
+        await asyncio.to_thread(oncegate, "keys", "release", key, "--force", *where)
+        gate.open()
+        answer = await first
+    assert is_replay(again := await caller.post(gateway, key))
+    assert again.content == answer.content
+    assert ledger.attempts(key) == ["1"]
+
+
+async def test_a_late_owner_does_not_overwrite_what_was_resolved(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    namespace = f"operators-{uuid4().hex}"
+    gateway = start(ledger.url, redis_server.url, namespace=namespace).ready()
+    where = ["--cache", redis_server.url, "--namespace", namespace]
+    key = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(key, Reply(gate=gate))
+        first = caller.send(gateway, key)
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        resolve = ["keys", "resolve", key, "--status", "200", "--body", "{}", *where]
+        await asyncio.to_thread(oncegate, *resolve, code=1)
+        await asyncio.to_thread(oncegate, *resolve, "--force")
+        gate.open()
+        assert (await first).status_code == 201
+    again = await caller.post(gateway, key)
+    assert (again.status_code, again.content) == (200, b"{}")
+    assert await metric(gateway, "oncegate_outcomes_refused_total") == 1
+
+
+async def test_metrics_are_summed_over_workers_and_outlive_one_that_dies(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    gateway = start(ledger.url, redis_server.url, workers=2, namespace=f"operators-{uuid4().hex}").ready()
+    keys = [fresh_key() for _ in range(12)]
+    for key in keys * 2:
+        assert (await caller.post(gateway, key)).status_code == 201
+
+    async def counted() -> list[float]:
+        name = "oncegate_requests_total"
+        return [await metric(gateway, name, decision=decision) for decision in ("first", "replayed")]
+
+    for _ in range(4):  # whichever worker is asked
+        assert await counted() == [12, 12]
+    assert await metric(gateway, "oncegate_cache_seconds_count", operation="claim") == 24
+    assert await metric(gateway, "oncegate_upstream_seconds_count") == 12
+
+    held = fresh_key()
+    with ledger.gate() as gate:
+        ledger.answer(held, Reply(gate=gate))
+        lost = caller.send(gateway, held)
+        await until(lambda: ledger.arrivals(held), "the request arrives")
+        assert await metric(gateway, "oncegate_attempts_in_flight") == 1
+        gateway.kill_workers()
+        with pytest.raises(httpx.TransportError):
+            await lost
+        await until(lambda: gateway.text().count("listening on") >= 4, "both workers are replaced")
+    assert await counted() == [12, 12]
+    assert await metric(gateway, "oncegate_attempts_in_flight") == 0
+    text = gateway.text()
+    assert all(key not in text for key in keys)
+
+
+async def test_on_a_port_of_their_own_metrics_and_records_are_nowhere_else(
+    start: Start, ledger: Ledger, redis_server: RedisServer
+) -> None:
+    port = free_port()
+    settings: dict[str, Any] = {"namespace": f"operators-{uuid4().hex}", "ops_port": port, "admin_token": TOKEN}
+    gateway = start(ledger.url, redis_server.url, workers=2, **settings).ready()
+    own = f"http://127.0.0.1:{port}"
+    before = ledger.total()
+    async with httpx.AsyncClient(timeout=DEADLINE, trust_env=False) as client:
+        client.headers["authorization"] = f"Bearer {TOKEN}"
+
+        async def statuses(url: str) -> dict[str, int]:
+            names = ("healthz", "readyz", "policy", "metrics", "records/")
+            return {name: (await client.get(f"{url}/_oncegate/{name}")).status_code for name in names}
+
+        both = {"healthz": 200, "readyz": 200, "policy": 200}
+        assert await statuses(gateway.url) == both | {"metrics": 404, "records/": 404}
+        assert await statuses(own) == both | {"metrics": 200, "records/": 200}
+        for spoofed in ({"host": f"127.0.0.1:{port}"}, {"x-forwarded-port": str(port)}):
+            assert (await client.get(f"{gateway.url}/_oncegate/metrics", headers=spoofed)).status_code == 404
+        # Nothing else lives there, and nothing is forwarded from there.
+        assert (await client.post(f"{own}/payments", content=b"x")).status_code == 404
+    assert ledger.total() == before
+    missing = await asyncio.to_thread(oncegate, "keys", "list", "--gateway", gateway.url, token=TOKEN, code=1)
+    assert "ops_port" in missing.stderr
+    assert (await asyncio.to_thread(told, "keys", "list", "--gateway", own, token=TOKEN))["records"] == []
