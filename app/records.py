@@ -64,12 +64,15 @@ class Records:
     async def listing(self, state: str | None = None, *, cursor: str = "", limit: int = 100) -> Listing:
         """About ``limit`` records that read as ``state`` (``None``: all). A bounded piece of work: go on with the cursor.
 
-        Raises ``ValueError`` for a cursor that is none, `oncegate.cache.errors.CacheError`.
+        Raises `NotARecord` for a cursor that is none, `oncegate.cache.errors.CacheError`.
         """
         limit = max(1, min(limit, MOST_LISTED))
         found: dict[str, dict[str, Any]] = {}
         for _ in range(MOST_STEPS):
-            page = await self._cache.scan(self._namespace, cursor=cursor, limit=limit)
+            try:
+                page = await self._cache.scan(self._namespace, cursor=cursor, limit=limit)
+            except ValueError as error:
+                raise NotARecord(str(error)) from None
             for told in await self._tell([key for key in page.keys if key not in found]):
                 if state is None or told["state"] == state:
                     found[told["id"]] = told
@@ -98,13 +101,21 @@ class Records:
                 cursor = page.cursor
                 if not cursor:
                     return [identifier for identifier in found if RECORD_ID.fullmatch(identifier)]
-        lines = [(name.lower(), value) for name, value in caller]
-        keys = dict.fromkeys(
-            record_key(self._namespace, plain, scope_parts(pick(lines, frozenset(names)), names))
-            for names in self._scopes
-        )
+        keys = dict.fromkeys(record_key(self._namespace, plain, scope) for scope in self._callers(caller))
         held = await asyncio.gather(*[self._peek(look_up_key) for look_up_key in keys])
         return [record_id(key) for key, there in zip(keys, held, strict=True) if there is not None]
+
+    def _callers(self, caller: Sequence[tuple[bytes, bytes]]) -> "Sequence[Sequence[bytes] | None]":
+        """Who sends these field lines, by each route's scope that reads one of them; nobody in particular without any line."""
+        if not caller:
+            return [None]
+        lines = [(name.lower(), value) for name, value in caller]
+        scopes = [scope_parts(pick(lines, frozenset(names)), names) for names in self._scopes]
+        known = [scope for scope in scopes if scope is not None]
+        if not known:
+            names = dict.fromkeys(name.decode() for scope in self._scopes for name in scope)
+            raise NotARecord(f"no header tells who the caller is: give {' or '.join(names)}")
+        return known
 
     async def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
         """Write what an operator found out. Who made the attempt, and when, stays known.

@@ -134,10 +134,7 @@ class RecordsPage:
             raise NotARecord(f"state is one of {', '.join(sorted(_STATES - {State.ABSENT}))}")
         if not (limit.isascii() and limit.isdigit() and len(limit) < 6):
             raise NotARecord("limit is a number")
-        try:
-            listing = await self._records.listing(state, cursor=query.get("cursor", ""), limit=int(limit))
-        except ValueError as error:
-            raise NotARecord(str(error)) from None
+        listing = await self._records.listing(state, cursor=query.get("cursor", ""), limit=int(limit))
         return told({"records": listing.records, "cursor": listing.cursor})
 
     async def _show(self, identifier: str) -> Reply:

@@ -1,0 +1,108 @@
+"""``oncegate keys`` as it is typed: what it refuses, and that nothing secret is taken from or shown on the command line."""
+
+import json
+import os
+
+import pytest
+
+from oncegate.app.keys_view import show_list, show_records
+from tests.app.cli import run
+from tests.servers import RedisServer
+
+RECORD = f"{'a' * 20}:{'b' * 20}"
+
+
+@pytest.fixture
+def where(redis_server: RedisServer) -> list[str]:
+    return ["--cache", redis_server.url, "--namespace", f"keys-{os.urandom(4).hex()}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show"], "give either a key or --record ID"),
+        (["show", "k", "--record", RECORD], "give either a key or --record ID"),
+        (["show", "--record", RECORD, "--caller", "-"], "leave out --caller"),
+        (["show", "k", "--caller", "Bearer hunter2"], "a credential is nothing for a command line"),
+        (["show", "--record", "other:a:b"], "a record's id is two digests"),
+        (["show", '"unclosed'], "close it with"),
+        (["resolve", "k"], "say --status, or --as failed"),
+        (["resolve", "k", "--as", "succeeded"], "--status is missing"),
+        (["resolve", "k", "--as", "failed", "--body", "x"], "--status is missing"),
+        (["resolve", "k", "--status", "204", "--body", "x"], "has no body"),
+        (["resolve", "k", "--status", "201", "--body", "@/no/such/file"], "can't be read"),
+        (["resolve", "k", "--status", "201", "--body", "@-", "--caller", "-"], "can't be both"),
+        (["resolve", "k", "--status", "201", "--header", "nonsense"], "takes a header line"),
+        (["list", "--cursor", "absurd"], "no cursor"),
+        (["list", "--gateway", "http://127.0.0.1:1"], "--gateway excludes"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(where: list[str], arguments: list[str], said: str) -> None:
+    done = run("keys", *arguments, *where)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "hunter2" not in done.stderr
+
+
+def test_which_records_must_be_said() -> None:
+    done = run("keys", "list")
+    assert done.returncode == 2
+    assert "--gateway URL" in done.stderr
+    done = run("keys", "list", "--gateway", "http://127.0.0.1:1")
+    assert done.returncode == 2
+    assert "ONCEGATE_ADMIN_TOKEN is not set" in done.stderr
+    done = run("keys", "list", "--gateway", "http://user:hunter2@127.0.0.1:1", ONCEGATE_ADMIN_TOKEN="t")
+    assert done.returncode == 2
+    assert "hunter2" not in done.stderr
+
+
+def test_where_nothing_answers_the_exit_code_is_1() -> None:
+    done = run("keys", "list", "--gateway", "http://127.0.0.1:1", ONCEGATE_ADMIN_TOKEN="t")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    done = run("keys", "list", "--cache", "redis://:hunter2@127.0.0.1:1")
+    assert done.returncode == 1
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "release"])
+def test_what_is_not_there_is_told(where: list[str], command: str) -> None:
+    for which in (["k"], ["--record", RECORD]):
+        done = run("keys", command, *which, *where)
+        assert done.returncode == 1
+        assert "no such record" in done.stderr
+    assert json.loads(run("keys", "list", "--json", *where).stdout) == {"records": [], "cursor": ""}
+
+
+def told(**changes: object) -> dict[str, object]:
+    record: dict[str, object] = {"id": RECORD, "state": "failed", "attempt": 2, "lapsed": False, "began_at": None}
+    record |= {"ended_at": "2026-01-01T00:00:00.000+00:00", "took": 1.5, "gateway": None, "note": None, "status": 500}
+    return record | {"lease_left": None, "expires_in": 30.0, "found": None, "response": None} | changes
+
+
+def test_what_comes_from_elsewhere_does_not_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    response = {"status": 500, "headers": [], "body": "\x1b]0;owned\x07[red]no markup[/red]"}
+    show_records([told(response=response, note="\x1b[2J", gateway="[blink]\x9b")], as_json=False)
+    show_list([told(gateway="[/]\x1b[2J")], "", as_json=False)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\x9b" not in shown
+    assert "[red]no markup[/red]" in shown
+    assert "[blink]" in shown
+
+
+@pytest.mark.parametrize("state", ["in-flight", "succeeded", "failed", "unknown"])
+def test_every_state_is_told_in_words(capsys: pytest.CaptureFixture[str], state: str) -> None:
+    lease = -30.0 if state == "unknown" else 12.0 if state == "in-flight" else None
+    show_records([told(state=state, lapsed=state == "unknown", lease_left=lease, ended_at=None)], as_json=False)
+    shown = capsys.readouterr().out
+    assert state in shown
+    assert "a retry" in shown
+    assert ("oncegate keys resolve" in shown) == (state == "unknown")
+
+
+def test_a_record_that_can_not_be_read_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    show_list([{"id": RECORD, "state": "unreadable"}, told()], "17", as_json=False)
+    shown = capsys.readouterr().out
+    assert "unreadable" in shown
+    assert "--cursor 17" in shown

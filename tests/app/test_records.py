@@ -1,0 +1,298 @@
+"""``records/``: only for who shows the token, bounded, and never a way to another service's records."""
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.app.served import served
+from tests.servers import free_port
+from tests.upstreams import OK, Peer, Upstream, answering, resetting_after
+
+TOKEN = "the-operators-token"
+RECORDS = "/_oncegate/records/"
+CALLER = "Bearer alice"
+
+
+@asynccontextmanager
+async def guarded(upstream: str, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(upstream, admin_token=TOKEN, **settings) as (client, _):
+        yield client
+
+
+def operator(token: str = TOKEN, scheme: str = "Bearer") -> dict[str, str]:
+    return {"authorization": f"{scheme} {token}"}
+
+
+async def pay(client: httpx.AsyncClient, key: str, caller: str | None = CALLER, path: str = "/payments") -> Any:
+    headers = {"idempotency-key": key} | ({"authorization": caller} if caller else {})
+    return await client.post(path, content=b"{}", headers=headers)
+
+
+async def get(client: httpx.AsyncClient, path: str = "", **query: Any) -> httpx.Response:
+    return await client.get(RECORDS + path, params=query or None, headers=operator())
+
+
+async def post(client: httpx.AsyncClient, path: str, document: Any) -> httpx.Response:
+    return await client.post(RECORDS + path, content=json.dumps(document), headers=operator())
+
+
+async def unknown(client: httpx.AsyncClient, key: str = "k-1") -> str:
+    """A record of unknown outcome; its id. For an upstream that resets."""
+    answer = await pay(client, key)
+    assert answer.status_code == 502
+    return str(answer.json()["record"])
+
+
+async def test_without_a_token_records_do_not_exist() -> None:
+    async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
+        for path in ("", "find", "x"):
+            answer = await client.get(RECORDS + path, headers=operator("x"))
+            assert answer.status_code == 404
+            assert answer.content == (await client.get("/_oncegate/nothing")).content
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("authorization", "Bearer")],
+        [("authorization", f"Bearer {TOKEN}x")],
+        [("authorization", f"Bearer {TOKEN[:-1]}")],
+        [("authorization", f"Basic {TOKEN}")],
+        [("authorization", TOKEN)],
+        [("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {TOKEN}")],
+        [("x-authorization", f"Bearer {TOKEN}")],
+    ],
+)
+async def test_without_the_right_token_nothing_is_told_or_done(headers: list[tuple[str, str]]) -> None:
+    async with Upstream(resetting_after()) as upstream, guarded(upstream.url) as client:
+        record = await unknown(client)
+        for method, path in [("GET", ""), ("GET", record), ("POST", "find"), ("POST", f"{record}/release")]:
+            answer = await client.request(method, RECORDS + path, content=b"{}", headers=headers)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+            assert record not in answer.text
+        assert (await get(client, record)).json()["state"] == "unknown"
+
+
+async def test_a_list_is_by_state_and_goes_on_where_it_ended() -> None:
+    async with Upstream(answering(OK)) as upstream, guarded(upstream.url) as client:
+        ids = {(await pay(client, f"k-{number}")).headers["idempotency-key"] for number in range(12)}
+        assert len(ids) == 12
+        first = (await get(client, state="succeeded", limit=5)).json()
+        assert len(first["records"]) == 5
+        found, cursor = [each["id"] for each in first["records"]], first["cursor"]
+        while cursor:
+            page = (await get(client, limit=5, cursor=cursor)).json()
+            found += [each["id"] for each in page["records"]]
+            cursor = page["cursor"]
+        assert len(set(found)) == len(found) == 12
+        assert (await get(client, state="unknown")).json() == {"records": [], "cursor": ""}
+        each = first["records"][0]
+        assert (each["state"], each["attempt"], each["status"]) == ("succeeded", 1, 200)
+        assert each["took"] >= 0
+        assert 86_000 < each["expires_in"] <= 86_400
+        assert "body" not in str(first)
+
+
+@pytest.mark.parametrize("query", [{"state": "absurd"}, {"limit": "many"}, {"limit": "-1"}])
+async def test_a_list_that_makes_no_sense_is_refused(query: dict[str, str]) -> None:
+    async with guarded(f"http://127.0.0.1:{free_port()}") as client:
+        assert (await get(client, **query)).status_code == 400
+
+
+async def test_a_record_tells_what_happened() -> None:
+    async with Upstream(answering(OK)) as upstream, guarded(upstream.url) as client:
+        await pay(client, "k-1")
+        (identifier,) = (await post(client, "find", {"key": "k-1", "caller": [f"Authorization: {CALLER}"]})).json()[
+            "ids"
+        ]
+        told = (await get(client, identifier)).json()
+        assert (told["state"], told["attempt"], told["response"]["status"]) == ("succeeded", 1, 200)
+        assert told["response"]["body"] == "ok"
+        assert "/" in told["gateway"]
+        assert told["began_at"] <= told["ended_at"]
+
+
+async def test_a_record_is_found_by_key_and_caller() -> None:
+    routes = [{"path": "/by-key/*", "scope": ["header:X-Api-Key"]}]
+    async with Upstream(answering(OK)) as upstream, guarded(upstream.url, routes=routes) as client:
+        await pay(client, "k-1")
+        await pay(client, "k-1", "Bearer bob")
+        await pay(client, "k-1", None)
+        await client.post("/by-key/a", headers={"idempotency-key": '"k-1"', "x-api-key": "secret"})
+
+        async def found(*caller: str, key: str = "k-1") -> int:
+            return len((await post(client, "find", {"key": key, "caller": caller})).json()["ids"])
+
+        assert len((await post(client, "find", {"key": "k-1"})).json()["ids"]) == 4
+        assert await found(f"Authorization: {CALLER}") == 1
+        assert await found("authorization:Bearer bob", key='"k-1"') == 1
+        assert await found("X-Api-Key: secret") == 1
+        assert await found() == 1
+        assert await found("Authorization: Bearer eve") == 0
+        assert await found(key="k-2") == 0
+        answer = await post(client, "find", {"key": "k-1", "caller": ["Bearer secret-without-a-name"]})
+        assert answer.status_code == 400
+        assert "secret" not in answer.text
+        answer = await post(client, "find", {"key": "k-1", "caller": ["X-Who: alice"]})
+        assert answer.json()["detail"] == "no header tells who the caller is: give x-api-key or authorization"
+
+
+async def test_an_unknown_record_is_resolved_and_replayed() -> None:
+    async with Upstream(resetting_after()) as upstream, guarded(upstream.url) as client:
+        record = await unknown(client)
+        body = b64encode(b"\x00\xff").decode()
+        headers = [["Location", "/payments/1"], ["content-type", "image/x"]]
+        done = await post(
+            client,
+            f"{record}/resolve",
+            {
+                "as": "succeeded",
+                "status": 201,
+                "headers": headers,
+                "body": body,
+                "body_encoding": "base64",
+                "attempt": 1,
+            },
+        )
+        assert done.json() == {"id": record, "resolution": "resolved", "state": "succeeded"}
+        answer = await pay(client, "k-1")
+        assert (answer.status_code, answer.content) == (201, b"\x00\xff")
+        assert (answer.headers["location"], answer.headers["content-type"]) == ("/payments/1", "image/x")
+        assert answer.headers["content-length"] == "2"
+        assert answer.headers["idempotent-replayed"] == "true"
+        assert upstream.arrivals == 1
+        again = await post(client, f"{record}/resolve", {"as": "failed"})
+        assert (again.status_code, again.json()["resolution"]) == (409, "settled")
+        assert (await get(client, record)).json()["note"] == "resolved by an operator"
+
+
+async def test_an_unknown_record_is_released_or_resolved_as_failed() -> None:
+    async with Upstream(resetting_after()) as upstream, guarded(upstream.url) as client:
+        record = await unknown(client)
+        assert (await post(client, f"{record}/release", {})).json()["state"] == "absent"
+        assert (await get(client, record)).status_code == 404
+        assert await unknown(client) == record
+        assert upstream.arrivals == 2
+        assert (await post(client, f"{record}/resolve", {"as": "failed", "ttl": 1000})).status_code == 200
+        told = (await get(client, record)).json()
+        assert (told["state"], told["response"]) == ("failed", None)
+        assert 900 < told["expires_in"] <= 1000
+        assert await unknown(client) == record
+        assert (await get(client, record)).json()["attempt"] == 2
+
+
+async def test_in_flight_needs_force() -> None:
+    release = asyncio.Event()
+
+    async def slow(peer: Peer) -> None:
+        await peer.request()
+        await release.wait()
+        await peer.send(OK)
+
+    async with Upstream(slow) as upstream, guarded(upstream.url) as client:
+        first = asyncio.create_task(pay(client, "k-1"))
+        await upstream.received(1)
+        ((told),) = (await get(client, state="in-flight")).json()["records"]
+        record = told["id"]
+        assert 0 < told["lease_left"] <= 30
+        refused = await post(client, f"{record}/release", {})
+        assert (refused.status_code, refused.json()["resolution"]) == (409, "in-flight")
+        other = await post(client, f"{record}/release", {"force": True, "attempt": 7})
+        assert (other.status_code, other.json()["resolution"]) == (409, "other-attempt")
+        assert (await post(client, f"{record}/release", {"force": True})).status_code == 200
+        release.set()
+        assert (await first).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("document", "status"),
+    [
+        ({}, 400),
+        ({"as": "unknown"}, 400),
+        ({"as": "succeeded"}, 400),
+        ({"as": "succeeded", "status": 199}, 400),
+        ({"as": "succeeded", "status": 204, "body": "x"}, 400),
+        ({"as": "succeeded", "status": 201, "headers": [["x", "a\r\nset-cookie: b"]]}, 400),
+        ({"as": "succeeded", "status": 201, "headers": [["x y", "a"]]}, 400),
+        ({"as": "succeeded", "status": 201, "headers": [["Transfer-Encoding", "chunked"]]}, 400),
+        ({"as": "succeeded", "status": 201, "headers": [["Idempotent-Replayed", "true"]]}, 400),
+        ({"as": "succeeded", "status": 201, "body": "%%", "body_encoding": "base64"}, 400),
+        ({"as": "succeeded", "status": 201, "surprise": 1}, 400),
+        ({"as": "failed", "body": "x"}, 400),
+    ],
+)
+async def test_what_can_not_be_an_answer_is_not_written(document: dict[str, Any], status: int) -> None:
+    async with Upstream(resetting_after()) as upstream, guarded(upstream.url) as client:
+        record = await unknown(client)
+        answer = await post(client, f"{record}/resolve", document)
+        assert answer.status_code == status, answer.text
+        assert (await get(client, record)).json()["state"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    "identifier", ["x", "a:b", "..", "%2e%2e", "a" * 20, f"{'a' * 20}:{'b' * 21}", f"other:{'a' * 20}"]
+)
+async def test_what_names_no_record_of_ours_is_refused(identifier: str) -> None:
+    async with guarded(f"http://127.0.0.1:{free_port()}") as client:
+        assert (await get(client, identifier)).status_code in (400, 404)
+        assert (await post(client, f"{identifier}/release", {})).status_code in (400, 404)
+
+
+async def test_a_record_that_is_not_there_is_not_found_and_methods_are_checked() -> None:
+    nobody = f"{'a' * 20}:{'b' * 20}"
+    async with guarded(f"http://127.0.0.1:{free_port()}") as client:
+        assert (await get(client, nobody)).status_code == 404
+        assert (await post(client, f"{nobody}/release", {})).json()["resolution"] == "absent"
+        assert (await get(client, "find")).status_code == 405
+        assert (await get(client, f"{nobody}/release")).status_code == 405
+        assert (await post(client, nobody, {})).status_code == 405
+        assert (await get(client, f"{nobody}/burn")).status_code == 404
+        assert (await client.head(RECORDS, headers=operator())).status_code == 200
+
+
+async def test_another_namespace_is_out_of_reach(redis_url: str) -> None:
+    async with Upstream(resetting_after()) as upstream:
+        async with guarded(upstream.url, cache=redis_url, namespace="ops-one") as client:
+            record = await unknown(client)
+        async with guarded(upstream.url, cache=redis_url, namespace="ops-two") as client:
+            assert (await get(client, record)).status_code == 404
+            assert (await post(client, f"{record}/release", {"force": True})).status_code == 404
+            assert (await get(client)).json()["records"] == []
+        async with guarded(upstream.url, cache=redis_url, namespace="ops-one") as client:
+            assert (await get(client, record)).json()["state"] == "unknown"
+            assert (await post(client, f"{record}/release", {})).status_code == 200
+
+
+async def test_a_cache_that_is_away_is_told() -> None:
+    cache = f"redis://:password-is-secret@127.0.0.1:{free_port()}"
+    async with guarded(f"http://127.0.0.1:{free_port()}", cache=cache) as client:
+        answer = await get(client)
+        assert answer.status_code == 503
+        assert "password" not in answer.text
+
+
+async def test_the_policy_is_published() -> None:
+    routes = [{"path": "/payments/*", "methods": ["POST", "PUT"], "require_key": True, "status": {402: "success"}}]
+    async with served(f"http://127.0.0.1:{free_port()}", routes=routes, idempotency={"ttl": 60}) as (client, _):
+        policy = (await client.get("/_oncegate/policy")).json()
+    first, default = policy["routes"]
+    assert policy["key"]["characters"] == [1, 255]
+    assert (first["path"], first["methods"], first["required"]) == ("/payments/*", ["POST", "PUT"], True)
+    assert (default["path"], default["methods"], default["required"]) == ("*", ["POST", "PATCH"], False)
+    assert first["expiry"] == {"success": 60, "error": 60, "unknown": 86400}
+    assert "402" in first["statuses"]["success"]
+    assert default["statuses"] == {
+        "success": ["200-399"],
+        "error": ["400", "402", "404-407", "409-424", "426-428", "430-501", "503", "505-599"],
+        "unknown": ["502", "504"],
+        "not_kept": ["401", "403", "408", "425", "429"],
+    }
+    assert default["scope"] == {"headers": ["Authorization"], "required": False}
