@@ -199,7 +199,11 @@ class Attempt:
             trace=outcome.trace,
         )
         if not recorded:
-            log.error("record %s: attempt %d was taken over; its outcome is not recorded", self.record, self.number)
+            log.error(
+                "record %s: attempt %d was taken over or resolved; its outcome is not recorded",
+                self.record,
+                self.number,
+            )
             self._in_flight.tell(self._in_flight.watch.outcome_refused, self.policy.route)
 
     async def ended(self) -> None:
