@@ -26,6 +26,7 @@ def check(config: str | None, strict: bool, as_json: bool, **options: str | None
     Exit codes: 0 the gateway can run, 1 it can't (cache or upstream), 2 the configuration is wrong.
     """
     import asyncio
+    import logging
     import os
 
     from oncegate.app.check import Finding, Verdict, examine
@@ -36,6 +37,7 @@ def check(config: str | None, strict: bool, as_json: bool, **options: str | None
     except ConfigurationError as error:
         _tell([Finding("configuration", Verdict.FAILED, str(error))], as_json=as_json)
         sys.exit(2)
+    logging.getLogger("oncegate").addHandler(logging.NullHandler())  # what would be warned of is found, and told below
     found = asyncio.run(examine(settings, os.environ.get("ONCEGATE_ADMIN_TOKEN")))
     _tell(found, as_json=as_json)
     worst = {finding.verdict for finding in found}

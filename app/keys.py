@@ -1,7 +1,7 @@
 """``oncegate keys``: what became of a request, and the word of who has found it out. For 3 a.m."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -55,11 +55,15 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         as_json: bool,
         **options: Any,
     ) -> None:
+        import logging
+
         from oncegate.app.records import NotARecord
         from oncegate.app.records_source import SourceError
         from oncegate.cache.errors import CacheError
         from oncegate.middleware.errors import KeyInvalid
 
+        # What goes wrong is told once, at the end; the cache's own warnings are for the log of a gateway.
+        logging.getLogger("oncegate").addHandler(logging.NullHandler())
         try:
             source = _source(cache, namespace, config, gateway)
             command(source=source, as_json=as_json, **options)
@@ -211,7 +215,7 @@ def _source(cache: str | None, namespace: str | None, config: str | None, gatewa
     return SharedCache(settings)
 
 
-def _find(source: "Source", key: str | None, record: str | None, caller: str | None) -> list[str]:
+def _find(source: "Source", key: str | None, record: str | None, caller: str | None) -> Sequence[str]:
     if (key is None) == (record is None):
         _usage("give either a key or --record ID")
     if record is not None:

@@ -106,7 +106,7 @@ def _state(record: dict[str, Any]) -> str:
     if record["lapsed"]:
         return f"unknown: its gateway has been silent since its lease ran out {_duration(-left)} ago"
     if record["state"] == State.IN_FLIGHT:
-        return f"in-flight: its gateway is alive, or was {_duration(left)} before its lease runs out"
+        return f"in-flight: its lease runs for another {_duration(left)}, and is renewed while its gateway lives"
     return str(record["state"])
 
 

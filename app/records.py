@@ -19,6 +19,8 @@ RECORD_ID = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
 MOST_LISTED = 1000
 MOST_STEPS = 50
 """Steps of a scan that one listing takes at most: what is left is behind its cursor."""
+MOST_STEPS_FOR_A_KEY = 5000
+"""The same, where all records of a key are looked for: millions of keys, some seconds of a Redis that goes on serving others."""
 BY_OPERATOR = "resolved by an operator"
 _UNREADABLE = "unreadable"
 
@@ -86,7 +88,7 @@ class Records:
         held = await self._cache.get(self._look_up_key(identifier))
         return None if held is None else describe(identifier, held)
 
-    async def of_key(self, key: str, caller: Sequence[tuple[bytes, bytes]] | None = None) -> list[str]:
+    async def of_key(self, key: str, caller: Sequence[tuple[bytes, bytes]] | None = None) -> Sequence[str]:
         """The ids of a key's records: of the caller who sends the field lines ``caller``, or of every caller.
 
         ``key`` is as it is sent, quoted or bare; a bare one may hold what only a quoted one may hold on the wire.
@@ -94,18 +96,22 @@ class Records:
         plain = _plain_key(key)
         digest = record_id(record_key(self._namespace, plain, None)).partition(":")[0]
         if caller is None:
-            found, cursor = dict[str, None](), ""
-            while True:
-                page = await self._cache.scan(self._namespace, digest, cursor=cursor, limit=MOST_LISTED)
-                found.update(dict.fromkeys(map(record_id, page.keys)))
-                cursor = page.cursor
-                if not cursor:
-                    return [identifier for identifier in found if RECORD_ID.fullmatch(identifier)]
+            return await self._of_digest(digest)
         keys = dict.fromkeys(record_key(self._namespace, plain, scope) for scope in self._callers(caller))
         held = await asyncio.gather(*[self._peek(look_up_key) for look_up_key in keys])
         return [record_id(key) for key, there in zip(keys, held, strict=True) if there is not None]
 
-    def _callers(self, caller: Sequence[tuple[bytes, bytes]]) -> "Sequence[Sequence[bytes] | None]":
+    async def _of_digest(self, digest: str) -> Sequence[str]:
+        found, cursor = dict[str, None](), ""
+        for _ in range(MOST_STEPS_FOR_A_KEY):
+            page = await self._cache.scan(self._namespace, digest, cursor=cursor, limit=MOST_LISTED)
+            found.update(dict.fromkeys(map(record_id, page.keys)))
+            cursor = page.cursor
+            if not cursor:
+                return [identifier for identifier in found if RECORD_ID.fullmatch(identifier)]
+        raise NotARecord("too many records to look through all of them: give the caller, or the record's id")
+
+    def _callers(self, caller: Sequence[tuple[bytes, bytes]]) -> Sequence[Sequence[bytes] | None]:
         """Who sends these field lines, by each route's scope that reads one of them; nobody in particular without any line."""
         if not caller:
             return [None]

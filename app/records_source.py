@@ -39,7 +39,7 @@ class Source(Protocol):
         """See `Records.show`."""
         ...
 
-    def of_key(self, key: str, caller: Sequence[str] | None) -> list[str]:
+    def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
         """See `Records.of_key`; ``caller`` as header lines."""
         ...
 
@@ -62,7 +62,7 @@ class SharedCache:
         """See `Source`."""
         return self._ask(lambda records: records.show(identifier))
 
-    def of_key(self, key: str, caller: Sequence[str] | None) -> list[str]:
+    def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
         """See `Source`."""
         lines = None if caller is None else header_lines(caller)
         return self._ask(lambda records: records.of_key(key, lines))
@@ -115,7 +115,7 @@ class RemoteGateway:
         status, told = self._ask("GET", quote(identifier, safe=":"))
         return None if status == 404 else told
 
-    def of_key(self, key: str, caller: Sequence[str] | None) -> list[str]:
+    def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
         """See `Source`."""
         status, told = self._ask("POST", "find", {"key": key, "caller": caller})
         if status == 404:

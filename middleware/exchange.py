@@ -227,7 +227,8 @@ class Exchange:
         headers = respond.executed_headers(
             capture.headers, capture.status, policy=self._policy, key_line=self._key_line, recorded=attempt.number > 0
         )
-        self._observed(Decision.RUN.value, capture.status, attempt.number)
+        decision = Decision.RUN if attempt.number else Decision.BYPASS  # without a record, nothing is enforced
+        self._observed(decision.value, capture.status, attempt.number)
         self._add_preference(headers)
         try:
             await self._send({"type": "http.response.start", "status": capture.status, "headers": headers})

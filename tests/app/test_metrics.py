@@ -114,6 +114,15 @@ async def test_a_cache_that_is_away_is_counted() -> None:
     assert of(samples, "oncegate_requests_total", decision="cache-unavailable") == 1
 
 
+async def test_what_goes_on_without_a_cache_is_counted_as_a_bypass() -> None:
+    cache, rules = f"redis://127.0.0.1:{free_port()}", {"on_cache_down": "fail_open"}
+    async with Upstream(answering(OK)) as upstream, served(upstream.url, cache=cache, idempotency=rules) as (client, _):
+        assert await post(client, "k-1") == 200
+        samples = await scrape(client)
+    assert of(samples, "oncegate_requests_total", decision="bypass") == 1
+    assert of(samples, "oncegate_requests_total") == 1
+
+
 async def test_openmetrics_is_told_to_who_asks_for_it() -> None:
     async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
         accept = "application/openmetrics-text; version=1.0.0"

@@ -145,6 +145,16 @@ async def test_a_record_is_found_by_key_and_caller() -> None:
         assert answer.json()["detail"] == "no header tells who the caller is: give x-api-key or authorization"
 
 
+async def test_looking_for_a_key_ends_even_where_there_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncegate.app.records.MOST_STEPS_FOR_A_KEY", 2)
+    monkeypatch.setattr("oncegate.app.records.MOST_LISTED", 1)
+    async with Upstream(answering(OK)) as upstream, guarded(upstream.url) as client:
+        for caller in ("Bearer a", "Bearer b", "Bearer c"):
+            await pay(client, "k-1", caller)
+        answer = await post(client, "find", {"key": "k-1"})
+        assert (answer.status_code, "give the caller" in answer.json()["detail"]) == (400, True)
+
+
 async def test_an_unknown_record_is_resolved_and_replayed() -> None:
     async with Upstream(resetting_after()) as upstream, guarded(upstream.url) as client:
         record = await unknown(client)

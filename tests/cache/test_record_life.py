@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from oncegate.cache.base import Resolution
 from oncegate.cache.record import DEAD_TOKEN, State
 from tests.cache.stores import SLACK_MS, MemoryStore, RedisStore, Store
 from tests.servers import RedisServer
@@ -154,6 +155,22 @@ class RecordLife(RuleBasedStateMachine):
         assert done == (model is not None and model.in_flight and model.token == token)
         if done and model is not None:
             model.left = lease + model.retention
+
+    @rule(state=st.sampled_from([State.SUCCEEDED, State.FAILED, None]), force=st.booleans(), attempt=st.integers(0, 3))
+    def resolve(self, state: State | None, force: bool, attempt: int) -> None:
+        model = self.model
+        done = self.run(self.store.cache.resolve(self.store.key, state=state, ttl_ms=TTL, force=force, attempt=attempt))
+        if model is None:
+            assert done is Resolution.ABSENT
+        elif model.reads in (State.SUCCEEDED, State.FAILED):
+            assert done is Resolution.SETTLED
+        elif attempt not in (0, model.attempt):
+            assert done is Resolution.OTHER_ATTEMPT
+        elif model.reads is State.IN_FLIGHT and not force:
+            assert done is Resolution.IN_FLIGHT
+        else:
+            assert done is Resolution.RESOLVED
+            self.model = Model(state, DEAD_TOKEN, model.fingerprint, model.attempt, TTL) if state else None
 
     @precondition(lambda self: self.model is not None)
     @rule(milliseconds=st.sampled_from([50_000, 250_000, 1_000_000]))
