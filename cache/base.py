@@ -107,7 +107,7 @@ class Cache(Protocol):
         ...
 
     async def get(self, key: str) -> Claim | None:
-        """The record as it reads (never ``won``), or ``None``. Raises `CacheUnavailable` or `RecordUnreadable`."""
+        """The record as it reads (never ``won``), with its trace, or ``None``. Raises `CacheUnavailable`, `RecordUnreadable`."""
         ...
 
     async def peek(self, key: str) -> Claim | None:

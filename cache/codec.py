@@ -25,7 +25,7 @@ else it is a JSON object of its own, after byte 55 in flight, after a head of le
 """
 
 import struct
-from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -64,7 +64,7 @@ def encode_claim(token: bytes, fingerprint: bytes, retention_ms: int, trace: Tra
     if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
     fixed = _CLAIM.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
-    return fixed if trace is None else fixed + _pack_trace(trace)
+    return fixed if trace is None else fixed + b'{"g":%b,"b":%d}' % (_packed_gateway(trace.gateway), trace.begun_at_ms)
 
 
 def encode(record: Record) -> bytes:
@@ -90,9 +90,10 @@ def encode(record: Record) -> bytes:
     return b"".join((fixed, _LENGTH.pack(len(packed)), packed, response.body or b""))
 
 
-def decode(data: bytes, remaining_ms: int) -> Record:
+def decode(data: bytes, remaining_ms: int, *, traced: bool = False) -> Record:
     """The record as it reads with ``remaining_ms`` left to live. Raises `RecordUnreadable`, with no part of the data in its text.
 
+    Its trace is read only where ``traced`` asks for it: no request does, and each would pay for it.
     A record in flight has lapsed exactly when what it has left is no more than its own retention.
     """
     if data[:1] != bytes((VERSION,)):
@@ -102,12 +103,12 @@ def decode(data: bytes, remaining_ms: int) -> Record:
     if remaining_ms < 0:
         raise RecordUnreadable("a record without an expiry is damaged")
     try:
-        return _decode(data, remaining_ms)
+        return _decode(data, remaining_ms, traced)
     except (struct.error, ValueError, KeyError, TypeError, IndexError) as error:
         raise RecordUnreadable("a record is damaged") from error
 
 
-def _decode(data: bytes, remaining_ms: int) -> Record:
+def _decode(data: bytes, remaining_ms: int, traced: bool) -> Record:
     _, code, token, fingerprint, attempt = _FIXED.unpack_from(data)
     state = _STATES[code[0]]
     if state is State.ABSENT:
@@ -119,25 +120,28 @@ def _decode(data: bytes, remaining_ms: int) -> Record:
             raise ValueError("an attempt can't have found this state")
         lapsed = remaining_ms <= retention_ms
         reads = State.UNKNOWN if lapsed else state
-        trace = _read_trace(data[_CLAIM.size :])
+        trace = _read_trace(data[_CLAIM.size :]) if traced else _NO_TRACE
         return Record(reads, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms, trace)
     (length,) = _LENGTH.unpack_from(data, _FIXED.size)
     start = _FIXED.size + _LENGTH.size
     if not length:
-        return Record(state, token, fingerprint, attempt, trace=_read_trace(data[start:]))
-    response, trace = _decode_response(data, start, start + length)
+        trace = _read_trace(data[start:]) if traced else _NO_TRACE
+        return Record(state, token, fingerprint, attempt, trace=trace)
+    response, trace = _decode_response(data, start, start + length, traced)
     return Record(state, token, fingerprint, attempt, response, trace=trace)
 
 
-def _decode_response(data: bytes, start: int, end: int) -> tuple[StoredResponse, Trace]:
+def _decode_response(data: bytes, start: int, end: int, traced: bool) -> tuple[StoredResponse, Trace]:
     if end > len(data):
         raise ValueError("cut short")
     head = orjson.loads(memoryview(data)[start:end])
     headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
     response = StoredResponse(int(head["s"]), headers, None if "o" in head else data[end:], int(head["t"]))
+    if not traced:
+        return response, _NO_TRACE
     trace = _trace_of(head)
     if trace.took_ms is not None:
-        trace = replace(trace, begun_at_ms=response.completed_at_ms - trace.took_ms)
+        trace = trace._replace(begun_at_ms=response.completed_at_ms - trace.took_ms)
     return response, trace
 
 
@@ -159,7 +163,15 @@ def _trace_members(trace: Trace, *, begun: bool = True) -> dict[str, Any]:
     return members
 
 
+@lru_cache(maxsize=16)
+def _packed_gateway(gateway: str) -> bytes:
+    """It is the same in every claim of a process."""
+    return orjson.dumps(_cut(gateway, MAX_GATEWAY_BYTES))
+
+
 def _cut(text: str, most: int) -> str:
+    if len(text) <= most and text.isascii():
+        return text
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
 

@@ -126,11 +126,11 @@ class MemoryCache:
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
-        return self._read(key, self._now_ms())
+        return self._read(key, self._now_ms(), traced=True)
 
     async def peek(self, key: str) -> Claim | None:
         """See `Cache.peek`. The body is there anyway, so it stays."""
-        return self._read(key, self._now_ms())
+        return self._read(key, self._now_ms(), traced=True)
 
     async def resolve(
         self,
@@ -182,12 +182,12 @@ class MemoryCache:
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def _read(self, key: str, now_ms: int) -> Claim | None:
+    def _read(self, key: str, now_ms: int, *, traced: bool = False) -> Claim | None:
         entry = self._entries.get(key, now_ms)
         if entry is None:
             return None
         remaining_ms = entry.expires_ms - now_ms
-        return Claim(False, decode(entry.data, remaining_ms), remaining_ms)
+        return Claim(False, decode(entry.data, remaining_ms, traced=traced), remaining_ms)
 
     def _make_room(self, needed: int, now_ms: int) -> None:
         while self._entries.size + needed > self._limit_bytes:

@@ -6,6 +6,7 @@ suite of tests walks every row of it against each cache, and the diagram in docs
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from oncegate.cache.errors import IllegalTransition
 
@@ -118,12 +119,12 @@ MAX_GATEWAY_BYTES = 40
 MAX_NOTE_BYTES = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(NamedTuple):
     """What people ask about an attempt: which gateway made it, when it began, how long it took, what was noted at its end.
 
     Times are Unix milliseconds on the gateway's clock, 0 where they aren't known; ``took_ms`` is ``None`` while it runs.
-    Nothing here decides anything, and every part is cut to a size that the memory of a store can bear.
+    Nothing here decides anything, and every part is cut to a size that the memory of a store can bear. (A tuple, since
+    every first request makes two.)
     """
 
     gateway: str = ""

@@ -134,7 +134,7 @@ class RedisCache:
         if reply is None:
             return None
         data, remaining_ms = reply
-        return Claim(False, decode(data, remaining_ms), remaining_ms)
+        return Claim(False, decode(data, remaining_ms, traced=True), remaining_ms)
 
     async def resolve(
         self,
