@@ -1,11 +1,15 @@
 """``oncegate keys`` as it is typed: what it refuses, and that nothing secret is taken from or shown on the command line."""
 
+import asyncio
 import json
 import os
 
 import pytest
 
 from oncegate.app.keys_view import show_list, show_records
+from oncegate.cache.record import State
+from oncegate.cache.redis import RedisCache
+from oncegate.middleware.key import record_id, record_key
 from tests.app.cli import run
 from tests.servers import RedisServer
 
@@ -72,6 +76,32 @@ def test_what_is_not_there_is_told(where: list[str], command: str) -> None:
         assert done.returncode == 1
         assert "no such record" in done.stderr
     assert json.loads(run("keys", "list", "--json", *where).stdout) == {"records": [], "cursor": ""}
+
+
+async def test_the_few_that_are_looked_for_are_found_among_many(redis_url: str, where: list[str]) -> None:
+    cache, unknown = RedisCache.from_url(redis_url, timeout=5), set()
+    for number in range(400):
+        key, token = record_key(where[-1], f"k-{number}", None), os.urandom(16)
+        state = State.UNKNOWN if number % 150 == 7 else State.SUCCEEDED
+        if state is State.UNKNOWN:
+            unknown.add(record_id(key))
+        await cache.complete(
+            key, token=token, fingerprint=b"f" * 16, attempt=1, state=state, response=None, ttl_ms=600_000
+        )
+    await cache.close()
+    done = await asyncio.to_thread(run, "keys", "list", "--state", "unknown", "--json", *where)
+    assert {each["id"] for each in json.loads(done.stdout)["records"]} == unknown
+    assert len(unknown) == 3
+    found: set[str] = set()
+    cursor, steps = "", 0
+    while cursor or not steps:
+        more = ["--cursor", cursor] if cursor else []
+        done = await asyncio.to_thread(run, "keys", "list", "--limit", "150", "--json", *more, *where)
+        page = json.loads(done.stdout)
+        found |= {each["id"] for each in page["records"]}
+        cursor, steps = page["cursor"], steps + 1
+    assert len(found) == 400
+    assert steps > 1
 
 
 def told(**changes: object) -> dict[str, object]:
