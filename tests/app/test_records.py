@@ -10,6 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from oncegate.app.records import Records, Resolve
+from oncegate.cache.base import Claim, Resolution
+from oncegate.cache.memory import MemoryCache
+from oncegate.cache.record import State
 from tests.app.served import served
 from tests.servers import free_port
 from tests.upstreams import OK, Peer, Upstream, answering, resetting_after
@@ -306,3 +310,26 @@ async def test_the_policy_is_published() -> None:
         "not_kept": ["401", "403", "408", "425", "429"],
     }
     assert default["scope"] == {"headers": ["Authorization"], "required": False}
+
+
+async def test_what_was_looked_at_is_what_is_resolved_even_if_a_retry_takes_over_meanwhile() -> None:
+    key, prints = f"n:{'a' * 20}:{'b' * 20}", b"f" * 16
+    lease: dict[str, Any] = {"fingerprint": prints, "lease_ms": 30_000, "retention_ms": 60_000}
+
+    class Overtaken(MemoryCache):
+        """Between an operator's look and word, a retry takes over."""
+
+        async def peek(self, key: str) -> Claim | None:
+            held = await super().peek(key)
+            assert (await self.claim(key, token=b"2" * 16, takeover=frozenset({State.UNKNOWN}), **lease)).won
+            return held
+
+    cache = Overtaken()
+    await cache.claim(key, token=b"1" * 16, **lease)
+    done: dict[str, Any] = {"fingerprint": prints, "attempt": 1, "state": State.UNKNOWN, "response": None}
+    await cache.complete(key, token=b"1" * 16, ttl_ms=60_000, **done)
+    resolution = await Records(cache, "n", []).resolve(key[2:], Resolve(None, force=True))
+    assert resolution is Resolution.OTHER_ATTEMPT
+    held = await cache.get(key)
+    assert held is not None
+    assert (held.record.state, held.record.attempt) == (State.IN_FLIGHT, 2)
