@@ -39,8 +39,9 @@ class Attempt:
     """An attempt at one command, made before its claim is sent, so that a claim which is won late finds it.
 
     ``number`` is 0 until the claim is won, and stays 0 in an attempt that runs without a record (``fail_open``). Once
-    ``settled``, ``outcome`` is the record as it is to be written, ``None`` where the attempt is released; once ``told``, the
-    cache has it, or did not answer in time: clients may see it. ``overdue``: its task was cancelled by ``attempt_timeout``.
+    ``settled``, ``outcome`` is the record as it is to be written, ``None`` where the attempt is released, or came too late.
+    Once ``told``, the cache has it, or did not answer in time: clients may see it. ``overdue``: its task was cancelled by
+    ``attempt_timeout``.
     """
 
     def __init__(self, in_flight: "InFlight", key: str, fingerprint: bytes, policy: Policy) -> None:
@@ -204,6 +205,8 @@ class Attempt:
                 self.record,
                 self.number,
             )
+            # Nobody after this will be told of it, so those who wait are not either: they go by what the record says.
+            self.outcome = None
             self._in_flight.tell(self._in_flight.watch.outcome_refused, self.policy.route)
 
     async def ended(self) -> None:

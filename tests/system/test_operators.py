@@ -172,11 +172,14 @@ async def test_a_late_owner_does_not_overwrite_what_was_resolved(
         ledger.answer(key, Reply(gate=gate))
         first = caller.send(gateway, key)
         await until(lambda: ledger.arrivals(key), "the request arrives")
+        waiter = caller.send(gateway, key, wait=30)
         resolve = ["keys", "resolve", key, "--status", "200", "--body", "{}", *where]
         await asyncio.to_thread(oncegate, *resolve, code=1)
         await asyncio.to_thread(oncegate, *resolve, "--force")
         gate.open()
         assert (await first).status_code == 201
+        waited = await waiter
+        assert (waited.status_code, waited.content) == (200, b"{}"), "who waits is told what everybody after is"
     again = await caller.post(gateway, key)
     assert (again.status_code, again.content) == (200, b"{}")
     assert await metric(gateway, "oncegate_outcomes_refused_total") == 1
