@@ -1,0 +1,310 @@
+"""The callers' half: httpx transports that give each request a key, and keep it over its retries.
+
+    client = httpx.Client(transport=IdempotentTransport())
+    client.post("https://api.example/payments", json={"amount": 100})
+
+Each request with one of ``methods`` gets a fresh ``Idempotency-Key``; a key that the caller has set is kept. It stays the
+same over the transport's own retries, which are made only where that is safe: nothing was sent; the connection broke or
+timed out and the request has a key (or an idempotent method); or the answer is a problem whose ``retryable`` is true. What
+the caller gets in the end is the last answer, or the last error.
+
+What it can't know:
+
+- Whether the server honours the key. Towards one that ignores it, a retry after a broken connection may execute twice:
+  use it for services behind oncegate, or that document ``Idempotency-Key``; or set ``methods=()``.
+- What happened when it gives up. The outcome may be unknown then: ``error.request.headers["Idempotency-Key"]`` is the key
+  to ask again with, by sending ``error.request`` itself, or an equal request with that key.
+- That two calls mean the same command. A second ``client.post`` is a new command with a new key. Where a retry must
+  survive a restart of this process, make the key beforehand, store it with the command, and set the header.
+- Whether a response that breaks off in its body can be had again: the transport has handed it on by then. With the key it
+  can, while the record lives: send ``response.request`` again.
+
+A body that can't be sent twice (a generator, an open file, a multipart form) is sent once: such a request is retried only
+where its body had not begun to leave. Pass bytes, ``json=`` or ``data=`` to have it retried like others. A redirected request
+is another request: it gets a key of its own, unless the caller has set one.
+"""
+
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+try:
+    import anyio
+    import httpx
+except ImportError as missing:  # pragma: no cover
+    raise ImportError("oncegate.client needs httpx: pip install 'oncegate[client]'") from missing
+
+import orjson
+
+from oncegate.retry import IDEMPOTENT, Retries, RetryBudget, retry_after_seconds, worth_reading
+
+__all__ = ["AsyncIdempotentTransport", "IdempotentTransport", "RetryBudget"]
+
+_NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ReadTimeout, httpx.WriteTimeout)
+_MADE_FOR = "oncegate.made_for"
+"""A request extension: for which method and URL the key in the headers was made here."""
+
+
+def new_key() -> str:
+    """A fresh key, as the String that the draft asks for: a quoted UUID."""
+    return f'"{uuid4()}"'
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    request: httpx.Request
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Read the body as it came over the wire, then close the response."""
+
+    response: httpx.Response
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    response: httpx.Response
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    seconds: float
+
+
+_Step = _Send | _Read | _Close | _Pause
+_Flow = Generator[_Step, Any, httpx.Response]
+
+
+class _Rules:
+    """How requests are sent, for both transports: a generator that says what to do next, and is told what came of it."""
+
+    def __init__(
+        self,
+        methods: Collection[str],
+        header: str,
+        make_key: Callable[[], str],
+        budget: RetryBudget | None,
+        also_statuses: Collection[int],
+    ) -> None:
+        self._methods = frozenset(method.upper() for method in methods)
+        self._header = header
+        self._make_key = make_key
+        self._budget = budget or RetryBudget()
+        self._also_statuses = frozenset(also_statuses)
+
+    def flow(self, request: httpx.Request) -> _Flow:
+        """One request until its last answer is returned, or its last error raised."""
+        self._put_key(request)
+        body = _Body(request)
+        harmless = request.method in IDEMPOTENT or self._header in request.headers
+        retries = Retries(self._budget, harmless, time.monotonic(), self._also_statuses)
+        while True:
+            try:
+                response: httpx.Response = yield _Send(request)
+                if worth_reading(response.status_code, response.headers.get("content-type", "")):
+                    response = _whole(response, (yield _Read(response)))
+                pause = self._judge(retries, response, body)
+            except _NOTHING_SENT as error:
+                hopeless = _certificate_refused(error)
+                pause = retries.nothing_was_sent(time.monotonic(), resendable=body.resendable and not hopeless)
+                if pause is None:
+                    raise
+            except _BROKEN:
+                pause = retries.connection_broke(time.monotonic(), resendable=body.resendable)
+                if pause is None:
+                    raise
+            else:
+                if pause is None:
+                    return response
+                yield _Close(response)
+            yield _Pause(pause)
+
+    def _judge(self, retries: Retries, response: httpx.Response, body: "_Body") -> float | None:
+        headers = response.headers
+        problem = None
+        if worth_reading(response.status_code, headers.get("content-type", "")):
+            with suppress(orjson.JSONDecodeError, httpx.DecodingError):
+                problem = orjson.loads(response.content)
+        after = retry_after_seconds(headers.get("retry-after"), headers.get("date"), datetime.now(UTC))
+        now = time.monotonic()
+        return retries.answered(now, response.status_code, problem, after, resendable=body.resendable)
+
+    def _put_key(self, request: httpx.Request) -> None:
+        made_for = request.extensions.get(_MADE_FOR)
+        this = (request.method, str(request.url))
+        if made_for is not None and made_for != this:  # httpx copies headers into the request that follows a redirect
+            request.headers.pop(self._header, None)
+            del request.extensions[_MADE_FOR]
+        if request.method in self._methods and self._header not in request.headers:
+            request.headers[self._header] = self._make_key()
+            request.extensions[_MADE_FOR] = this
+
+
+class _Body:
+    """Whether a request's body can still be sent whole: always, if it is bytes; else until the first piece was asked for."""
+
+    def __init__(self, request: httpx.Request) -> None:
+        self._bytes = isinstance(request.stream, httpx.ByteStream)
+        self.begun = False
+        if not self._bytes:
+            request.stream = _Watched(request.stream, self)
+
+    @property
+    def resendable(self) -> bool:
+        return self._bytes or not self.begun
+
+
+class _Watched(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body that tells when it begins to be sent."""
+
+    def __init__(self, stream: Any, body: _Body) -> None:
+        self._stream = stream
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._body.begun = True
+        yield from self._stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._body.begun = True
+        async for chunk in self._stream:
+            yield chunk
+
+    def close(self) -> None:
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _whole(response: httpx.Response, raw: bytes) -> httpx.Response:
+    """``response`` with its body, which was read and can be read again by the caller, as it came."""
+    extensions = {name: value for name, value in response.extensions.items() if name != "network_stream"}
+    return httpx.Response(response.status_code, headers=response.headers, content=raw, extensions=extensions)
+
+
+def _certificate_refused(error: BaseException | None) -> bool:
+    """Whether a connection failed for what another try won't change: the server's certificate is not believed."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class IdempotentTransport(httpx.BaseTransport):
+    """For ``httpx.Client``. What it does, and what it can't know: see `oncegate.client`.
+
+    ``transport`` is what sends (default: ``httpx.HTTPTransport()``); it is closed with this one. ``methods`` are those whose
+    requests get a key. ``also_statuses`` are retried too, where the request has a key, without a problem that says so.
+    """
+
+    def __init__(
+        self,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        methods: Collection[str] = ("POST", "PATCH"),
+        header: str = "Idempotency-Key",
+        make_key: Callable[[], str] = new_key,
+        budget: RetryBudget | None = None,
+        also_statuses: Collection[int] = (),
+    ) -> None:
+        self._transport = transport or httpx.HTTPTransport()
+        self._rules = _Rules(methods, header, make_key, budget, also_statuses)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """See `httpx.BaseTransport`."""
+        flow = self._rules.flow(request)
+        result: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = flow.send(result) if error is None else flow.throw(error)
+            except StopIteration as ended:
+                return _returned(ended)
+            result = error = None
+            try:
+                result = self._do(step)
+            except httpx.TransportError as raised:
+                error = raised
+
+    def _do(self, step: _Step) -> Any:
+        match step:
+            case _Send(request):
+                return self._transport.handle_request(request)
+            case _Read(response):
+                try:
+                    return b"".join(response.iter_raw())
+                finally:
+                    response.close()
+            case _Close(response):
+                return response.close()
+            case _Pause(seconds):
+                return time.sleep(seconds)
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self._transport.close()
+
+
+class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
+    """For ``httpx.AsyncClient``; see `IdempotentTransport`."""
+
+    def __init__(
+        self,
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        methods: Collection[str] = ("POST", "PATCH"),
+        header: str = "Idempotency-Key",
+        make_key: Callable[[], str] = new_key,
+        budget: RetryBudget | None = None,
+        also_statuses: Collection[int] = (),
+    ) -> None:
+        self._transport = transport or httpx.AsyncHTTPTransport()
+        self._rules = _Rules(methods, header, make_key, budget, also_statuses)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """See `httpx.AsyncBaseTransport`."""
+        flow = self._rules.flow(request)
+        result: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = flow.send(result) if error is None else flow.throw(error)
+            except StopIteration as ended:
+                return _returned(ended)
+            result = error = None
+            try:
+                result = await self._do(step)
+            except httpx.TransportError as raised:
+                error = raised
+
+    async def _do(self, step: _Step) -> Any:
+        match step:
+            case _Send(request):
+                return await self._transport.handle_async_request(request)
+            case _Read(response):
+                try:
+                    return b"".join([chunk async for chunk in response.aiter_raw()])
+                finally:
+                    await response.aclose()
+            case _Close(response):
+                return await response.aclose()
+            case _Pause(seconds):
+                return await anyio.sleep(seconds)
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._transport.aclose()
+
+
+def _returned(ended: StopIteration) -> httpx.Response:
+    response: httpx.Response = ended.value
+    return response
