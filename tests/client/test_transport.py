@@ -308,3 +308,23 @@ async def test_through_a_gateway_a_broken_answer_and_a_wait_end_in_one_result(se
         assert (answer.status_code, answer.text) == (200, "ok")
         assert answer.headers["idempotent-replayed"] == "true"
         assert upstream.arrivals == 1
+
+
+async def test_a_discarded_answer_does_not_keep_its_connection() -> None:
+    """With one connection in the pool, a response that nobody closed would block the next try."""
+    large = b"HTTP/1.1 503 X\r\ncontent-length: 1000000\r\n\r\n" + b"x" * 1_000_000
+    one = httpx.Limits(max_connections=1)
+    rules: dict[str, Any] = {"also_statuses": [503], "budget": RetryBudget(attempts=2, pause=0.01)}
+    timeout = httpx.Timeout(20, pool=1)
+    async with Upstream([answering(large), answering(OK)]) as upstream:
+        inner = AsyncIdempotentTransport(httpx.AsyncHTTPTransport(limits=one), **rules)
+        async with httpx.AsyncClient(transport=inner, timeout=timeout) as client:
+            assert (await client.post(upstream.url)).status_code == 200
+
+    def in_thread(url: str) -> int:
+        within = IdempotentTransport(httpx.HTTPTransport(limits=one), **rules)
+        with httpx.Client(transport=within, timeout=timeout) as http:
+            return http.post(url).status_code
+
+    async with Upstream([answering(large), answering(OK)]) as upstream:
+        assert await asyncio.to_thread(in_thread, upstream.url) == 200
