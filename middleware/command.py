@@ -5,25 +5,29 @@ is kept is the result's JSON form, or, of an exception, its type's name and its 
 """
 
 import asyncio
-import dataclasses
 import inspect
 import logging
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar, cast
 
-import orjson
-from pydantic import BaseModel, TypeAdapter
-
 from oncegate.cache.base import Cache
+from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware.attempt import Attempt, LeaseLost
+from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.command_form import Codec, JsonCodec, command_form, failure_form, read_failure
 from oncegate.middleware.enforce import Ask, Enforcer, Verdict
-from oncegate.middleware.errors import KeyInvalid, KeyMissing, Overloaded
+from oncegate.middleware.errors import CallerMissing, KeyInvalid, KeyMissing, Overloaded
 from oncegate.middleware.fingerprint import fingerprint
 from oncegate.middleware.gate import Decision
 from oncegate.middleware.key import MAX_KEY_CHARACTERS, record_id, record_key
 from oncegate.middleware.policy import compile_policy
+from oncegate.middleware.process_errors import (
+    CommandFailedError,
+    DuplicateCommandError,
+    InFlightError,
+    KeyReusedError,
+    OutcomeUnknownError,
+)
 from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
 from oncegate.middleware.respond import now_ms
 from oncegate.middleware.settings import IdempotencySettings
@@ -37,57 +41,19 @@ _DONE, _RAISED = 200, 500
 _MAX_ADMISSIONS = 3
 
 
-class ProcessError(Exception):
-    """Why a command was not executed. ``record`` is the record's id; ``retryable``: may the same call be made again."""
-
-    retryable = False
-
-    def __init__(self, message: str, record: str) -> None:
-        super().__init__(message)
-        self.record = record
-
-
-class DuplicateCommandError(ProcessError):
-    """The key has succeeded already. ``original_result`` is its result; ``None``, and ``omitted``, where it was not kept."""
-
-    def __init__(self, message: str, record: str, original_result: Any, *, omitted: bool) -> None:
-        super().__init__(message, record)
-        self.original_result = original_result
-        self.omitted = omitted
-
-
-class KeyReusedError(ProcessError):
-    """The key was used for another command."""
-
-
-class InFlightError(ProcessError):
-    """The first call with this key is still executing."""
-
-    retryable = True
-
-
-class OutcomeUnknownError(ProcessError):
-    """An earlier call with this key may or may not have been executed, and ``on_unknown`` is to refuse."""
-
-
-class CommandFailedError(ProcessError):
-    """What an earlier call raised, under ``on_error = "replay"`` or while this one waited: ``kind`` is its type's name."""
-
-    def __init__(self, kind: str, message: str, record: str) -> None:
-        super().__init__(message, record)
-        self.kind = kind
-
-
 class CommandProcessor(Generic[Command, Result]):
     """Executes commands by ``execute``, under the idempotency keys that the callers give.
 
     ``name`` tells this processor's commands from others' in the fingerprint and never changes. ``execute`` may be a coroutine
-    function or a plain one (run in a thread). It may raise `NotProcessed` (the key is free at once) or `OutcomeUnknown`; any
-    other exception is a failure. ``result_type`` says how results are stored and read back (anything that pydantic takes;
-    what it can't take fails here, before any effect); without it, results are JSON values. A result that can't be stored
-    after all is recorded as a success without its body.
+    function or a plain one (run in a thread, which ``attempt_timeout`` can't end). It may raise `NotProcessed` (the key is
+    free at once) or `OutcomeUnknown`; any other exception is a failure.
 
-    `drain` is to be awaited before the process ends.
+    ``result_type`` says how results are stored and read back (anything that pydantic takes; what it can't take fails here,
+    before any effect); without it, results are JSON values: a retry gets a dict where the first call got a dataclass.
+    ``codec`` stores them in its own way instead. A result that can't be stored after all, that would not come back equal,
+    or that is over ``max_response_body``, is recorded as a success without it.
+
+    `drain` is to be awaited before the process ends, `oncegate.cache.base.Cache.close` after it.
     """
 
     def __init__(
@@ -99,16 +65,24 @@ class CommandProcessor(Generic[Command, Result]):
         settings: IdempotencySettings | None = None,
         namespace: str = "default",
         result_type: Any = Any,
+        codec: Codec[Result] | None = None,
         max_in_flight: int = 1000,
     ) -> None:
+        if not name:
+            raise ValueError("name must not be empty")
+        if codec is not None and result_type is not Any:
+            raise ValueError("result_type and codec exclude each other")
         if not namespace or ":" in namespace:
             raise ValueError("namespace must not be empty and must not hold a colon")
         self._execute = execute
-        self._in_thread = not inspect.iscoroutinefunction(execute)
+        self._in_thread = not (
+            inspect.iscoroutinefunction(execute) or inspect.iscoroutinefunction(getattr(execute, "__call__", None))  # noqa: B004
+        )
         self._name = name.encode()
         self._namespace = namespace
         self._policy = compile_policy(settings or IdempotencySettings())
-        self._result: TypeAdapter[Any] = TypeAdapter(result_type)
+        self._codec: Codec[Any] = codec or JsonCodec(result_type)
+        self.cache = cache
         self._enforcer = Enforcer(cache, max_in_flight=max_in_flight)
 
     async def process(
@@ -125,26 +99,36 @@ class CommandProcessor(Generic[Command, Result]):
         Without a key nothing is enforced, whatever ``raise_on_duplicate`` says. ``caller`` scopes the key; ``wait`` is how
         many seconds to wait for a concurrent call (capped by ``max_wait``). The execution goes on if this call is cancelled.
 
-        Raises a `ProcessError`, what ``execute`` raised, `KeyInvalid`, `KeyMissing` (``require_key``), `Overloaded`,
-        `oncegate.cache.errors.CacheError`, and ``TypeError`` for a command that has no JSON form.
+        Raises a `ProcessError`, what ``execute`` raised, `KeyInvalid`, `KeyMissing` (``require_key``), `CallerMissing`
+        (``require_scope``), `Overloaded`, `oncegate.cache.errors.CacheError`, and ``TypeError`` for a command that has no
+        JSON form.
         """
+        settings = self._policy.settings
         if idempotency_key is None:
-            if self._policy.settings.require_key:
+            if settings.require_key:
                 raise KeyMissing("This command requires an idempotency key.")
             return await self._call(command)
-        if not 1 <= len(idempotency_key) <= MAX_KEY_CHARACTERS:
-            raise KeyInvalid(f"The key has {len(idempotency_key)} characters: give 1 to {MAX_KEY_CHARACTERS}.")
-        key = record_key(self._namespace, idempotency_key, (b"caller", caller.encode()) if caller else None)
-        body = orjson.dumps(command, default=_plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-        print_ = fingerprint("PROCESS", self._name, b"", body)
-        ask = Ask(key, print_, self._policy, min(wait, self._policy.settings.max_wait), raise_on_duplicate)
+        if settings.require_scope and not caller:
+            raise CallerMissing("This command needs to know its caller.")
+        key = record_key(self._namespace, _checked(idempotency_key), _scope(caller))
+        ask = Ask(
+            key,
+            fingerprint("PROCESS", self._name, b"", command_form(command)),
+            self._policy,
+            min(wait, settings.max_wait) if wait > 0 else 0.0,  # NaN is not above 0, and would never be over
+            raise_on_duplicate or settings.raise_on_duplicate,
+        )
         for _ in range(_MAX_ADMISSIONS):
             outcome = await self._enforcer.admit(ask)
             if isinstance(outcome, Verdict):
                 return self._tell(outcome, record_id(key))
             run = _Run(outcome)
             task = self._enforcer.in_flight.run(outcome, self._run(run, command))
-            await asyncio.shield(task)
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                run.abandoned = True
+                raise
             if not isinstance(run.raised, LeaseLost):
                 return cast(Result, run.told())
         raise Overloaded("The command was overtaken again and again before it could begin: try again later.")
@@ -154,15 +138,27 @@ class CommandProcessor(Generic[Command, Result]):
         return await self._enforcer.in_flight.drain(timeout)
 
     async def _call(self, command: Command) -> Result:
-        if self._in_thread:
-            return cast(Result, await asyncio.to_thread(self._execute, command))
-        return await cast(Awaitable[Result], self._execute(command))
+        if not self._in_thread:
+            return await cast(Awaitable[Result], self._execute(command))
+        result = await asyncio.to_thread(self._in_a_thread, command)
+        if inspect.isawaitable(result):  # a plain callable around a coroutine function: a lambda, a decorator
+            return cast(Result, await result)
+        return result
+
+    def _in_a_thread(self, command: Command) -> Result:
+        try:
+            return cast(Result, self._execute(command))
+        except StopIteration as error:  # no future takes it: the call would never end
+            raise RuntimeError("the command raised StopIteration") from error
 
     async def _run(self, run: "_Run", command: Command) -> None:
         attempt = run.attempt
         try:
             await attempt.confirm()
             run.result = await self._call(command)
+        except Unconfirmed as error:
+            run.raised = CacheUnavailable(str(error))
+            await attempt.settle(None)
         except NotProcessed as error:
             run.raised = error
             await attempt.settle(None)
@@ -174,19 +170,20 @@ class CommandProcessor(Generic[Command, Result]):
                 raise
             run.raised = OutcomeUnknownError("The execution ran out of time.", attempt.record)
             await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
-        except Exception as error:  # noqa: BLE001  # whatever is raised is the failure: kept, and raised to the caller
+        except Exception as error:  # whatever is raised is the failure: kept, and raised to the caller
             run.raised = error
-            if attempt.overdue:  # it made an error of its cancellation
-                await attempt.settle(State.UNKNOWN)
-                return
-            kept = orjson.dumps({"kind": type(error).__qualname__, "message": str(error)})
-            await attempt.settle(State.FAILED, StoredResponse(_RAISED, (), kept, now_ms()))
+            if run.abandoned:  # nobody is left who would be told
+                log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
+            if attempt.overdue:  # it made an error of its cancellation by attempt_timeout
+                await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
+            else:
+                await attempt.settle(State.FAILED, StoredResponse(_RAISED, (), failure_form(error), now_ms()))
         else:
             await attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), self._kept(run), now_ms()))
 
     def _kept(self, run: "_Run") -> bytes | None:
         try:
-            kept = self._result.dump_json(run.result)
+            kept = self._codec.dump(run.result)
         except Exception as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
             log.warning("record %s: the result can't be stored: %s", run.attempt.record, type(error).__name__)
             return None
@@ -197,6 +194,8 @@ class CommandProcessor(Generic[Command, Result]):
 
     def _tell(self, verdict: Verdict, record: str) -> Result:
         decision, response = verdict.decision, verdict.record.response
+        if verdict.mismatch:
+            log.warning("record %s: another command under a used key; answered by on_mismatch = warn", record)
         if decision is Decision.IN_FLIGHT:
             raise InFlightError("The first call with this key is still executing.", record)
         if decision is Decision.MISMATCH:
@@ -205,13 +204,36 @@ class CommandProcessor(Generic[Command, Result]):
             raise OutcomeUnknownError("An earlier call with this key may or may not have been executed.", record)
         body = response.body if response else None
         if verdict.record.state is State.FAILED:
-            failure = orjson.loads(body or b'{"kind":"Exception","message":"the error was not kept"}')
-            raise CommandFailedError(failure["kind"], failure["message"], record)
-        result = None if body is None else self._result.validate_json(body)
+            kind, message = read_failure(body)
+            raise CommandFailedError(kind, message, record)
+        result = None if body is None else self._read(body, record)
         if decision is Decision.DUPLICATE:
             message = "A command with this key was already processed."
             raise DuplicateCommandError(message, record, result, omitted=body is None)
         return cast(Result, result)
+
+    def _read(self, body: bytes, record: str) -> Any:
+        try:
+            return self._codec.load(body)
+        except Exception as error:
+            log.error("record %s: the stored result can't be read: %s", record, type(error).__name__)
+            raise RecordUnreadable(
+                "the stored result can't be read by this processor's result_type or codec"
+            ) from error
+
+
+def _checked(key: str) -> str:
+    if not 1 <= len(key) <= MAX_KEY_CHARACTERS:
+        raise KeyInvalid(f"The key has {len(key)} characters: give 1 to {MAX_KEY_CHARACTERS}.")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise KeyInvalid("The key holds half of a surrogate pair, which is no character.") from None
+    return key
+
+
+def _scope(caller: str) -> list[bytes] | None:
+    return [b"caller", caller.encode("utf-8", "surrogatepass")] if caller else None
 
 
 class _Run:
@@ -219,6 +241,8 @@ class _Run:
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
+        self.abandoned = False
+        """Its caller was cancelled meanwhile."""
         self.result: Any = None
         self.raised: Exception | None = None
 
@@ -227,43 +251,3 @@ class _Run:
         if self.raised is not None:
             raise self.raised
         return self.result
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    raise TypeError(f"a command holds a {type(value).__name__}, which has no JSON form")
-
-
-class SyncCommandProcessor(Generic[Command, Result]):
-    """A `CommandProcessor` for callers without an event loop: one loop in a thread of its own serves all of them.
-
-    Closed by `close`, or at the end of a ``with`` block.
-    """
-
-    def __init__(self, processor: CommandProcessor[Command, Result]) -> None:
-        self._processor = processor
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="oncegate", daemon=True)
-        self._thread.start()
-
-    def process(self, command: Command, **options: Any) -> Result:
-        """See `CommandProcessor.process`; called from any thread. An interrupted call leaves the execution to go on."""
-        return asyncio.run_coroutine_threadsafe(self._processor.process(command, **options), self._loop).result()
-
-    def close(self, timeout: float = 30.0) -> None:
-        """Wait for executions at most ``timeout`` seconds, then end the loop. Idempotent."""
-        if self._loop.is_closed():
-            return
-        asyncio.run_coroutine_threadsafe(self._processor.drain(timeout), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def __enter__(self) -> "SyncCommandProcessor[Command, Result]":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

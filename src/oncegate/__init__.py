@@ -7,26 +7,48 @@ if TYPE_CHECKING:
     from oncegate.cache.errors import CacheError, CacheUnavailable, RecordUnreadable
     from oncegate.cache.memory import MemoryCache
     from oncegate.cache.redis import RedisCache
-    from oncegate.middleware.command import CommandProcessor, DuplicateCommandError, ProcessError, SyncCommandProcessor
+    from oncegate.middleware.command import CommandProcessor
+    from oncegate.middleware.cors import EXPOSED_HEADERS, REQUEST_HEADERS
+    from oncegate.middleware.errors import CallerMissing, KeyInvalid, KeyMissing, Overloaded, Refusal
     from oncegate.middleware.http import IdempotencyMiddleware
+    from oncegate.middleware.process_errors import (
+        CommandFailedError,
+        DuplicateCommandError,
+        InFlightError,
+        KeyReusedError,
+        OutcomeUnknownError,
+        ProcessError,
+    )
     from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
     from oncegate.middleware.settings import IdempotencySettings, Route
+    from oncegate.middleware.sync_command import SyncCommandProcessor
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "EXPOSED_HEADERS",
+    "REQUEST_HEADERS",
     "CacheError",
     "CacheUnavailable",
+    "CallerMissing",
+    "CommandFailedError",
     "CommandProcessor",
     "DuplicateCommandError",
     "IdempotencyMiddleware",
     "IdempotencySettings",
+    "InFlightError",
+    "KeyInvalid",
+    "KeyMissing",
+    "KeyReusedError",
     "MemoryCache",
     "NotProcessed",
     "OutcomeUnknown",
+    "OutcomeUnknownError",
+    "Overloaded",
     "ProcessError",
     "RecordUnreadable",
     "RedisCache",
+    "Refusal",
     "Route",
     "SyncCommandProcessor",
 ]
@@ -35,10 +57,21 @@ _HOMES = {
     "cache.errors": ("CacheError", "CacheUnavailable", "RecordUnreadable"),
     "cache.memory": ("MemoryCache",),
     "cache.redis": ("RedisCache",),
-    "middleware.command": ("CommandProcessor", "DuplicateCommandError", "ProcessError", "SyncCommandProcessor"),
+    "middleware.command": ("CommandProcessor",),
+    "middleware.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),
+    "middleware.errors": ("CallerMissing", "KeyInvalid", "KeyMissing", "Overloaded", "Refusal"),
     "middleware.http": ("IdempotencyMiddleware",),
+    "middleware.process_errors": (
+        "CommandFailedError",
+        "DuplicateCommandError",
+        "InFlightError",
+        "KeyReusedError",
+        "OutcomeUnknownError",
+        "ProcessError",
+    ),
     "middleware.processor": ("NotProcessed", "OutcomeUnknown"),
     "middleware.settings": ("IdempotencySettings", "Route"),
+    "middleware.sync_command": ("SyncCommandProcessor",),
 }
 
 

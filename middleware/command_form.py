@@ -1,0 +1,151 @@
+"""Commands and results as bytes: what of a command is fingerprinted, and how a result is kept and given back.
+
+A command counts by what its executor sees of it: every field, whatever the model's own serializers mask, drop or round.
+Two commands whose fingerprints are equal would be given one result, so that a card number behind a mask, a NaN written as
+null or a field with an underscore must not make two of them the same.
+"""
+
+import dataclasses
+import json
+import math
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence, Set
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, RootModel, Secret, SecretBytes, SecretStr, TypeAdapter
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+Result = TypeVar("Result")
+
+MAX_MESSAGE_CHARACTERS = 8192
+"""Of an exception's text that is kept."""
+
+
+def command_form(command: Any) -> bytes:
+    """The one JSON spelling of a command. Raises ``TypeError`` where it has none: before any effect.
+
+    Models and dataclasses count by their fields, mappings by their items in any order, sets by their members. The type's
+    own name doesn't count: give each kind of command a processor, or a field, of its own.
+    """
+    try:
+        return _spell(_plain(command))
+    except RecursionError:
+        raise TypeError("a command nests too deep, or holds itself") from None
+    except ValueError as error:
+        raise TypeError(f"a command has no JSON form: {error}") from None
+
+
+def _spell(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _plain(value: Any) -> Any:  # noqa: C901 - one line for each kind
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return _finite(value)
+    if isinstance(value, SecretStr | SecretBytes | Secret):
+        return _plain(value.get_secret_value())
+    if isinstance(value, RootModel):
+        return _plain(value.root)
+    if isinstance(value, BaseModel):
+        fields = {name: getattr(value, name) for name in type(value).model_fields}
+        return _plain(fields | (value.model_extra or {}))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+    if isinstance(value, Mapping):
+        return _members(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "data:;base64," + b64encode(value).decode()
+    if isinstance(value, Set):
+        return sorted((_plain(item) for item in value), key=_spell)
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    return _leaf(value)
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise TypeError("a command holds a float that is not finite, which has no JSON form")
+    return value
+
+
+def _members(value: Mapping[Any, Any]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for key, item in value.items():
+        plain = _plain(key)
+        name = plain if isinstance(plain, str) else _spell(plain).decode()
+        if name in members:
+            raise TypeError(f"two of a command's members are named {type(key).__name__} alike in JSON")
+        members[name] = _plain(item)
+    return members
+
+
+def _leaf(value: Any) -> str | float:
+    """Times, UUIDs, decimals, paths, addresses: by their spelling."""
+    if not isinstance(value, Iterator):  # reading one would take it from the executor
+        try:
+            spelled = to_jsonable_python(value)
+        except PydanticSerializationError:
+            spelled = None
+        if isinstance(spelled, str | int | float):
+            return _finite(spelled) if isinstance(spelled, float) else spelled
+    raise TypeError(f"a command holds a {type(value).__name__}, which has no JSON form") from None
+
+
+class Codec(Protocol[Result]):
+    """How results are stored, where JSON is not enough."""
+
+    def dump(self, result: Result) -> bytes:
+        """``result`` as bytes. What it raises lets the success be recorded without the result."""
+        ...
+
+    def load(self, data: bytes) -> Result:
+        """What `dump` was given."""
+        ...
+
+
+class JsonCodec:
+    """Results as JSON, by pydantic. Without a ``result_type`` they come back as plain JSON values.
+
+    With one, a result is kept only if it comes back equal: pydantic masks secrets, drops excluded fields and writes down
+    values of other types as well as it can, and no later caller may take that for the result.
+    """
+
+    def __init__(self, result_type: Any) -> None:
+        self._typed = result_type is not Any
+        config = None if self._typed else ConfigDict(ser_json_inf_nan="constants")
+        self._adapter: TypeAdapter[Any] = TypeAdapter(result_type, config=config)
+
+    def dump(self, result: Any) -> bytes:
+        """See `Codec.dump`."""
+        if not self._typed:
+            return self._adapter.dump_json(result)
+        data = self._adapter.dump_json(result, warnings="error")
+        if self._adapter.validate_json(data) != result:
+            raise ValueError("it does not come back equal")
+        return data
+
+    def load(self, data: bytes) -> Any:
+        """See `Codec.load`."""
+        return self._adapter.validate_json(data)
+
+
+def failure_form(error: Exception) -> bytes:
+    """What is kept of an exception: its type's name and its text, bounded; whatever its ``__str__`` makes of itself."""
+    try:
+        message = str(error)[:MAX_MESSAGE_CHARACTERS]
+    except Exception:  # noqa: BLE001  # the failure must be recorded even if it can't be put into words
+        message = ""
+    message = message.encode("utf-8", "backslashreplace").decode()  # lone surrogates: a file's name may hold them
+    return orjson.dumps({"kind": type(error).__qualname__, "message": message})
+
+
+def read_failure(data: bytes | None) -> tuple[str, str]:
+    """The type's name and the text of a kept exception."""
+    failure = orjson.loads(data or b'{"kind":"Exception","message":"the error was not kept"}')
+    return failure["kind"], failure["message"]

@@ -1,0 +1,44 @@
+"""What `CommandProcessor.process` raises in place of a result."""
+
+from typing import Any
+
+
+class ProcessError(Exception):
+    """Why a command was not executed. ``record`` is the record's id; ``retryable``: may the same call be made again."""
+
+    retryable = False
+
+    def __init__(self, message: str, record: str) -> None:
+        super().__init__(message)
+        self.record = record
+
+
+class DuplicateCommandError(ProcessError):
+    """The key has succeeded already. ``original_result`` is its result; ``None``, and ``omitted``, where it was not kept."""
+
+    def __init__(self, message: str, record: str, original_result: Any, *, omitted: bool) -> None:
+        super().__init__(message, record)
+        self.original_result = original_result
+        self.omitted = omitted
+
+
+class KeyReusedError(ProcessError):
+    """The key was used for another command."""
+
+
+class InFlightError(ProcessError):
+    """The first call with this key is still executing."""
+
+    retryable = True
+
+
+class OutcomeUnknownError(ProcessError):
+    """An earlier call with this key may or may not have been executed, and ``on_unknown`` is to refuse."""
+
+
+class CommandFailedError(ProcessError):
+    """What an earlier call raised, under ``on_error = "replay"`` or while this one waited: ``kind`` is its type's name."""
+
+    def __init__(self, kind: str, message: str, record: str) -> None:
+        super().__init__(message, record)
+        self.kind = kind

@@ -1,0 +1,110 @@
+"""`SyncCommandProcessor`: callers in threads, at the end, after a fork, and where it can't work."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from oncegate import CommandProcessor, InFlightError, MemoryCache, RedisCache, SyncCommandProcessor
+from oncegate.cache.base import Cache
+
+PATIENCE = 30.0
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest) -> Iterator[Cache]:
+    """The processor closes it: nobody else has an event loop to do so."""
+    if request.param == "memory":
+        yield MemoryCache()
+    else:
+        yield RedisCache.from_url(request.getfixturevalue("redis_url"), timeout=PATIENCE)
+
+
+class Till:
+    def __init__(self) -> None:
+        self.paid: list[Any] = []
+        self.began = threading.Event()
+        self.go = threading.Event()
+        self.go.set()
+
+    def __call__(self, command: Any) -> dict[str, int]:
+        self.paid.append(command)
+        self.began.set()
+        assert self.go.wait(PATIENCE)
+        return {"number": len(self.paid)}
+
+
+def processor(till: Any, store: Cache, namespace: str) -> CommandProcessor[Any, dict[str, int]]:
+    return CommandProcessor(till, name="pay", cache=store, namespace=namespace)
+
+
+def test_of_many_threads_one_executes(store: Cache, namespace: str) -> None:
+    till = Till()
+    with SyncCommandProcessor(processor(till, store, namespace)) as door, ThreadPoolExecutor(8) as threads:
+        calls = [threads.submit(door.process, {"n": 1}, idempotency_key="k", wait=PATIENCE) for _ in range(8)]
+        assert [call.result() for call in calls] == [{"number": 1}] * 8
+    assert len(till.paid) == 1
+
+
+def test_closing_waits_for_executions_and_ends_those_who_only_wait(namespace: str) -> None:
+    till = Till()
+    till.go.clear()
+    door = SyncCommandProcessor(processor(till, MemoryCache(), namespace))
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(door.process, 1, idempotency_key="k")
+        assert till.began.wait(PATIENCE)
+        with pytest.raises(InFlightError):
+            door.process(1, idempotency_key="k")
+        door.close(timeout=0.01)
+        with pytest.raises(CancelledError):
+            first.result(PATIENCE)
+        till.go.set()
+    door.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        door.process(1, idempotency_key="k")
+
+
+def test_closing_lets_an_execution_end(store: Cache, namespace: str) -> None:
+    till = Till()
+    till.go.clear()
+    door = SyncCommandProcessor(processor(till, store, namespace))
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(door.process, 1, idempotency_key="k")
+        assert till.began.wait(PATIENCE)
+        closing = threads.submit(door.close)
+        till.go.set()
+        closing.result(PATIENCE)
+        assert first.result(PATIENCE) == {"number": 1}
+
+
+def test_a_call_from_its_own_loop_is_refused_and_not_endless(namespace: str) -> None:
+    async def pay(command: Any) -> dict[str, int]:
+        return door.process(command, idempotency_key="inner")
+
+    with SyncCommandProcessor(processor(pay, MemoryCache(), namespace)) as door:
+        with pytest.raises(RuntimeError, match="await CommandProcessor"):
+            door.process(1, idempotency_key="k")
+        assert asyncio.run(_elsewhere(door)) == {"number": 1}
+
+
+async def _elsewhere(door: Any) -> Any:
+    with SyncCommandProcessor(processor(Till(), MemoryCache(), "elsewhere")) as other:
+        return await asyncio.to_thread(other.process, 1, idempotency_key="k")
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_is_told_so(namespace: str) -> None:
+    with SyncCommandProcessor(processor(Till(), MemoryCache(), namespace)) as door:
+        child = os.fork()
+        if child == 0:
+            try:
+                door.process(1, idempotency_key="k")
+            except RuntimeError as error:
+                os._exit(7 if "fork" in str(error) else 1)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
