@@ -1,11 +1,12 @@
 """The reference: records in this process's memory. Nothing survives a restart, and no other process sees them.
 
 It keeps the same bytes that Redis would, and decides by the same rule when a lease has lapsed, so that what is tested
-here is true there. No call awaits anything: that is what makes each of them atomic on its event loop. (Event loops in
-several threads must not share one.)
+here is true there. No call awaits anything, which makes each of them atomic on its event loop; a lock makes them atomic
+for event loops in other threads too (test clients run one for each request).
 """
 
 import heapq
+import threading
 import time
 from collections.abc import Callable
 
@@ -31,6 +32,7 @@ class MemoryCache:
         self._limit_bytes = limit_bytes
         self._clock = clock
         self._entries = ExpiringBytes()
+        self._guard = threading.Lock()
 
     @property
     def size_bytes(self) -> int:
@@ -53,36 +55,38 @@ class MemoryCache:
         trace: Trace | None = None,
     ) -> Claim:
         """See `Cache.claim`."""
-        takeover_codes(takeover)
-        remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-        fresh = encode_claim(token, fingerprint, retention_ms, trace)
-        now_ms = self._now_ms()
-        self._entries.sweep(now_ms)
-        held = self._read(key, now_ms)
-        if held is None:
-            self._make_room(cost(key, fresh), now_ms)
-        elif held.record.state is State.IN_FLIGHT and held.record.token == token:
-            return Claim(True, held.record, held.remaining_ms)
-        elif held.record.state not in takeover or held.record.fingerprint != fingerprint:
-            return held
-        else:
-            fresh = encode(_successor(held, token, retention_ms, trace))
-        check(held.record.state if held else State.ABSENT, Event.CLAIM, State.IN_FLIGHT)
-        self._entries.put(key, fresh, now_ms + remaining_ms)
-        return Claim(True, decode(fresh, remaining_ms), remaining_ms)
+        with self._guard:
+            takeover_codes(takeover)
+            remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
+            fresh = encode_claim(token, fingerprint, retention_ms, trace)
+            now_ms = self._now_ms()
+            self._entries.sweep(now_ms)
+            held = self._read(key, now_ms)
+            if held is None:
+                self._make_room(cost(key, fresh), now_ms)
+            elif held.record.state is State.IN_FLIGHT and held.record.token == token:
+                return Claim(True, held.record, held.remaining_ms)
+            elif held.record.state not in takeover or held.record.fingerprint != fingerprint:
+                return held
+            else:
+                fresh = encode(_successor(held, token, retention_ms, trace))
+            check(held.record.state if held else State.ABSENT, Event.CLAIM, State.IN_FLIGHT)
+            self._entries.put(key, fresh, now_ms + remaining_ms)
+            return Claim(True, decode(fresh, remaining_ms), remaining_ms)
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
-        check_duration("lease_ms", lease_ms)
-        now_ms = self._now_ms()
-        entry = self._entries.get(key, now_ms)
-        held = self._read(key, now_ms)
-        if entry is None or held is None or not _is_owner(held.record, token):
-            return False
-        check(held.record.state, Event.RENEW, State.IN_FLIGHT)
-        # The record's own retention, not the caller's: whoever judges the lease goes by what the record says.
-        self._entries.put(key, entry.data, now_ms + lease_ms + held.record.retention_ms)
-        return True
+        with self._guard:
+            check_duration("lease_ms", lease_ms)
+            now_ms = self._now_ms()
+            entry = self._entries.get(key, now_ms)
+            held = self._read(key, now_ms)
+            if entry is None or held is None or not _is_owner(held.record, token):
+                return False
+            check(held.record.state, Event.RENEW, State.IN_FLIGHT)
+            # The record's own retention, not the caller's: whoever judges the lease goes by what the record says.
+            self._entries.put(key, entry.data, now_ms + lease_ms + held.record.retention_ms)
+            return True
 
     async def complete(
         self,
@@ -97,40 +101,44 @@ class MemoryCache:
         trace: Trace | None = None,
     ) -> bool:
         """See `Cache.complete`."""
-        check_outcome(state)
-        check_duration("ttl_ms", ttl_ms)
-        now_ms = self._now_ms()
-        self._entries.sweep(now_ms)
-        held = self._read(key, now_ms)
-        if held is not None and not _is_owner(held.record, token):
-            return held.record.state is not State.IN_FLIGHT and held.record.token == token
-        check(held.record.state if held else State.ABSENT, Event.COMPLETE, state)
-        outcome = Record(state, token, fingerprint, attempt, response, trace=trace or Trace())
-        self._entries.put(key, encode(outcome), now_ms + ttl_ms)
-        return True
+        with self._guard:
+            check_outcome(state)
+            check_duration("ttl_ms", ttl_ms)
+            now_ms = self._now_ms()
+            self._entries.sweep(now_ms)
+            held = self._read(key, now_ms)
+            if held is not None and not _is_owner(held.record, token):
+                return held.record.state is not State.IN_FLIGHT and held.record.token == token
+            check(held.record.state if held else State.ABSENT, Event.COMPLETE, state)
+            outcome = Record(state, token, fingerprint, attempt, response, trace=trace or Trace())
+            self._entries.put(key, encode(outcome), now_ms + ttl_ms)
+            return True
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
-        now_ms = self._now_ms()
-        held = self._read(key, now_ms)
-        if held is None or not _is_owner(held.record, token):
-            return False
-        record = held.record
-        check(record.state, Event.RELEASE, record.found)
-        if record.found is State.ABSENT:
-            self._entries.drop(key)
-        else:
-            found = Record(record.found, DEAD_TOKEN, record.fingerprint, record.attempt - 1)
-            self._entries.put(key, encode(found), now_ms + max(1, record.found_ms))
-        return True
+        with self._guard:
+            now_ms = self._now_ms()
+            held = self._read(key, now_ms)
+            if held is None or not _is_owner(held.record, token):
+                return False
+            record = held.record
+            check(record.state, Event.RELEASE, record.found)
+            if record.found is State.ABSENT:
+                self._entries.drop(key)
+            else:
+                found = Record(record.found, DEAD_TOKEN, record.fingerprint, record.attempt - 1)
+                self._entries.put(key, encode(found), now_ms + max(1, record.found_ms))
+            return True
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
-        return self._read(key, self._now_ms(), traced=True)
+        with self._guard:
+            return self._read(key, self._now_ms(), traced=True)
 
     async def peek(self, key: str) -> Claim | None:
         """See `Cache.peek`. The body is there anyway, so it stays."""
-        return self._read(key, self._now_ms(), traced=True)
+        with self._guard:
+            return self._read(key, self._now_ms(), traced=True)
 
     async def resolve(
         self,
@@ -144,33 +152,37 @@ class MemoryCache:
         trace: Trace | None = None,
     ) -> Resolution:
         """See `Cache.resolve`."""
-        target = check_resolution(state, ttl_ms, response)
-        now_ms = self._now_ms()
-        held = self._read(key, now_ms)
-        if held is None:
-            return Resolution.ABSENT
-        record = held.record
-        if record.state not in (State.UNKNOWN, State.IN_FLIGHT):
-            return Resolution.SETTLED
-        if attempt not in (0, record.attempt):
-            return Resolution.OTHER_ATTEMPT
-        if record.state is State.IN_FLIGHT and not force:
-            return Resolution.IN_FLIGHT
-        check(record.state, Event.RESOLVE, target)
-        if target is State.ABSENT:
-            self._entries.drop(key)
-        else:
-            resolved = Record(target, DEAD_TOKEN, record.fingerprint, record.attempt, response, trace=trace or Trace())
-            self._entries.put(key, encode(resolved), now_ms + ttl_ms)
-        return Resolution.RESOLVED
+        with self._guard:
+            target = check_resolution(state, ttl_ms, response)
+            now_ms = self._now_ms()
+            held = self._read(key, now_ms)
+            if held is None:
+                return Resolution.ABSENT
+            record = held.record
+            if record.state not in (State.UNKNOWN, State.IN_FLIGHT):
+                return Resolution.SETTLED
+            if attempt not in (0, record.attempt):
+                return Resolution.OTHER_ATTEMPT
+            if record.state is State.IN_FLIGHT and not force:
+                return Resolution.IN_FLIGHT
+            check(record.state, Event.RESOLVE, target)
+            if target is State.ABSENT:
+                self._entries.drop(key)
+            else:
+                resolved = Record(
+                    target, DEAD_TOKEN, record.fingerprint, record.attempt, response, trace=trace or Trace()
+                )
+                self._entries.put(key, encode(resolved), now_ms + ttl_ms)
+            return Resolution.RESOLVED
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. In the order of the keys; each call looks at all of them, which ``limit_bytes`` bounds."""
-        prefix = f"{namespace}:{key_digest}:" if key_digest is not None else f"{namespace}:"
-        now_ms = self._now_ms()
-        ours = (key for key in self._entries if key.startswith(prefix) and key > cursor)
-        found = heapq.nsmallest(max(1, limit), (key for key in ours if self._entries.get(key, now_ms)))
-        return Page(tuple(found), found[-1] if len(found) == max(1, limit) else "")
+        with self._guard:
+            prefix = f"{namespace}:{key_digest}:" if key_digest is not None else f"{namespace}:"
+            now_ms = self._now_ms()
+            ours = (key for key in self._entries if key.startswith(prefix) and key > cursor)
+            found = heapq.nsmallest(max(1, limit), (key for key in ours if self._entries.get(key, now_ms)))
+            return Page(tuple(found), found[-1] if len(found) == max(1, limit) else "")
 
     async def check(self) -> list[str]:
         """See `Cache.check`."""

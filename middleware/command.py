@@ -75,9 +75,7 @@ class CommandProcessor(Generic[Command, Result]):
         if not namespace or ":" in namespace:
             raise ValueError("namespace must not be empty and must not hold a colon")
         self._execute = execute
-        self._in_thread = not (
-            inspect.iscoroutinefunction(execute) or inspect.iscoroutinefunction(getattr(execute, "__call__", None))  # noqa: B004
-        )
+        self._in_thread = not inspect.iscoroutinefunction(execute)
         self._name = name.encode()
         self._namespace = namespace
         self._policy = compile_policy(settings or IdempotencySettings())

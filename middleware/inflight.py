@@ -109,16 +109,22 @@ class InFlight:
     async def drain(self, timeout: float) -> int:
         """Wait for every attempt, and for every outcome still to be recorded, at most ``timeout`` seconds.
 
-        Returns how many attempts were left: their records read unknown once their leases have lapsed.
+        Returns how many attempts were left: their records read unknown once their leases have lapsed. Those of other event
+        loops can't be waited for from here, and count as left.
         """
         self.closing = True
-        deadline = asyncio.get_running_loop().time() + timeout
-        while tasks := [a.task for a in self._attempts.values() if a.task is not None] + list(self._background):
-            left = deadline - asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while tasks := self._tasks_of(loop):
+            left = deadline - loop.time()
             if left <= 0:
                 break
             await asyncio.wait(tasks, timeout=left)
         return len(self._attempts)
+
+    def _tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[None]]:
+        attempts = [attempt.task for attempt in self._attempts.copy().values() if attempt.task is not None]
+        return [task for task in (*attempts, *self._background.copy()) if task.get_loop() is loop]
 
 
 def _body_bytes(attempt: Attempt) -> int:

@@ -125,7 +125,6 @@ def nested() -> Any:
         iter([1]),
         (n for n in "ab"),
         {1: "a", "1": "b"},
-        1j,
         nested(),
         Card,
     ],

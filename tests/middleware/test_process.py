@@ -416,3 +416,13 @@ async def test_failure_whose_caller_has_left_is_logged(make: Make, caplog: pytes
     till.gate.set()
     assert await processor.drain(30) == 0
     assert "after its caller had left" in caplog.text
+
+
+async def test_execution_that_runs_out_of_time_while_the_process_ends_is_unknown_at_once(make: Make) -> None:
+    processor = make(till := Till(), attempt_timeout=0.2)
+    till.gate.clear()
+    call = asyncio.ensure_future(processor.process(Pay(5), idempotency_key="k"))
+    await till.began.wait()
+    assert await processor.drain(30) == 0
+    with pytest.raises(OutcomeUnknownError):
+        await call

@@ -1,0 +1,58 @@
+"""For FastAPI apps: one line that puts the key's header and the problems into the app's own API page.
+
+app = FastAPI()
+app.add_middleware(IdempotencyMiddleware, cache=cache, settings=IdempotencySettings(require_key=True))
+document(app)
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    from fastapi import FastAPI
+except ImportError as missing:  # pragma: no cover
+    raise ImportError("oncegate.fastapi needs FastAPI: pip install 'oncegate[fastapi]'") from missing
+
+from oncegate.middleware.http import IdempotencyMiddleware
+from oncegate.middleware.openapi import describe
+from oncegate.middleware.policy import Policies
+from oncegate.middleware.settings import IdempotencySettings, Route
+
+__all__ = ["document"]
+
+
+def document(
+    app: FastAPI,
+    *,
+    settings: IdempotencySettings | None = None,
+    routes: Sequence[Route] | None = None,
+    prefix: str = "",
+) -> None:
+    """Let the OpenAPI description of ``app`` tell what its `IdempotencyMiddleware` enforces, by its rules for each route.
+
+    Called anywhere before the first request: the rules are read when the description is asked for. Give ``settings`` and
+    ``routes`` where the middleware is not the app's own (around it, or of the app that it is mounted in), and ``prefix``
+    for the path of a mount. Without either, asking for the description raises ``RuntimeError``.
+    """
+    given = settings is not None or routes is not None
+    generate = app.openapi
+    last: tuple[Any, dict[str, Any]] | None = None
+
+    def openapi() -> dict[str, Any]:
+        nonlocal last
+        plain = generate()
+        # FastAPI keeps what it has generated: the same object means the same description, until a route is added.
+        if last is None or last[0] is not plain:
+            rules = Policies(settings or IdempotencySettings(), routes or ()) if given else _rules(app)
+            last = plain, describe(plain, rules, prefix=prefix)
+        return last[1]
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation does it
+
+
+def _rules(app: FastAPI) -> Policies:
+    for added in app.user_middleware:
+        if isinstance(added.cls, type) and issubclass(added.cls, IdempotencyMiddleware):
+            options: dict[str, Any] = dict(added.kwargs)
+            return Policies(options.get("settings") or IdempotencySettings(), options.get("routes") or ())
+    raise RuntimeError("document(app) found no IdempotencyMiddleware in the app: add it, or give settings and routes")
