@@ -107,7 +107,7 @@ def _enforced(
     for path, item in paths.items():
         for method in _METHODS:
             operation = item.get(method) if isinstance(item, dict) else None
-            policy = policies.match(method.upper(), prefix.rstrip("/") + str(path)) if operation else None
+            policy = policies.match(method.upper(), prefix + str(path)) if operation else None
             if policy is not None and isinstance(operation, dict):
                 yield item, operation, policy
 
