@@ -1,6 +1,7 @@
 """The command line. What a command needs is imported when it runs, so that ``--help`` is quick."""
 
 import sys
+from typing import Literal
 
 import click
 
@@ -31,6 +32,16 @@ DEMO_HELP = """Show in a minute what an idempotency key does.
 
 Starts a small payments service and the gateway in front of it, prints requests to try, and shows what becomes
 of each one. Nothing is installed, stored or sent anywhere. Ctrl-C ends it.
+"""
+
+OPENAPI_HELP = """Add the gateway's part to an upstream's OpenAPI description.
+
+\b
+  oncegate openapi --upstream-spec service.yaml --config oncegate.toml > public.yaml
+
+Each operation under enforcement gets the key's header and the problems that it may be answered with, by the
+route policies of --config and the environment. JSON and YAML (with oncegate[openapi]); FILE may be - for
+standard input.
 """
 
 
@@ -76,6 +87,26 @@ def demo(port: int | None) -> None:
     from oncegate.app.demo import run
 
     sys.exit(run(port))
+
+
+@main.command("openapi", help=OPENAPI_HELP, short_help="Add the gateway's part to an upstream's OpenAPI description.")
+@click.option("--upstream-spec", required=True, metavar="FILE", help="The upstream's OpenAPI 3 description.")
+@click.option("--config", metavar="FILE", help="A TOML file with settings (or ONCEGATE_CONFIG).")
+@click.option(
+    "--prefix", metavar="PATH", help="What requests have before its paths (default: its first server's path)."
+)
+@click.option("--format", "out", type=click.Choice(["json", "yaml"]), help="Default: as FILE is.")
+def openapi(upstream_spec: str, config: str | None, prefix: str | None, out: Literal["json", "yaml"] | None) -> None:
+    """See `OPENAPI_HELP`."""
+    from oncegate.app.configuration import ConfigurationError, load
+    from oncegate.app.openapi import SpecError, describe_upstream
+
+    try:
+        settings = load({"upstream": "http://not.needed.here"}, config)
+        click.echo(describe_upstream(settings, upstream_spec, prefix=prefix, out=out), nl=False)
+    except (ConfigurationError, SpecError) as error:
+        click.echo(f"oncegate: {error}", err=True)
+        sys.exit(2)
 
 
 main.add_command(keys)

@@ -1,0 +1,47 @@
+"""What schemathesis can think of for each operation of a description, sent to a running server and held against it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.specs.openapi import checks
+
+CONFORMANCE = [
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+
+
+def probe(description: dict[str, Any], base: str, examples: int, headers: Sequence[str] = ()) -> set[int]:
+    """Calls every operation with what the description allows, and with what it doesn't: the statuses that came back.
+
+    ``headers`` are set to one value in every other call, so that calls meet each other. Raises where an answer is not as
+    it is described.
+    """
+    statuses: set[int] = set()
+    for found in schemathesis.openapi.from_dict(description).get_all_operations():
+        operation = found.ok()
+        wrong = [schemathesis.GenerationMode.NEGATIVE] if operation.headers or operation.body else []
+        for mode in (schemathesis.GenerationMode.POSITIVE, *wrong):
+
+            @given(case=operation.as_strategy(generation_mode=mode))
+            @settings(
+                max_examples=examples,
+                deadline=None,
+                database=None,
+                derandomize=True,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )
+            def call(case: Any) -> None:
+                for fixed in ({}, dict.fromkeys(headers, "the-same")):
+                    if fixed or not headers:
+                        case.headers.update(fixed)
+                    answer = case.call_and_validate(base_url=base, checks=CONFORMANCE)
+                    statuses.add(answer.status_code)
+
+            call()
+    return statuses
