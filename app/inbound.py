@@ -27,6 +27,10 @@ class HeadTooLarge(Exception):
     """Raised into the parser, to stop it."""
 
 
+class VersionRefused(Exception):
+    """Raised into the parser, to stop it."""
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
@@ -77,6 +81,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """The head is whole: its size is known exactly."""
         self._in_head = False
         self._unwatch()
+        if self.parser.get_http_version() not in ("1.1", "1.0"):
+            # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
+            # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
+            raise VersionRefused
         if self._quiet + self._fed > MAX_HEAD_BYTES:
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > MAX_HEAD_BYTES:

@@ -25,6 +25,8 @@ OF_THE_MOMENT = (b"date", b"set-cookie")
 OURS = (b"idempotent-replayed", b"idempotency-key")
 """Response headers that only the gateway may set."""
 
+_PARAMETERS = re.compile(r";[^/]*")
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -122,6 +124,13 @@ class Policies:
         return [*routes, (self._default, DEFAULT_METHODS)]
 
     def _search(self, method: str, path: str) -> Policy | None:
+        found = self._search_as_read(method, path)
+        if ";" not in path and "\\" not in path:
+            return found
+        other = self._search_as_read(method, folded(path))
+        return max(found, other, key=_strictness)  # the first of equals
+
+    def _search_as_read(self, method: str, path: str) -> Policy | None:
         normal = normalise(path)
         spellings = (normal, normal + "/") if path.endswith("/") else (normal,)
         for pattern, methods, policy in self._routes:
@@ -142,6 +151,21 @@ def normalise(path: str) -> str:
         elif segment not in ("", "."):
             kept.append(segment)
     return "/" + "/".join(kept)
+
+
+def folded(path: str) -> str:
+    """A path as some upstreams read it that others take literally: without ``;`` parameters (servlet containers), and with
+    backslashes as slashes (URL parsers of browsers, and of Node.js).
+
+    Which of the two the upstream is, nobody here knows: where they lead to different rules, the stricter ones count.
+    """
+    return _PARAMETERS.sub("", path.replace("\\", "/"))
+
+
+def _strictness(policy: Policy | None) -> tuple[bool, bool, bool]:
+    if policy is None:
+        return False, False, False
+    return True, policy.settings.require_key, policy.settings.require_scope
 
 
 def _pattern(path: str) -> re.Pattern[str]:

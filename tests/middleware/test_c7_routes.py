@@ -39,12 +39,29 @@ async def test_c7_first_matching_route_counts(door: MakeDoor) -> None:
         "/payments/.",
         "/x//..///payments//",
         "/../payments",
+        "/payments;x=1",
+        "/;x/payments",
+        "/x/..;/payments",
+        "/a;b/../payments;c/",
+        "\\payments",
+        "/x\\..\\payments",
     ],
 )
 async def test_c7_no_spelling_of_a_path_slips_past_its_route(door: MakeDoor, path: str) -> None:
     there = door(app := Answering(201), routes=[route("/payments", require_key=True)])
     assert (await there.send(key=None, path=path)).code == "key-missing"
     assert app.calls == 0
+
+
+def test_c7_of_two_readings_of_a_path_the_stricter_one_counts() -> None:
+    free = route("/payments/free", require_key=False)
+    strict = route("/payments*", require_key=True)
+    assert matched("/payments/free", free, strict) == "/payments/free"
+    for path in ("/payments/x\\..\\free", "/payments/free;x", "/payments;/free"):
+        assert matched(path, free, strict) == "/payments*", path
+    things = route("/things", methods=("PUT",))
+    assert matched("/things;x", things, method="PUT") == "/things"
+    assert matched("/others;x", things, method="PUT") is None
 
 
 async def test_c7_decoded_path_is_matched_and_the_raw_one_is_forwarded(door: MakeDoor) -> None:
