@@ -219,7 +219,7 @@ async def test_nothing_secret_is_logged_at_debug_level(caplog: pytest.LogCapture
         upstream.peers[0].reset()
         await client.post(where, headers=headers | {"Idempotency-Key": f"{marks['key']}-2"}, content=marks["body"])
         await raw(client, f"GET /?{marks['query']} HTTP/1.1\r\nX {marks['field']}: 1\r\n\r\n".encode())
-        await raw(client, b"POST / HTTP/1.1\r\nHost: a\r\nX: " + marks["field"].encode() * 10_000)
+        await raw(client, b"POST / HTTP/1.1\r\nHost: a\r\nX: " + marks["field"].encode() * 10_000 + b"\r\n\r\n")
     ours = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore", "asyncio"))]
     assert any(record.name.startswith("oncegate") for record in ours)
     for record in ours:

@@ -11,7 +11,10 @@ import pytest
 from oncegate.cache.base import Cache
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.redis import RedisCache
+from oncegate.middleware.command import CommandProcessor
+from oncegate.middleware.settings import IdempotencySettings
 from tests.middleware.door import PATIENCE, Door
+from tests.middleware.till import Make
 
 MakeDoor = Callable[..., Door]
 Elsewhere = Callable[[Callable[[Cache], Coroutine[Any, Any, None]]], None]
@@ -67,3 +70,28 @@ def elsewhere(cache: Cache, request: pytest.FixtureRequest) -> Elsewhere:
             thread.submit(asyncio.run, on_its_own_loop(work)).result()
 
     return stand_still
+
+
+@pytest.fixture
+async def make(cache: Cache, namespace: str) -> AsyncIterator[Make]:
+    made: list[CommandProcessor[Any, Any]] = []
+
+    def make(till: Any, *, result_type: Any = Any, **settings: Any) -> CommandProcessor[Any, Any]:
+        async def execute(command: Any) -> Any:
+            return await till(command)
+
+        made.append(
+            CommandProcessor(
+                execute,
+                name="pay",
+                cache=cache,
+                namespace=namespace,
+                settings=IdempotencySettings(**settings),
+                result_type=result_type,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for processor in made:
+        assert await processor.drain(30) == 0
