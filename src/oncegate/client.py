@@ -203,7 +203,8 @@ class IdempotentTransport(httpx.BaseTransport):
     """For ``httpx.Client``. What it does, and what it can't know: see `oncegate.client`.
 
     ``transport`` is what sends (default: ``httpx.HTTPTransport()``), and takes what the client would have passed on to its
-    own: ``verify``, ``cert``, ``http2``, ``limits``; it is closed with this one. ``methods`` are those whose requests get a key. ``also_statuses`` are retried too, where the request has a key, without a problem that says so.
+    own: ``verify``, ``cert``, ``http2``, ``limits``; it is closed with this one. ``methods`` are those whose requests get a
+    key. ``also_statuses`` are retried too, where the request has a key, without a problem that says so.
     """
 
     def __init__(

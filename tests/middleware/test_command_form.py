@@ -135,6 +135,13 @@ def test_what_has_no_json_form_is_refused(command: Any) -> None:
         command_form(command)
 
 
+def test_a_refused_iterator_is_not_read() -> None:
+    numbers = iter([1, 2])
+    with pytest.raises(TypeError):
+        command_form({"numbers": numbers})
+    assert list(numbers) == [1, 2]
+
+
 def test_a_command_that_holds_itself_is_refused() -> None:
     command: list[Any] = []
     command.append(command)
