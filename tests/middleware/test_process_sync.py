@@ -81,6 +81,20 @@ def test_closing_lets_an_execution_end(store: Cache, namespace: str) -> None:
         assert first.result(PATIENCE) == {"number": 1}
 
 
+def test_closing_closes_the_cache(namespace: str) -> None:
+    class Watched(MemoryCache):
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    store = Watched()
+    with SyncCommandProcessor(processor(Till(), store, namespace)) as door:
+        assert store.closed == 0
+    door.close()
+    assert store.closed == 1
+
+
 def test_a_call_from_its_own_loop_is_refused_and_not_endless(namespace: str) -> None:
     async def pay(command: Any) -> dict[str, int]:
         return door.process(command, idempotency_key="inner")
