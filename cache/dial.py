@@ -6,13 +6,14 @@ repeat a claim whose reply was lost and read its own claim as somebody else's.
 """
 
 import asyncio
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from hiredis import ReplyError
-from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -27,14 +28,32 @@ _INFO = pack(b"INFO", b"server")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not told)."""
+    """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not told).
+
+    ``role`` is what the server was when the connection opened: ``master``, ``replica``, or empty (not told).
+    """
 
     client_id: int
     run_id: str | None
+    role: str = ""
+
+
+OnLost = Callable[[Link, bool], None]
+"""See `Link`: told once that a connection broke, and whether anything was unanswered."""
+
+
+class Opener(Protocol):
+    """Opens connections to the server in question, which need not be the same each time. ``place`` names it in texts."""
+
+    place: str
+
+    async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
+        """A connection that is logged in and has the scripts loaded. Raises `CacheUnavailable` or `CacheUnsupported`."""
+        ...
 
 
 class Dialler:
-    """Opens connections to the one Redis of a URL (``redis://``, ``rediss://``, ``unix://``, with redis-py's options).
+    """The `Opener` for the one Redis of a URL (``redis://``, ``rediss://``, ``unix://``, with redis-py's options).
 
     Raises ``ValueError`` for a URL that can't be used, without its credentials in the text.
     """
@@ -54,14 +73,28 @@ class Dialler:
             self._class(**self._options)
         except (TypeError, ValueError, RedisError, OSError) as error:
             raise ValueError("the Redis URL has an option that can't be used") from error
-        self.place = str(self._options.get("path") or f"{self._options.get('host', 'localhost')}:{self._port}")
+        self.place = str(self._options.get("path") or _place(self._options.get("host", "localhost"), self._port))
 
     @property
     def _port(self) -> int:
         return int(self._options.get("port", 6379))
 
-    async def open(self, bounds: Bounds, on_lost: Callable[[Link, bool], None], timeout: float) -> tuple[Link, Peer]:
-        """A connection that is logged in and has the scripts loaded. Raises `CacheUnavailable` or `CacheUnsupported`."""
+    @property
+    def encryption(self) -> dict[str, Any]:
+        """The options that concern TLS, as a client of redis-py takes them; empty for a connection in the clear."""
+        if not issubclass(self._class, SSLConnection):
+            return {}
+        return {"ssl": True} | {name: value for name, value in self._options.items() if name.startswith("ssl_")}
+
+    def to(self, host: str, port: int) -> "Dialler":
+        """The same for another server: same login, encryption and options."""
+        other = copy.copy(self)
+        other._options = self._options | {"host": host, "port": port}
+        other.place = _place(host, port)
+        return other
+
+    async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
+        """See `Opener.open`."""
         connection = self._class(**self._options)
         link = Link(bounds, on_lost)
         try:
@@ -81,10 +114,10 @@ class Dialler:
 def _parse(url: str) -> dict[str, Any]:
     try:
         scheme = urlsplit(url).scheme
-        if scheme.startswith(("redis+", "rediss+")):
-            raise ValueError(f"{scheme}:// is not supported yet: use redis://, rediss:// or unix://")
         if scheme not in ("redis", "rediss", "unix"):
-            raise ValueError("a Redis URL begins with redis://, rediss:// or unix://")
+            raise ValueError(
+                "a Redis URL begins with redis://, rediss:// or unix://, or with redis+sentinel:// or redis+cluster://"
+            )
         return dict(parse_url(url))
     except ValueError as error:
         if "://" in str(error):
@@ -116,7 +149,11 @@ async def greet(link: Link, deadline: float) -> Peer:
     for reply in loaded:
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
-    return Peer(int(greeting.get("id", 0)), told.get("run_id"))
+    return Peer(int(greeting.get("id", 0)), told.get("run_id"), _text(greeting.get("role")))
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _pairs(reply: Reply) -> dict[str, Reply]:
