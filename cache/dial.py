@@ -7,8 +7,8 @@ repeat a claim whose reply was lost and read its own claim as somebody else's.
 
 import asyncio
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from oncegate.cache import faults
+from oncegate.cache.address import Server
 from oncegate.cache.link import Bounds, Link, Reply
 from oncegate.cache.scripts import SCRIPTS, pack
 
@@ -30,12 +31,14 @@ _INFO = pack(b"INFO", b"server")
 class Peer:
     """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not told).
 
-    ``role`` is what the server was when the connection opened: ``master``, ``replica``, or empty (not told).
+    ``role`` is what the server was when the connection opened: ``master``, ``replica``, or empty (not told). ``place`` is
+    its address, as its `Opener` names it.
     """
 
     client_id: int
     run_id: str | None
     role: str = ""
+    place: str = ""
 
 
 OnLost = Callable[[Link, bool], None]
@@ -49,6 +52,12 @@ class Opener(Protocol):
 
     async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
         """A connection that is logged in and has the scripts loaded. Raises `CacheUnavailable` or `CacheUnsupported`."""
+        ...
+
+    def watches(self, on_place: Callable[[str], None]) -> Sequence[Coroutine[Any, Any, None]]:
+        """What must run beside the connections, if anything: tells ``on_place`` the only right `Peer.place` whenever it is
+        heard of.
+        """
         ...
 
 
@@ -73,7 +82,7 @@ class Dialler:
             self._class(**self._options)
         except (TypeError, ValueError, RedisError, OSError) as error:
             raise ValueError("the Redis URL has an option that can't be used") from error
-        self.place = str(self._options.get("path") or _place(self._options.get("host", "localhost"), self._port))
+        self.place = str(self._options.get("path") or place_of((self._options.get("host", "localhost"), self._port)))
 
     @property
     def _port(self) -> int:
@@ -90,7 +99,7 @@ class Dialler:
         """The same for another server: same login, encryption and options."""
         other = copy.copy(self)
         other._options = self._options | {"host": host, "port": port}
-        other.place = _place(host, port)
+        other.place = place_of((host, port))
         return other
 
     async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
@@ -105,10 +114,14 @@ class Dialler:
         finally:
             await connection.disconnect(nowait=True)
         try:
-            return link, await greet(link, asyncio.get_running_loop().time() + timeout)
+            return link, replace(await greet(link, asyncio.get_running_loop().time() + timeout), place=self.place)
         except BaseException:
             link.fail("the connection to Redis was not accepted")
             raise
+
+    def watches(self, on_place: Callable[[str], None]) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002
+        """See `Opener.watches`. The address is fixed."""
+        return ()
 
 
 def _parse(url: str) -> dict[str, Any]:
@@ -152,7 +165,9 @@ async def greet(link: Link, deadline: float) -> Peer:
     return Peer(int(greeting.get("id", 0)), told.get("run_id"), _text(greeting.get("role")))
 
 
-def _place(host: str, port: int) -> str:
+def place_of(server: Server) -> str:
+    """A server's address in one word."""
+    host, port = server
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

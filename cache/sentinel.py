@@ -4,11 +4,12 @@ Strategy. Each time a connection is opened, all Sentinels are asked at once who 
 hangs costs no time. An answer is only believed when the server itself says, on the new connection, that it is a master:
 a Sentinel may lag behind. Where it is a replica, the next different answer is tried.
 
-A connection lives until it breaks or a reply says that the server has become a replica; then all this happens again. There
-is nothing to poll meanwhile: who demotes a server (Sentinel does) also cuts its clients.
+A connection lives until it breaks, a reply says that the server has become a replica, or a Sentinel announces another master
+(`oncegate.cache.watch`); then all this happens again.
 """
 
 import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
@@ -19,9 +20,10 @@ from redis.exceptions import RedisError
 
 from oncegate.cache import faults
 from oncegate.cache.address import Address, Server
-from oncegate.cache.dial import Dialler, OnLost, Peer
+from oncegate.cache.dial import Dialler, OnLost, Peer, place_of
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.link import Bounds, Link
+from oncegate.cache.watch import watch
 
 
 class MasterDialler:
@@ -73,10 +75,18 @@ class MasterDialler:
             await asyncio.gather(*asked, return_exceptions=True)
         raise fault
 
+    def watches(self, on_place: Callable[[str], None]) -> Sequence[Coroutine[Any, Any, None]]:
+        """See `Opener.watches`."""
+        service = self._address.service
+        return [
+            watch(sentinel, self._options, service, lambda master: on_place(place_of(master)))
+            for sentinel in self._address.servers
+        ]
+
     async def _ask(self, server: Server) -> Server | CacheError:
         sentinel = Sentinel([server], sentinel_kwargs=self._options)  # type: ignore[no-untyped-call] # not annotated
         client: Redis = sentinel.sentinels[0]
-        place = f"{server[0]}:{server[1]}"
+        place = place_of(server)
         try:
             # Not `discover_master`: of a Sentinel that can't be reached, it only says that it knows no master.
             masters: Any = await client.sentinel_masters()

@@ -21,6 +21,7 @@ from oncegate.cache.scripts import pack
 from oncegate.cache.withdrawal import Elsewhere, Withdrawal, Withdrawals, nowhere
 
 _PING = pack(b"PING")
+_OTHER_MASTER = "Redis has another master now"
 
 
 class Session:
@@ -50,6 +51,8 @@ class Session:
         self._on_stuck = on_stuck
         self._withdrawing: asyncio.Task[None] | None = None
         self._closed = False
+        self._opener = opener
+        self._watches: list[asyncio.Task[None]] = []
         self._guard = LoopGuard(self.close)
 
     # -- as the routes of a topology of one
@@ -84,10 +87,13 @@ class Session:
     async def guard(self) -> None:
         """See `Routes.guard`."""
         await self._guard.arm()
+        if not self._watches:
+            self._watches = [self.loop.create_task(each) for each in self._opener.watches(self._on_place)]
 
     async def end(self) -> None:
         """See `Routes.end`."""
         await self._guard.end()
+        await asyncio.gather(*self._watches, return_exceptions=True)
 
     # -- as the connections to one server
 
@@ -120,8 +126,9 @@ class Session:
         """Cut the connections, without warnings; also when the loop is closed already. Never raises."""
         self._closed = True  # what is lost by closing is withdrawn by the cache's next session
         with contextlib.suppress(RuntimeError):  # a loop that was closed under us takes no more callbacks
-            if self._withdrawing is not None:
-                self._withdrawing.cancel()
+            for task in (self._withdrawing, *self._watches):
+                if task is not None:
+                    task.cancel()
         for lane in (self.claims, self.bodies):
             with contextlib.suppress(RuntimeError):
                 lane.close()
@@ -131,7 +138,12 @@ class Session:
         # old master that takes writes until it hears of its demotion, and then forgets them.
         for lane in (self.claims, self.bodies):
             if lane.link is not None and lane.peer is not None and lane.peer.run_id != peer.run_id:
-                lane.link.fail("Redis has another master now")
+                lane.link.fail(_OTHER_MASTER)
+
+    def _on_place(self, place: str) -> None:
+        for lane in (self.claims, self.bodies):
+            if lane.link is not None and lane.peer is not None and lane.peer.place != place:
+                lane.link.fail(_OTHER_MASTER)
 
     def _on_broken(self, peer: Peer) -> None:
         self._withdrawals.kill(peer)

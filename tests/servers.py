@@ -30,8 +30,9 @@ def free_port() -> int:
 class RedisServer:
     """A redis-server of our own. ``url`` is for clients (`RedisCache.from_url`), `command` for looking behind their backs.
 
-    ``kind`` is ``tcp``, ``unix`` or ``tls``. ``persist`` keeps data over `stop` and `start` (an append-only file).
-    ``config`` are directives of redis.conf. A context manager: started on entry, stopped and cleared away on exit.
+    ``kind`` is ``tcp``, ``unix``, ``tls``, or ``sentinel`` (a Sentinel that knows no service yet: tests/groups.py).
+    ``persist`` keeps data over `stop` and `start` (an append-only file). ``config`` are directives of redis.conf. A
+    context manager: started on entry, stopped and cleared away on exit.
     """
 
     def __init__(self, kind: str = "tcp", *, persist: bool = False, config: dict[str, str] | None = None) -> None:
@@ -62,6 +63,8 @@ class RedisServer:
             self.url = f"unix://{path}"
         elif kind == "tls":
             self._use_tls()
+        elif kind == "sentinel":
+            self._config = {name: self._config[name] for name in ("dir", "bind", "port")} | (config or {})
 
     def _use_tls(self) -> None:
         authority = trustme.CA()
@@ -86,7 +89,8 @@ class RedisServer:
         conf = self._directory / "redis.conf"
         conf.write_text("".join(f"{name} {value}\n" for name, value in self._config.items()))
         with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen([self._binary, str(conf)], stdout=log, stderr=log)
+            mode = ["--sentinel"] if self._kind == "sentinel" else []
+            self._process = subprocess.Popen([self._binary, str(conf), *mode], stdout=log, stderr=log)
         deadline = time.monotonic() + READY_WITHIN
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
