@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from hiredis import ReplyError
-from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, parse_url
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -88,13 +88,6 @@ class Dialler:
     def _port(self) -> int:
         return int(self._options.get("port", 6379))
 
-    @property
-    def encryption(self) -> dict[str, Any]:
-        """The options that concern TLS, as a client of redis-py takes them; empty for a connection in the clear."""
-        if not issubclass(self._class, SSLConnection):
-            return {}
-        return {"ssl": True} | {name: value for name, value in self._options.items() if name.startswith("ssl_")}
-
     def to(self, host: str, port: int) -> "Dialler":
         """The same for another server: same login, encryption and options."""
         other = copy.copy(self)
@@ -102,22 +95,38 @@ class Dialler:
         other.place = place_of((host, port))
         return other
 
+    def to_sentinel(self, host: str, port: int, login: dict[str, str]) -> "Dialler":
+        """The same for a Sentinel: encryption and options, but a login of its own and no database."""
+        other = self.to(host, port)
+        others = {"username", "password", "db"}
+        other._options = {name: value for name, value in other._options.items() if name not in others} | login
+        return other
+
     async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
         """See `Opener.open`."""
-        connection = self._class(**self._options)
         link = Link(bounds, on_lost)
-        try:
-            await connection.connect()  # type: ignore[no-untyped-call] # redis-py does not annotate it
-            _take_over(connection, link)
-        except (RedisError, OSError) as error:
-            raise faults.of_opening(error, self.place) from error
-        finally:
-            await connection.disconnect(nowait=True)
+        link.take_over(await self.connect())
         try:
             return link, replace(await greet(link, asyncio.get_running_loop().time() + timeout), place=self.place)
         except BaseException:
             link.fail("the connection to Redis was not accepted")
             raise
+
+    async def connect(self) -> asyncio.StreamWriter:
+        """A stream that is connected, encrypted and logged in; what it was asked is answered. Raises `CacheUnavailable`."""
+        connection = self._class(**self._options)
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task is not None else 0
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call] # redis-py does not annotate it
+            if task is not None and task.cancelling() > cancelled:
+                # redis-py uses `asyncio.wait_for`, which before Python 3.12 may swallow a cancellation.
+                raise asyncio.CancelledError
+            return _take_over(connection)
+        except (RedisError, OSError) as error:
+            raise faults.of_opening(error, self.place) from error
+        finally:
+            await connection.disconnect(nowait=True)
 
     def watches(self, on_place: Callable[[str], None]) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002
         """See `Opener.watches`. The address is fixed."""
@@ -138,14 +147,14 @@ def _parse(url: str) -> dict[str, Any]:
         raise ValueError("the Redis URL can't be read") from None  # the parser's own text may quote parts of it
 
 
-def _take_over(connection: AbstractConnection, link: Link) -> None:
+def _take_over(connection: AbstractConnection) -> asyncio.StreamWriter:
     """Cut redis-py's stream off its transport. What it was asked has been answered, so nothing is in its buffer."""
     writer = connection._writer
     if writer is None or writer.transport.is_closing():
         raise ConnectionResetError("the connection was closed at once")
-    link.take_over(writer)
-    # From here on the link closes it; redis-py would warn that nobody did.
+    # From here on somebody else closes it; redis-py would warn that nobody did.
     connection._writer = connection._reader = None
+    return writer
 
 
 async def greet(link: Link, deadline: float) -> Peer:

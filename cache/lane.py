@@ -89,6 +89,10 @@ class Lane:
             return outcome
         raise _again(outcome)
 
+    def retry_now(self) -> None:
+        """The server is known to be there again: let the next caller try at once."""
+        self._not_before = 0.0
+
     def close(self) -> None:
         """Cut the connection, and open none any more. May be called when the loop is closed already."""
         self._closed = True

@@ -10,19 +10,17 @@ A connection lives until it breaks, a reply says that the server has become a re
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from hiredis import ReplyError
 
 from oncegate.cache import faults
 from oncegate.cache.address import Address, Server
 from oncegate.cache.dial import Dialler, OnLost, Peer, place_of
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.link import Bounds, Link
+from oncegate.cache.scripts import pack
 from oncegate.cache.watch import watch
 
 
@@ -36,14 +34,7 @@ class MasterDialler:
         self.place = f"the service {address.service} of Sentinel"
         self._address = address
         self._dialler = dialler
-        self._options: dict[str, Any] = {
-            **dialler.encryption,
-            **address.login,
-            "protocol": 2,
-            "socket_timeout": timeout,
-            "socket_connect_timeout": timeout,
-            "retry": Retry(NoBackoff(), 0),
-        }
+        self._timeout = timeout
 
     async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
         """See `Opener.open`."""
@@ -77,26 +68,35 @@ class MasterDialler:
 
     def watches(self, on_place: Callable[[str], None]) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Opener.watches`."""
-        service = self._address.service
+        address = self._address
         return [
-            watch(sentinel, self._options, service, lambda master: on_place(place_of(master)))
-            for sentinel in self._address.servers
+            watch(
+                self._dialler.to_sentinel(*sentinel, address.login),
+                address.service,
+                partial(self._ask, sentinel),
+                lambda master: on_place(place_of(master)),
+            )
+            for sentinel in address.servers
         ]
 
     async def _ask(self, server: Server) -> Server | CacheError:
-        sentinel = Sentinel([server], sentinel_kwargs=self._options)  # type: ignore[no-untyped-call] # not annotated
-        client: Redis = sentinel.sentinels[0]
-        place = place_of(server)
+        """The master, as one Sentinel knows it; never raises a `CacheError`, but returns it."""
+        service, place = self._address.service, f"Sentinel at {place_of(server)}"
+        link = Link(Bounds(), lambda *_: None)
         try:
-            # Not `discover_master`: of a Sentinel that can't be reached, it only says that it knows no master.
-            masters: Any = await client.sentinel_masters()
-        except (RedisError, OSError) as error:
-            return faults.of_opening(error, f"{place} (Sentinel)")
+            link.take_over(await self._dialler.to_sentinel(*server, self._address.login).connect())
+            reply = await link.send(
+                pack(b"SENTINEL", b"MASTER", service.encode()), asyncio.get_running_loop().time() + self._timeout
+            )
+        except CacheError as error:
+            return CacheUnavailable(f"{place}: {error}")
         finally:
-            await sentinel.aclose()
-        state = masters.get(self._address.service)
-        if state is None:
-            return CacheUnavailable(f"Sentinel at {place} does not know a service {self._address.service}")
-        if not sentinel.check_master_state(state, self._address.service):
-            return CacheUnavailable(f"Sentinel at {place} has lost the master of {self._address.service}")
-        return str(state["ip"]), int(state["port"])
+            link.fail("asked")
+        if isinstance(reply, ReplyError):
+            if faults.reply_class(reply) == "ERR":
+                return CacheUnavailable(f"{place} does not know a service {service}")
+            return CacheUnavailable(f"{place}: {faults.of_reply(reply)}")
+        told = {name.decode(): value.decode() for name, value in zip(reply[::2], reply[1::2], strict=True)}
+        if {"s_down", "o_down"} & set(told["flags"].split(",")):
+            return CacheUnavailable(f"{place} has lost the master of {service}")
+        return told["ip"], int(told["port"])

@@ -139,6 +139,7 @@ class Session:
         for lane in (self.claims, self.bodies):
             if lane.link is not None and lane.peer is not None and lane.peer.run_id != peer.run_id:
                 lane.link.fail(_OTHER_MASTER)
+            lane.retry_now()
 
     def _on_place(self, place: str) -> None:
         for lane in (self.claims, self.bodies):

@@ -7,55 +7,104 @@ listened to, and what is connected to the old master is cut when the first one a
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
+import hiredis
 
 from oncegate.cache.address import Server
+from oncegate.cache.dial import Dialler
+from oncegate.cache.errors import CacheError
+from oncegate.cache.link import Reply
+from oncegate.cache.scripts import pack
 
 log = logging.getLogger(__name__)
 
-CHANNEL = "+switch-master"
 QUIET = 5.0
-"""Seconds without a word from a Sentinel until it is asked whether it is still there."""
+"""Seconds without a word from a Sentinel until it is asked whether it is still there; after twice that it is not."""
 PAUSE = 1.0
 """Seconds until a Sentinel that was lost is tried again."""
 
+_SUBSCRIBE = pack(b"SUBSCRIBE", b"+switch-master")
+_PING = pack(b"PING")
 
-async def watch(server: Server, options: dict[str, Any], service: str, on_master: Callable[[Server], None]) -> None:
-    """Tell ``on_master`` the master that this Sentinel knows, and each new one. Until cancelled; never raises."""
+
+async def watch(
+    dialler: Dialler,
+    service: str,
+    ask: Callable[[], Awaitable[Server | CacheError]],
+    on_master: Callable[[Server], None],
+) -> None:
+    """Tell ``on_master`` the master that a Sentinel names (``ask``), and each new one. Until cancelled; never raises."""
+
+    def on_message(reply: Reply) -> None:
+        if isinstance(reply, list) and reply[0] == b"message":
+            # <service> <old ip> <old port> <new ip> <new port>
+            name, _, _, host, port = reply[2].decode().rsplit(" ", 4)
+            if name == service:
+                on_master((host, int(port)))
+
     while True:
-        client: Redis = Redis(host=server[0], port=server[1], **options)
-        pubsub = client.pubsub()
+        listener = _Listener(on_message)
         try:
-            await pubsub.subscribe(CHANNEL)
-            # Only now, so that no switch is missed between the two.
-            state: Any = (await _masters(client)).get(service)
-            if state is not None:
-                on_master((str(state["ip"]), int(state["port"])))
-            await _listen(pubsub, service, on_master)
-        except (RedisError, OSError) as error:
-            log.debug("lost a Sentinel (%s)", type(error).__name__)
+            listener.take_over(await dialler.connect())
+            await listener.subscribed
+            # Asked only now, so that no switch is missed between the two.
+            master = await ask()
+            if not isinstance(master, CacheError):
+                on_master(master)
+            await listener.listen()
+        except CacheError as error:
+            log.debug("%s", error)
         finally:
-            await pubsub.aclose()  # type: ignore[no-untyped-call] # redis-py does not annotate it
-            await client.aclose()
+            listener.close()
         await asyncio.sleep(PAUSE)
 
 
-async def _masters(client: Redis) -> Any:
-    return await client.sentinel_masters()
+class _Listener(asyncio.Protocol):
+    """A connection on which a Sentinel publishes."""
 
+    def __init__(self, on_message: Callable[[Reply], None]) -> None:
+        self.subscribed = asyncio.get_running_loop().create_future()
+        self._ended = asyncio.get_running_loop().create_future()
+        self._on_message = on_message
+        self._reader = hiredis.Reader()
+        self._heard = True
+        self._writer: asyncio.StreamWriter | None = None
 
-async def _listen(pubsub: Any, service: str, on_master: Callable[[Server], None]) -> None:
-    while True:
-        message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=QUIET)
-        if message is None:
-            await pubsub.ping()  # the next read or write fails if it is gone
-            continue
-        if message["type"] == "message":
-            # <service> <old ip> <old port> <new ip> <new port>
-            name, _, _, host, port = message["data"].decode().rsplit(" ", 4)
-            if name == service:
-                on_master((host, int(port)))
+    def take_over(self, writer: asyncio.StreamWriter) -> None:
+        """Become the protocol of ``writer``'s transport, and subscribe."""
+        self._writer = writer
+        writer.transport.set_protocol(self)
+        writer.transport.write(_SUBSCRIBE)
+
+    async def listen(self) -> None:
+        """Return when the connection has ended, or nothing is heard any more."""
+        while self._heard and not self._ended.done():
+            self._heard = False
+            await asyncio.wait((self._ended,), timeout=QUIET)
+            if not self._heard and self._writer is not None and not self._ended.done():
+                self._writer.transport.write(_PING)
+                await asyncio.wait((self._ended,), timeout=QUIET)
+
+    def close(self) -> None:
+        """Cut the connection."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """What the Sentinel says: the answer to the subscription first."""
+        self._heard = True
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not False:
+                if not self.subscribed.done():
+                    self.subscribed.set_result(None)
+                self._on_message(reply)
+        except (hiredis.ProtocolError, ValueError, IndexError):
+            self.close()  # it speaks another language; perhaps a later connection does not
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
+        """The transport has closed."""
+        for future in (self.subscribed, self._ended):
+            if not future.done():
+                future.set_result(None)
