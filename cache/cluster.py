@@ -64,6 +64,7 @@ class ClusterRoutes:
         self._owners: set[Session] = set()
         self._looking: asyncio.Task[CacheError | None] | None = None
         self._look_not_before = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._guard = LoopGuard(self.close)
 
@@ -149,7 +150,17 @@ class ClusterRoutes:
             raise type(fault)(str(fault))
 
     def _look_up_soon(self, first: Server | None = None) -> None:
-        if self._looking is None and not self._closed and self._loop.time() >= self._look_not_before:
+        if self._looking is not None or self._closed or self._timer is not None:
+            return
+        pause = self._look_not_before - self._loop.time()
+        if pause > 0:
+            self._timer = self._loop.call_later(pause, self._look_now, first)
+        else:
+            self._start_looking(first)
+
+    def _look_now(self, first: Server | None) -> None:
+        self._timer = None
+        if self._looking is None and not self._closed:
             self._start_looking(first)
 
     def _start_looking(self, first: Server | None) -> asyncio.Task[CacheError | None]:
@@ -233,6 +244,8 @@ class ClusterRoutes:
     def close(self) -> None:
         """See `Routes.close`."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._looking is not None and not self._loop.is_closed():
             self._looking.cancel()
         for session in list(self._nodes.values()):

@@ -96,14 +96,6 @@ async def test_a_claim_that_only_the_old_master_knew_gives_its_owner_nothing_on_
     old.stop()
     replica.resume()
     answer = await until_claimed(cache, "k", second)
-    print(
-        session_of(cache).claims.peer,
-        replica.port,
-        old.port,
-        replica.command("GET", "k"),
-        second,
-        replica.command("INFO", "replication"),
-    )
     assert (answer.won, answer.record.token) == (True, second)
     assert not await cache.extend("k", token=first, lease_ms=60_000)
     assert not await complete(cache, "k", first)
