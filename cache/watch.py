@@ -2,7 +2,9 @@
 
 A failover that an operator directs (``SENTINEL FAILOVER``) leaves the old master running, and taking writes, for some ten
 seconds; then it is made a replica and forgets them. So waiting for a connection to break is not enough: each Sentinel is
-listened to, and what is connected to the old master is cut when the first one announces the new one.
+listened to, and what is connected to the old master is cut when the first one announces the new one. The Sentinel in charge
+does so as soon as the new master has confirmed (``+promoted-slave``), all others when the failover is over
+(``+switch-master``), which may be seconds later.
 """
 
 import asyncio
@@ -24,7 +26,7 @@ QUIET = 5.0
 PAUSE = 1.0
 """Seconds until a Sentinel that was lost is tried again."""
 
-_SUBSCRIBE = pack(b"SUBSCRIBE", b"+switch-master")
+_SUBSCRIBE = pack(b"SUBSCRIBE", b"+promoted-slave", b"+switch-master")
 _PING = pack(b"PING")
 
 
@@ -38,8 +40,7 @@ async def watch(
 
     def on_message(reply: Reply) -> None:
         if isinstance(reply, list) and reply[0] == b"message":
-            # <service> <old ip> <old port> <new ip> <new port>
-            name, _, _, host, port = reply[2].decode().rsplit(" ", 4)
+            name, host, port = _read_promoted(reply[2]) if reply[1] == b"+promoted-slave" else _read_switch(reply[2])
             if name == service:
                 on_master((host, int(port)))
 
@@ -58,6 +59,19 @@ async def watch(
         finally:
             listener.close()
         await asyncio.sleep(PAUSE)
+
+
+def _read_switch(message: bytes) -> tuple[str, str, str]:
+    """``<service> <old ip> <old port> <new ip> <new port>``."""
+    name, _, _, host, port = message.decode().rsplit(" ", 4)
+    return name, host, port
+
+
+def _read_promoted(message: bytes) -> tuple[str, str, str]:
+    """``slave <name> <ip> <port> @ <service> <old ip> <old port>``."""
+    promoted, _, service = message.decode().partition(" @ ")
+    _, _, host, port = promoted.rsplit(" ", 3)
+    return service.rsplit(" ", 2)[0], host, port
 
 
 class _Listener(asyncio.Protocol):
