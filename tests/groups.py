@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import redis
+import trustme
 
 from tests.servers import RedisServer, free_port
 
@@ -33,8 +34,19 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 class _Group:
     """Servers that are started and cleared away together. A context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tls: bool = False) -> None:
         self._stack = ExitStack()
+        self.servers: list[RedisServer] = []
+        self._authority = trustme.CA() if tls else None
+
+    def _url(self, kind: str, rest: str) -> str:
+        """The group's URL, with what clients must know of its encryption."""
+        if self._authority is None:
+            return f"redis+{kind}://{rest}"
+        return f"rediss+{kind}://{rest}?ssl_ca_certs={self.servers[0].ca_path}"
+
+    def _server(self, **config: str) -> RedisServer:
+        return self._add(RedisServer("tls" if self._authority else "tcp", config=config, authority=self._authority))
 
     def _add(self, server: RedisServer) -> RedisServer:
         return self._stack.enter_context(server)
@@ -63,19 +75,22 @@ class SentinelGroup(_Group):
 
     SERVICE = "records"
 
-    def __init__(self, *, down_after: float = 30.0, replicas: int = 1, config: dict[str, str] | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self, *, down_after: float = 30.0, replicas: int = 1, config: dict[str, str] | None = None, tls: bool = False
+    ) -> None:
+        super().__init__(tls=tls)
         self._down_after = round(down_after * 1000)
         self._count = 1 + replicas
         self._config = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1", **(config or {})}
-        self.servers: list[RedisServer] = []
+        if tls:
+            self._config["tls-replication"] = "yes"
 
     def set_up(self) -> None:
         for number in range(self._count):
             follow = {"replicaof": f"127.0.0.1 {self.servers[0].port}"} if number else {}
-            self.servers.append(self._add(RedisServer(config={**self._config, **follow})))
-        self.sentinel = self._add(RedisServer("sentinel"))
-        self.url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{self.sentinel.port}/{self.SERVICE}"
+            self.servers.append(self._server(**self._config, **follow))
+        self.sentinel = self._add(RedisServer("sentinel", authority=self._authority))
+        self.url = self._url("sentinel", f"127.0.0.1:{free_port()},127.0.0.1:{self.sentinel.port}/{self.SERVICE}")
         self.sentinel.command("SENTINEL", "MONITOR", self.SERVICE, "127.0.0.1", self.servers[0].port, 1)
         for option, value in (("down-after-milliseconds", self._down_after), ("failover-timeout", 6000)):
             self.sentinel.command("SENTINEL", "SET", self.SERVICE, option, value)
@@ -124,8 +139,10 @@ class SentinelGroup(_Group):
 class ClusterGroup(_Group):
     """Three masters and ``replicas`` replicas of the first. ``url`` names a dead node, then the last master alone."""
 
-    def __init__(self, *, replicas: int = 0, node_timeout: float = 30.0, config: dict[str, str] | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self, *, replicas: int = 0, node_timeout: float = 30.0, config: dict[str, str] | None = None, tls: bool = False
+    ) -> None:
+        super().__init__(tls=tls)
         self._replicas = replicas
         self._config = {
             "cluster-enabled": "yes",
@@ -133,15 +150,15 @@ class ClusterGroup(_Group):
             "cluster-replica-validity-factor": "0",
             "cluster-require-full-coverage": "no",
             "repl-diskless-sync-delay": "0",
+            **({"tls-cluster": "yes", "tls-replication": "yes"} if tls else {}),
             **(config or {}),
         }
-        self.servers: list[RedisServer] = []
         self.ids: list[str] = []
 
     def set_up(self) -> None:
         buses = [free_port() for _ in range(3 + self._replicas)]
         for bus in buses:
-            self.servers.append(self._add(RedisServer(config={**self._config, "cluster-port": str(bus)})))
+            self.servers.append(self._server(**self._config, **{"cluster-port": str(bus)}))
         self.ids = [server.command("CLUSTER", "MYID").decode() for server in self.servers]
         first = self.servers[0]
         for number, (server, bus) in enumerate(zip(self.servers, buses, strict=True)):
@@ -155,7 +172,7 @@ class ClusterGroup(_Group):
         for replica in self.servers[3:]:
             replica.command("CLUSTER", "REPLICATE", self.ids[0])
         wait_until(self._agree, "the cluster is up")
-        self.url = f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{self.servers[2].port}"
+        self.url = self._url("cluster", f"127.0.0.1:{free_port()},127.0.0.1:{self.servers[2].port}")
 
     def _agree(self) -> bool:
         infos = [server.command("CLUSTER", "INFO") for server in self.servers]
