@@ -45,6 +45,10 @@ OnLost = Callable[[Link, bool], None]
 """See `Link`: told once that a connection broke, and whether anything was unanswered."""
 
 
+OnPlace = Callable[[str | None], None]
+"""Told the only right `Peer.place`, or ``None``: it is about to change, and until then no place is right."""
+
+
 class Opener(Protocol):
     """Opens connections to the server in question, which need not be the same each time. ``place`` names it in texts."""
 
@@ -54,10 +58,8 @@ class Opener(Protocol):
         """A connection that is logged in and has the scripts loaded. Raises `CacheUnavailable` or `CacheUnsupported`."""
         ...
 
-    def watches(self, on_place: Callable[[str], None]) -> Sequence[Coroutine[Any, Any, None]]:
-        """What must run beside the connections, if anything: tells ``on_place`` the only right `Peer.place` whenever it is
-        heard of.
-        """
+    def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:
+        """What must run beside the connections, if anything: it tells ``on_place`` whenever it hears of the right place."""
         ...
 
 
@@ -128,7 +130,7 @@ class Dialler:
         finally:
             await connection.disconnect(nowait=True)
 
-    def watches(self, on_place: Callable[[str], None]) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002
+    def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002
         """See `Opener.watches`. The address is fixed."""
         return ()
 

@@ -89,6 +89,13 @@ class Lane:
             return outcome
         raise _again(outcome)
 
+    def hold(self, seconds: float, reason: str) -> None:
+        """Cut the connection and open none for so long, or until `retry_now`."""
+        if self.link is not None:
+            self.link.fail(reason)
+        self._error = CacheUnavailable(reason)
+        self._not_before = self._loop.time() + seconds
+
     def retry_now(self) -> None:
         """The server is known to be there again: let the next caller try at once."""
         self._not_before = 0.0

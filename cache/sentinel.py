@@ -9,7 +9,7 @@ A connection lives until it breaks, a reply says that the server has become a re
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from hiredis import ReplyError
 
 from oncegate.cache import faults
 from oncegate.cache.address import Address, Server
-from oncegate.cache.dial import Dialler, OnLost, Peer, place_of
+from oncegate.cache.dial import Dialler, OnLost, OnPlace, Peer, place_of
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.link import Bounds, Link
 from oncegate.cache.scripts import pack
@@ -66,7 +66,7 @@ class MasterDialler:
             await asyncio.gather(*asked, return_exceptions=True)
         raise fault
 
-    def watches(self, on_place: Callable[[str], None]) -> Sequence[Coroutine[Any, Any, None]]:
+    def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Opener.watches`."""
         address = self._address
         return [
@@ -74,7 +74,7 @@ class MasterDialler:
                 self._dialler.to_sentinel(*sentinel, address.login),
                 address.service,
                 partial(self._ask, sentinel),
-                lambda master: on_place(place_of(master)),
+                lambda master: on_place(place_of(master) if master else None),
             )
             for sentinel in address.servers
         ]

@@ -20,6 +20,9 @@ from oncegate.cache.routes import Detour, LoopGuard
 from oncegate.cache.scripts import pack
 from oncegate.cache.withdrawal import Elsewhere, Withdrawal, Withdrawals, nowhere
 
+LONGEST_HOLD = 5.0
+"""Seconds that a failover, once announced, may take; then whoever is the master is used again."""
+
 _PING = pack(b"PING")
 _OTHER_MASTER = "Redis has another master now"
 
@@ -141,10 +144,14 @@ class Session:
                 lane.link.fail(_OTHER_MASTER)
             lane.retry_now()
 
-    def _on_place(self, place: str) -> None:
+    def _on_place(self, place: str | None) -> None:
         for lane in (self.claims, self.bodies):
+            if place is None:
+                lane.hold(LONGEST_HOLD, "a failover of Redis is under way")
+                continue
             if lane.link is not None and lane.peer is not None and lane.peer.place != place:
                 lane.link.fail(_OTHER_MASTER)
+            lane.retry_now()
 
     def _on_broken(self, peer: Peer) -> None:
         self._withdrawals.kill(peer)

@@ -2,9 +2,9 @@
 
 A failover that an operator directs (``SENTINEL FAILOVER``) leaves the old master running, and taking writes, for some ten
 seconds; then it is made a replica and forgets them. So waiting for a connection to break is not enough: each Sentinel is
-listened to, and what is connected to the old master is cut when the first one announces the new one. The Sentinel in charge
-does so as soon as the new master has confirmed (``+promoted-slave``), all others when the failover is over
-(``+switch-master``), which may be seconds later.
+listened to. The one in charge says first that it is about to promote a replica: from then on nothing is sent to the old
+master. As soon as the new one has confirmed it is announced (``+promoted-slave``), and calls go there. The other Sentinels
+announce it when the failover is over (``+switch-master``), which may be seconds later.
 """
 
 import asyncio
@@ -21,12 +21,15 @@ from oncegate.cache.scripts import pack
 
 log = logging.getLogger(__name__)
 
+OnMaster = Callable[[Server | None], None]
+
 QUIET = 5.0
 """Seconds without a word from a Sentinel until it is asked whether it is still there; after twice that it is not."""
 PAUSE = 1.0
 """Seconds until a Sentinel that was lost is tried again."""
 
-_SUBSCRIBE = pack(b"SUBSCRIBE", b"+promoted-slave", b"+switch-master")
+_PROMOTING, _PROMOTED, _SWITCHED = b"+failover-state-send-slaveof-noone", b"+promoted-slave", b"+switch-master"
+_SUBSCRIBE = pack(b"SUBSCRIBE", _PROMOTING, _PROMOTED, _SWITCHED)
 _PING = pack(b"PING")
 
 
@@ -34,15 +37,18 @@ async def watch(
     dialler: Dialler,
     service: str,
     ask: Callable[[], Awaitable[Server | CacheError]],
-    on_master: Callable[[Server], None],
+    on_master: OnMaster,
 ) -> None:
-    """Tell ``on_master`` the master that a Sentinel names (``ask``), and each new one. Until cancelled; never raises."""
+    """Tell ``on_master`` the master that a Sentinel names (``ask``), each new one, and ``None`` when one is about to come.
+
+    Until cancelled; never raises.
+    """
 
     def on_message(reply: Reply) -> None:
         if isinstance(reply, list) and reply[0] == b"message":
-            name, host, port = _read_promoted(reply[2]) if reply[1] == b"+promoted-slave" else _read_switch(reply[2])
+            name, master = _READERS[reply[1]](reply[2].decode())
             if name == service:
-                on_master((host, int(port)))
+                on_master(master)
 
     while True:
         listener = _Listener(on_message)
@@ -61,17 +67,25 @@ async def watch(
         await asyncio.sleep(PAUSE)
 
 
-def _read_switch(message: bytes) -> tuple[str, str, str]:
-    """``<service> <old ip> <old port> <new ip> <new port>``."""
-    name, _, _, host, port = message.decode().rsplit(" ", 4)
-    return name, host, port
-
-
-def _read_promoted(message: bytes) -> tuple[str, str, str]:
+def _read_promoting(message: str) -> tuple[str, Server | None]:
     """``slave <name> <ip> <port> @ <service> <old ip> <old port>``."""
-    promoted, _, service = message.decode().partition(" @ ")
+    return message.partition(" @ ")[2].rsplit(" ", 2)[0], None
+
+
+def _read_promoted(message: str) -> tuple[str, Server | None]:
+    """The same."""
+    promoted, _, service = message.partition(" @ ")
     _, _, host, port = promoted.rsplit(" ", 3)
-    return service.rsplit(" ", 2)[0], host, port
+    return service.rsplit(" ", 2)[0], (host, int(port))
+
+
+def _read_switched(message: str) -> tuple[str, Server | None]:
+    """``<service> <old ip> <old port> <new ip> <new port>``."""
+    name, _, _, host, port = message.rsplit(" ", 4)
+    return name, (host, int(port))
+
+
+_READERS = {_PROMOTING: _read_promoting, _PROMOTED: _read_promoted, _SWITCHED: _read_switched}
 
 
 class _Listener(asyncio.Protocol):
@@ -114,7 +128,7 @@ class _Listener(asyncio.Protocol):
                 if not self.subscribed.done():
                     self.subscribed.set_result(None)
                 self._on_message(reply)
-        except (hiredis.ProtocolError, ValueError, IndexError):
+        except (hiredis.ProtocolError, ValueError, IndexError, KeyError):
             self.close()  # it speaks another language; perhaps a later connection does not
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it

@@ -261,9 +261,9 @@ async def test_a_dead_node_stops_nobody_elses_keys_and_works_again_when_it_is_ba
 @pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "killed"])
 async def test_a_replica_takes_over_and_completions_land_on_it(hangs: bool) -> None:
     with ClusterGroup(replicas=1, node_timeout=1) as group:
-        cache, token = RedisCache.from_url(group.url, timeout=TIMEOUT), os.urandom(16)
+        cache = RedisCache.from_url(group.url, timeout=TIMEOUT)
         key, lost = group.key("k", on=0), group.key("lost", on=0)
-        assert (await until_claimed(cache, key, token)).won
+        token = (await until_claimed(cache, key)).record.token
         old, replica = group.servers[0], group.servers[3]
         await eventually(lambda: replica.command("DBSIZE") == 1)
         if hangs:

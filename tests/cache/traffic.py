@@ -38,12 +38,12 @@ async def until_completed(cache: RedisCache, key: str, token: bytes, body: bytes
                 await asyncio.sleep(0.02)
 
 
-async def until_claimed(cache: RedisCache, key: str, token: bytes | None = None) -> Claim:
-    """Claim, as a client does that comes again after each 503."""
+async def until_claimed(cache: RedisCache, key: str) -> Claim:
+    """Claim, as a client does that comes again after each 503: with a fresh token, since the last one is withdrawn."""
     async with asyncio.timeout(60):
         while True:
             try:
-                return await claim(cache, key, token)
+                return await claim(cache, key)
             except CacheUnavailable:
                 await asyncio.sleep(0.02)
 
