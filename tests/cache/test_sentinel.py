@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from oncegate.cache.address import Server, parse_address
+from oncegate.cache.dial import Dialler
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import State
 from oncegate.cache.redis import LARGE_BYTES, RedisCache
+from oncegate.cache.watch import watch
 from tests.cache.inside import session_of, withdrawals_of
 from tests.cache.traffic import Books, claim, complete, contend, state, until_claimed, until_completed
 from tests.cache.waiting import eventually
@@ -160,6 +163,41 @@ async def test_a_failover_of_a_living_master_is_followed_when_sentinel_announces
     assert old.command("ROLE")[0] == b"master"
     assert (old.command("EXISTS", "k"), new.command("EXISTS", "k")) == (0, 1)
     assert new.command("STRLEN", "k") > LARGE_BYTES
+    await cache.close()
+
+
+async def test_sentinel_tells_of_a_failover_before_it_and_right_after(group: SentinelGroup) -> None:
+    heard: list[Server | None] = []
+    address = parse_address(group.url)
+    dialler = Dialler(address.base, 5)
+
+    async def ask() -> Server:
+        return "asked", 0
+
+    sentinel = dialler.to_sentinel("127.0.0.1", group.sentinel.port, {})
+    watching = asyncio.ensure_future(watch(sentinel, group.SERVICE, ask, heard.append))
+    await eventually(lambda: heard)
+    await asyncio.to_thread(group.fail_over)
+    new = ("127.0.0.1", group.master.port)
+    await eventually(lambda: heard[-1] == new)
+    assert heard[:3] == [("asked", 0), None, new]
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_between_the_announcement_of_a_failover_and_its_end_nothing_is_sent(
+    sentinel_group: SentinelGroup,
+) -> None:
+    cache = RedisCache.from_url(sentinel_group.url, timeout=10)
+    await complete(cache, "opens the second connection", os.urandom(16), os.urandom(LARGE_BYTES + 1))
+    await claim(cache, sentinel_group.key("connects"))
+    session, key = session_of(cache), sentinel_group.key("held")
+    session._on_place(None)
+    for body in (b"small", os.urandom(LARGE_BYTES + 1)):
+        with pytest.raises(CacheUnavailable, match="failover of Redis is under way"):
+            await complete(cache, key, os.urandom(16), body)
+    session._on_place(place(sentinel_group.master))
+    assert await complete(cache, key, os.urandom(16))
     await cache.close()
 
 
