@@ -60,7 +60,11 @@ def main() -> None:
 
 @main.command(help=SERVE_HELP, short_help="Enforce idempotency keys in front of an HTTP service.")
 @click.option("--upstream", metavar="URL", help="Where requests go: http://, https:// or unix:///path/to/socket.")
-@click.option("--cache", metavar="URL", help="Where records live: memory:// (default), redis://, rediss://, unix://.")
+@click.option(
+    "--cache",
+    metavar="URL",
+    help="Where records live: memory:// (default), redis://, rediss://, unix://, redis+sentinel://, redis+cluster://.",
+)
 @click.option("--host", metavar="HOST", help="The address to listen on (default: 127.0.0.1).")
 @click.option("--port", metavar="PORT", help="The port to listen on (default: 8080; 0: any free one).")
 @click.option("--workers", metavar="N", help="Processes that share the port (default: 1; more need a shared cache).")

@@ -12,10 +12,12 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from oncegate.cache.address import CLUSTER_SCHEMES, SENTINEL_SCHEMES, parse_address
 from oncegate.middleware.settings import Bytes, IdempotencySettings, Route, Seconds
 
-CACHE_SCHEMES = ("memory", "redis", "rediss", "unix")
-LATER_CACHE_SCHEMES = ("redis+sentinel", "redis+cluster", "sqlite", "postgresql")
+MANY_SERVERS = (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
+CACHE_SCHEMES = ("memory", "redis", "rediss", "unix", *MANY_SERVERS)
+LATER_CACHE_SCHEMES = ("sqlite", "postgresql")
 UPSTREAM_SCHEMES = ("http", "https", "unix")
 LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
@@ -31,7 +33,10 @@ class GatewaySettings(BaseSettings):
         repr=False, description="where requests go: http://, https://, or unix:// and the path of a socket"
     )
     cache: str = Field(
-        "memory://", repr=False, description="where records live: memory://, redis://, rediss://, unix://"
+        "memory://",
+        repr=False,
+        description="where records live: memory://, redis://, rediss://, unix://, "
+        "redis+sentinel://host:port,host:port/service, redis+cluster://host:port,host:port (rediss+: encrypted)",
     )
     host: str = Field("127.0.0.1", min_length=1, description="the address to listen on")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8080, description="the port to listen on; 0: any free one")
@@ -98,6 +103,10 @@ class GatewaySettings(BaseSettings):
     @field_validator("cache")
     @classmethod
     def _storable(cls, value: str) -> str:
+        scheme = value.partition("://")[0].lower()
+        if scheme in MANY_SERVERS:
+            parse_address(value)  # commas between hosts: no URL in urllib's sense
+            return value
         url = _split(value)
         if url.scheme in LATER_CACHE_SCHEMES:
             raise ValueError(f"{url.scheme}:// is not available in this version; use {_either(CACHE_SCHEMES)}")
@@ -145,7 +154,7 @@ class GatewaySettings(BaseSettings):
     @property
     def cache_scheme(self) -> str:
         """How the cache is reached, ``memory`` or the scheme of a shared one."""
-        return urlsplit(self.cache).scheme
+        return self.cache.partition("://")[0].lower()
 
     def advice(self) -> list[str]:
         """What is allowed and probably not meant, a line each, for the log at start."""

@@ -6,9 +6,10 @@ repeat a claim whose reply was lost and read its own claim as somebody else's.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import copy
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from hiredis import ReplyError
@@ -18,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from oncegate.cache import faults
+from oncegate.cache.address import Server
 from oncegate.cache.link import Bounds, Link, Reply
 from oncegate.cache.scripts import SCRIPTS, pack
 
@@ -27,14 +29,42 @@ _INFO = pack(b"INFO", b"server")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not told)."""
+    """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not told).
+
+    ``role`` is what the server was when the connection opened: ``master``, ``replica``, or empty (not told). ``place`` is
+    its address, as its `Opener` names it.
+    """
 
     client_id: int
     run_id: str | None
+    role: str = ""
+    place: str = ""
+
+
+OnLost = Callable[[Link, bool], None]
+"""See `Link`: told once that a connection broke, and whether anything was unanswered."""
+
+
+OnPlace = Callable[[str | None], None]
+"""Told the only right `Peer.place`, or ``None``: it is about to change, and until then no place is right."""
+
+
+class Opener(Protocol):
+    """Opens connections to the server in question, which need not be the same each time. ``place`` names it in texts."""
+
+    place: str
+
+    async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
+        """A connection that is logged in and has the scripts loaded. Raises `CacheUnavailable` or `CacheUnsupported`."""
+        ...
+
+    def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:
+        """What must run beside the connections, if anything: it tells ``on_place`` whenever it hears of the right place."""
+        ...
 
 
 class Dialler:
-    """Opens connections to the one Redis of a URL (``redis://``, ``rediss://``, ``unix://``, with redis-py's options).
+    """The `Opener` for the one Redis of a URL (``redis://``, ``rediss://``, ``unix://``, with redis-py's options).
 
     Raises ``ValueError`` for a URL that can't be used, without its credentials in the text.
     """
@@ -54,37 +84,64 @@ class Dialler:
             self._class(**self._options)
         except (TypeError, ValueError, RedisError, OSError) as error:
             raise ValueError("the Redis URL has an option that can't be used") from error
-        self.place = str(self._options.get("path") or f"{self._options.get('host', 'localhost')}:{self._port}")
+        self.place = str(self._options.get("path") or place_of((self._options.get("host", "localhost"), self._port)))
 
     @property
     def _port(self) -> int:
         return int(self._options.get("port", 6379))
 
-    async def open(self, bounds: Bounds, on_lost: Callable[[Link, bool], None], timeout: float) -> tuple[Link, Peer]:
-        """A connection that is logged in and has the scripts loaded. Raises `CacheUnavailable` or `CacheUnsupported`."""
-        connection = self._class(**self._options)
+    def to(self, host: str, port: int) -> "Dialler":
+        """The same for another server: same login, encryption and options."""
+        other = copy.copy(self)
+        other._options = self._options | {"host": host, "port": port}
+        other.place = place_of((host, port))
+        return other
+
+    def to_sentinel(self, host: str, port: int, login: dict[str, str]) -> "Dialler":
+        """The same for a Sentinel: encryption and options, but a login of its own and no database."""
+        other = self.to(host, port)
+        others = {"username", "password", "db"}
+        other._options = {name: value for name, value in other._options.items() if name not in others} | login
+        return other
+
+    async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
+        """See `Opener.open`."""
         link = Link(bounds, on_lost)
+        link.take_over(await self.connect())
+        try:
+            return link, replace(await greet(link, asyncio.get_running_loop().time() + timeout), place=self.place)
+        except BaseException:
+            link.fail("the connection to Redis was not accepted")
+            raise
+
+    async def connect(self) -> asyncio.StreamWriter:
+        """A stream that is connected, encrypted and logged in; what it was asked is answered. Raises `CacheUnavailable`."""
+        connection = self._class(**self._options)
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task is not None else 0
         try:
             await connection.connect()  # type: ignore[no-untyped-call] # redis-py does not annotate it
-            _take_over(connection, link)
+            if task is not None and task.cancelling() > cancelled:
+                # redis-py uses `asyncio.wait_for`, which before Python 3.12 may swallow a cancellation.
+                raise asyncio.CancelledError
+            return _take_over(connection)
         except (RedisError, OSError) as error:
             raise faults.of_opening(error, self.place) from error
         finally:
             await connection.disconnect(nowait=True)
-        try:
-            return link, await greet(link, asyncio.get_running_loop().time() + timeout)
-        except BaseException:
-            link.fail("the connection to Redis was not accepted")
-            raise
+
+    def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002
+        """See `Opener.watches`. The address is fixed."""
+        return ()
 
 
 def _parse(url: str) -> dict[str, Any]:
     try:
         scheme = urlsplit(url).scheme
-        if scheme.startswith(("redis+", "rediss+")):
-            raise ValueError(f"{scheme}:// is not supported yet: use redis://, rediss:// or unix://")
         if scheme not in ("redis", "rediss", "unix"):
-            raise ValueError("a Redis URL begins with redis://, rediss:// or unix://")
+            raise ValueError(
+                "a Redis URL begins with redis://, rediss:// or unix://, or with redis+sentinel:// or redis+cluster://"
+            )
         return dict(parse_url(url))
     except ValueError as error:
         if "://" in str(error):
@@ -92,14 +149,14 @@ def _parse(url: str) -> dict[str, Any]:
         raise ValueError("the Redis URL can't be read") from None  # the parser's own text may quote parts of it
 
 
-def _take_over(connection: AbstractConnection, link: Link) -> None:
+def _take_over(connection: AbstractConnection) -> asyncio.StreamWriter:
     """Cut redis-py's stream off its transport. What it was asked has been answered, so nothing is in its buffer."""
     writer = connection._writer
     if writer is None or writer.transport.is_closing():
         raise ConnectionResetError("the connection was closed at once")
-    link.take_over(writer)
-    # From here on the link closes it; redis-py would warn that nobody did.
+    # From here on somebody else closes it; redis-py would warn that nobody did.
     connection._writer = connection._reader = None
+    return writer
 
 
 async def greet(link: Link, deadline: float) -> Peer:
@@ -116,7 +173,13 @@ async def greet(link: Link, deadline: float) -> Peer:
     for reply in loaded:
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
-    return Peer(int(greeting.get("id", 0)), told.get("run_id"))
+    return Peer(int(greeting.get("id", 0)), told.get("run_id"), _text(greeting.get("role")))
+
+
+def place_of(server: Server) -> str:
+    """A server's address in one word."""
+    host, port = server
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _pairs(reply: Reply) -> dict[str, Reply]:

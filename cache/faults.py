@@ -15,6 +15,13 @@ LEAST_VERSION = (7, 0)
 REPLICA = "Redis is a replica now"
 """Why a connection is cut after a READONLY reply: after a failover, the next call must look the server up again."""
 
+REPLICA_REPLIES = frozenset({"READONLY", "MASTERDOWN"})
+"""What only a replica answers."""
+REDIRECTIONS = frozenset({"MOVED", "ASK"})
+"""Another node of the cluster has the key. The command did not run."""
+UNDECIDED = frozenset({"TRYAGAIN", "CLUSTERDOWN"})
+"""No node of the cluster can run the command right now. It did not run."""
+
 _CLASS = re.compile(r"[A-Z][A-Z0-9]{1,30}(?=[ :]|$)")
 _HINTS = {
     "ERR": "an error that it does not classify",
@@ -27,7 +34,10 @@ _HINTS = {
     "WRONGPASS": "the login was refused",
     "LOADING": "it is loading its data",
     "BUSY": "another client's script keeps it busy",
-    "MOVED": "it is part of a cluster",
+    "MOVED": "it is part of a cluster: redis+cluster:// finds the right node",
+    "ASK": "it is part of a cluster: redis+cluster:// finds the right node",
+    "CLUSTERDOWN": "the cluster can't serve this key",
+    "TRYAGAIN": "the cluster is moving this key",
     "MASTERDOWN": "it is a replica that has lost its primary",
 }
 
@@ -36,6 +46,13 @@ def reply_class(error: ReplyError) -> str:
     """The class of an error reply (``OOM``, ``NOSCRIPT``...), which is its first word; the rest may hold keys."""
     match = _CLASS.match(str(error))
     return match.group() if match else "ERR"
+
+
+def redirection(error: ReplyError) -> tuple[str, int] | None:
+    """Where a ``MOVED`` or ``ASK`` reply points: a host (empty: the one that was asked) and a port; ``None``: nowhere."""
+    _, _, target = str(error).rpartition(" ")
+    host, _, port = target.rpartition(":")
+    return (host, int(port)) if port.isdigit() and host != "?" else None
 
 
 def of_reply(error: ReplyError) -> CacheError:

@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from oncegate.cache.dial import Dialler, Peer
+from oncegate.cache.dial import Opener, Peer
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.link import Bounds, Link
 
@@ -24,17 +24,27 @@ STABLE = 1.0
 
 
 class Lane:
-    """One `Link` at a time to the same Redis, on one event loop. ``link`` is the open one, or ``None``.
+    """One `Link` at a time to what ``opener`` opens, on one event loop. ``link`` is the open one, or ``None``.
 
-    ``on_broken`` is told the peer of each connection that broke with commands unanswered: they may still reach Redis.
+    ``on_open`` is told the peer of each new connection, ``on_broken`` that of each one that broke with commands
+    unanswered: they may still reach Redis.
     """
 
-    def __init__(self, dialler: Dialler, bounds: Bounds, timeout: float, on_broken: Callable[[Peer], None]) -> None:
+    def __init__(
+        self,
+        opener: Opener,
+        bounds: Bounds,
+        timeout: float,
+        *,
+        on_open: Callable[[Peer], None],
+        on_broken: Callable[[Peer], None],
+    ) -> None:
         self.link: Link | None = None
         self.peer: Peer | None = None
-        self._dialler = dialler
+        self._opener = opener
         self._bounds = bounds
         self._timeout = timeout
+        self._on_open = on_open
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._opening: asyncio.Task[CacheError | Link] | None = None
@@ -44,6 +54,11 @@ class Lane:
         self._not_before = 0.0
         self._opened_at = 0.0
         self._error: CacheError = CacheUnavailable("no connection to Redis")
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is unanswered and nobody waits for a connection."""
+        return self._opening is None and (self.link is None or not self.link.unanswered)
 
     async def ready(self, deadline: float) -> Link:
         """The open link, opened if need be. Raises `CacheUnavailable` by ``deadline``, or `CacheUnsupported`."""
@@ -74,6 +89,17 @@ class Lane:
             return outcome
         raise _again(outcome)
 
+    def hold(self, seconds: float, reason: str) -> None:
+        """Cut the connection and open none for so long, or until `retry_now`."""
+        if self.link is not None:
+            self.link.fail(reason)
+        self._error = CacheUnavailable(reason)
+        self._not_before = self._loop.time() + seconds
+
+    def retry_now(self) -> None:
+        """The server is known to be there again: let the next caller try at once."""
+        self._not_before = 0.0
+
     def close(self) -> None:
         """Cut the connection, and open none any more. May be called when the loop is closed already."""
         self._closed = True
@@ -89,14 +115,15 @@ class Lane:
             if pause:
                 await asyncio.sleep(pause)
             async with asyncio.timeout(self._timeout):
-                self.link, self.peer = await self._dialler.open(self._bounds, self._lost, self._timeout)
+                self.link, self.peer = await self._opener.open(self._bounds, self._lost, self._timeout)
         except TimeoutError:
-            return self._failed(CacheUnavailable(f"Redis at {self._dialler.place} did not answer in time"))
+            return self._failed(CacheUnavailable(f"Redis at {self._opener.place} did not answer in time"))
         except CacheError as error:
             return self._failed(error)
         finally:
             self._opening = None
         self._opened_at = self._loop.time()
+        self._on_open(self.peer)
         return self.link
 
     def _failed(self, error: CacheError) -> CacheError:

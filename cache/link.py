@@ -111,6 +111,22 @@ class Link(asyncio.Protocol):
             self._look_again(deadline)
         return future
 
+    def send_behind(
+        self, prefix: bytes, packed: bytes, deadline: float, orphan: Orphan | None = None
+    ) -> asyncio.Future[Reply]:
+        """The same for a command that needs another one right before it: both are written at once, or neither is queued.
+
+        A prefix on its own would lend its meaning to the next caller's command.
+        """
+        future = self.send(prefix + packed, deadline, orphan)
+        if self.lost is not None:  # it was found broken by writing
+            return future
+        own = self._waiting.pop()
+        before = _Call(self._loop.create_future(), deadline, 0, None)
+        self._waiting.extend((before, own))
+        forget(before.future)
+        return future
+
     @property
     def unanswered(self) -> int:
         """How many commands await their reply."""

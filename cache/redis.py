@@ -1,31 +1,35 @@
 """Records in Redis 7.0 or newer: each call of the protocol is one script on one key (see the ``.lua`` files for why).
 
-A first request costs two commands, a replay one. All callers of a loop share one connection (`oncegate.cache.link`), with
-a second one for large outcomes. What happens to a claim whose reply was lost is told in `oncegate.cache.withdrawal`.
+A first request costs two commands, a replay one. All callers of a loop share one connection to a server
+(`oncegate.cache.link`), with a second one for large outcomes. Which server that is for a key, `oncegate.cache.routes` tells.
+What happens to a claim whose reply was lost is told in `oncegate.cache.withdrawal`.
 """
 
 import asyncio
 import re
 import time
+from functools import partial
 
 from hiredis import ReplyError
 
 from oncegate.cache import faults
-from oncegate.cache.advice import advise
+from oncegate.cache.advice import advise_all
 from oncegate.cache.base import Adopt, Claim, Page, Resolution
 from oncegate.cache.codec import decode, encode, encode_claim
-from oncegate.cache.dial import Dialler
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.lane import Lane
 from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
-from oncegate.cache.link import Bounds, Orphan, Reply, forget
+from oncegate.cache.link import Bounds, Link, Orphan, Reply, forget
 from oncegate.cache.record import DEAD_TOKEN, TOKEN_BYTES, Record, State, StoredResponse, Trace
-from oncegate.cache.scripts import CLAIM, COMPLETE, EXTEND, GET, PEEK, RELEASE, RESOLVE, SCRIPTS, Script, pack
+from oncegate.cache.routes import MOST_TRIES, Detour, Routes, Topology
+from oncegate.cache.scripts import ASKING, CLAIM, COMPLETE, EXTEND, GET, PEEK, RELEASE, RESOLVE, SCRIPTS, Script, pack
 from oncegate.cache.session import Session
-from oncegate.cache.withdrawal import Withdrawal, Withdrawals
+from oncegate.cache.topology import create_topology
+from oncegate.cache.withdrawal import Withdrawal
 
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
 """What a MATCH pattern takes for something else than itself."""
+_CURSOR = re.compile(r"([0-9]{1,4}\.)?[0-9]{1,20}")
 _RESOLUTIONS = {
     1: Resolution.RESOLVED,
     0: Resolution.ABSENT,
@@ -40,24 +44,23 @@ LARGE_BYTES = 65536
 class RedisCache:
     """A `Cache` in Redis. Build it with `from_url`; it connects when it is first used, and again whenever it has to.
 
-    ``timeout`` (s) bounds each command, opening a connection included. ``bounds`` says how much may be unanswered on a
-    connection. Several event loops may use one cache: each has its own connections.
+    ``timeout`` (s) bounds each command, opening a connection and finding the right server included. Several event loops
+    may use one cache: each has its own connections.
     """
 
-    def __init__(self, dialler: Dialler, *, timeout: float, bounds: Bounds | None = None) -> None:
-        self._dialler = dialler
+    def __init__(self, topology: Topology, *, timeout: float) -> None:
+        self._topology = topology
         self._timeout = timeout
-        self._bounds = bounds or Bounds(patience=2 * timeout)
-        self._withdrawals = Withdrawals()
-        self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
+        self._routes: dict[asyncio.AbstractEventLoop, Routes] = {}
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float = 0.5, bounds: Bounds | None = None) -> "RedisCache":
-        """A cache in the Redis at ``url``: ``redis://``, ``rediss://`` or ``unix://``, with redis-py's options.
+        """A cache in the Redis at ``url``, with redis-py's options: ``redis://``, ``rediss://``, ``unix://``, and those of
+        `oncegate.cache.address` for Sentinel and Cluster. ``bounds`` says how much may be unanswered on a connection.
 
         Raises ``ValueError`` for a URL that can't be used. Does not connect: `check` does.
         """
-        return cls(Dialler(url, timeout), timeout=timeout, bounds=bounds)
+        return cls(create_topology(url, timeout, bounds or Bounds(patience=2 * timeout)), timeout=timeout)
 
     async def claim(
         self,
@@ -76,11 +79,11 @@ class RedisCache:
         remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
         fresh = encode_claim(token, fingerprint, retention_ms, trace)
         address = key.encode()
-        session = self._session() or await self._open_session()
+        routes = self._here() or await self._open()
         record = Record(State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms)
-        claim = _PendingClaim(session, address, record, remaining_ms, adopt)
+        claim = _PendingClaim(routes, address, record, remaining_ms, adopt)
         packed = CLAIM.call(address, fresh, b"%d" % remaining_ms, codes)
-        reply = await self._ask(session.claims, packed, claim)
+        reply = await self._ask(routes, address, packed, claim)
         if isinstance(reply, ReplyError):
             raise faults.of_claim_reply(reply)
         return claim.read(reply)
@@ -88,8 +91,9 @@ class RedisCache:
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
         check_duration("lease_ms", lease_ms)
-        session = self._session() or await self._open_session()
-        return _done(await self._ask(session.claims, EXTEND.call(key.encode(), token, b"%d" % lease_ms)))
+        address = key.encode()
+        routes = self._here() or await self._open()
+        return _done(await self._ask(routes, address, EXTEND.call(address, token, b"%d" % lease_ms)))
 
     async def complete(
         self,
@@ -107,16 +111,17 @@ class RedisCache:
         check_outcome(state)
         check_duration("ttl_ms", ttl_ms)
         outcome = encode(Record(state, token, fingerprint, attempt, response, trace=trace or Trace()))
-        packed = COMPLETE.call(key.encode(), outcome, b"%d" % ttl_ms)
-        session = self._session() or await self._open_session()
-        return _done(await self._ask(session.claims if len(packed) <= LARGE_BYTES else session.bodies, packed))
+        address = key.encode()
+        routes = self._here() or await self._open()
+        return _done(await self._ask(routes, address, COMPLETE.call(address, outcome, b"%d" % ttl_ms)))
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
         if len(token) != TOKEN_BYTES:
             raise ValueError("a token has 16 bytes")
-        session = self._session() or await self._open_session()
-        return _done(await self._ask(session.claims, RELEASE.call(key.encode(), token)))
+        address = key.encode()
+        routes = self._here() or await self._open()
+        return _done(await self._ask(routes, address, RELEASE.call(address, token)))
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
@@ -127,8 +132,9 @@ class RedisCache:
         return await self._read(PEEK, key)
 
     async def _read(self, script: Script, key: str) -> Claim | None:
-        session = self._session() or await self._open_session()
-        reply = await self._ask(session.claims, script.call(key.encode()))
+        address = key.encode()
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, script.call(address))
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
         if reply is None:
@@ -152,9 +158,10 @@ class RedisCache:
         outcome = b""
         if target is not State.ABSENT:  # fingerprint and attempt are placeholders: the script keeps the record's
             outcome = encode(Record(target, DEAD_TOKEN, DEAD_TOKEN, 1, response, trace=trace or Trace()))
-        packed = RESOLVE.call(key.encode(), outcome, b"%d" % ttl_ms, b"1" if force else b"0", b"%d" % attempt)
-        session = self._session() or await self._open_session()
-        reply = await self._ask(session.claims if len(packed) <= LARGE_BYTES else session.bodies, packed)
+        address = key.encode()
+        packed = RESOLVE.call(address, outcome, b"%d" % ttl_ms, b"1" if force else b"0", b"%d" % attempt)
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, packed)
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
         if reply not in _RESOLUTIONS:
@@ -162,69 +169,111 @@ class RedisCache:
         return _RESOLUTIONS[reply]
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
-        """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them."""
-        if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 20):
+        """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them.
+
+        A cluster's nodes are gone through one after the other (a cursor is ``<node>.<cursor there>``); what moves from one
+        to another meanwhile may be missed.
+        """
+        if cursor and not _CURSOR.fullmatch(cursor):
             raise ValueError("this is no cursor of ours")
+        number, _, there = cursor.rpartition(".")
         prefix = f"{namespace}:{key_digest}:" if key_digest is not None else f"{namespace}:"
         pattern = _GLOB.sub(rb"\\\g<0>", prefix.encode()) + b"*"
-        packed = pack(b"SCAN", cursor.encode() or b"0", b"MATCH", pattern, b"COUNT", b"%d" % max(1, limit))
-        session = self._session() or await self._open_session()
-        reply = await self._ask(session.claims, packed)
+        packed = pack(b"SCAN", there.encode() or b"0", b"MATCH", pattern, b"COUNT", b"%d" % max(1, limit))
+        routes = self._here() or await self._open()
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        sessions = await _sessions(routes, deadline)
+        node = min(int(number or 0), len(sessions) - 1)
+        reply = await (await _ready(sessions[node].claims, deadline)).send(packed, deadline)
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
         on, keys = reply
         found = tuple([key.decode() for key in keys if _is_text(key)])
-        return Page(found, "" if on == b"0" else on.decode())
+        if on == b"0":
+            node, on = node + 1, b"0" if node + 1 < len(sessions) else b""
+        return Page(found, f"{node}.{on.decode()}" if on and len(sessions) > 1 else on.decode())
 
     async def check(self) -> list[str]:
         """See `Cache.check`."""
-        session = self._session() or await self._open_session()
-        deadline = session.loop.time() + self._timeout
-        return await advise(await session.claims.ready(deadline), deadline)
+        routes = self._here() or await self._open()
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        return await advise_all(await routes.sessions(deadline), deadline)
 
     async def close(self) -> None:
         """See `Cache.close`. Claims that wait to be withdrawn get one more time-out; a call after this connects again."""
-        for loop, session in list(self._sessions.items()):
-            self._sessions.pop(loop, None)
+        for loop, routes in list(self._routes.items()):
+            self._routes.pop(loop, None)
             if loop is asyncio.get_running_loop():
-                session.resume_withdrawing()
-                await session.settle()
-                await session.end()
+                routes.resume_withdrawing()
+                await routes.settle()
+                await routes.end()
             elif loop.is_closed():
-                session.close()
+                routes.close()
             else:
-                loop.call_soon_threadsafe(session.close)
+                loop.call_soon_threadsafe(routes.close)
 
-    def _session(self) -> Session | None:
-        return self._sessions.get(asyncio.get_running_loop())
+    def _here(self) -> Routes | None:
+        return self._routes.get(asyncio.get_running_loop())
 
-    async def _open_session(self) -> Session:
+    async def _open(self) -> Routes:
         loop = asyncio.get_running_loop()
-        for old in [other for other in list(self._sessions) if other.is_closed()]:
-            self._sessions.pop(old).close()
-        session = self._sessions[loop] = Session(self._dialler, self._bounds, self._timeout, self._withdrawals)
-        await session.guard()
-        session.resume_withdrawing()
-        return session
+        for old in [other for other in list(self._routes) if other.is_closed()]:
+            self._routes.pop(old).close()
+        routes = self._routes[loop] = self._topology.open()
+        await routes.guard()
+        routes.resume_withdrawing()
+        return routes
 
-    async def _ask(self, lane: Lane, packed: bytes, orphan: Orphan | None = None) -> Reply:
-        """The reply to one command, an error reply as a value. Raises `CacheUnavailable`."""
+    async def _ask(self, routes: Routes, key: bytes, packed: bytes, orphan: Orphan | None = None) -> Reply:
+        """The reply of whoever holds ``key`` to one command, an error reply as a value. Raises `CacheUnavailable`."""
         deadline = asyncio.get_running_loop().time() + self._timeout
-        try:
-            link = lane.link or await lane.ready(deadline)
-        except CacheUnsupported as error:
-            raise CacheUnavailable(str(error)) from error  # final for `check`; for a call, one more way to be down
+        session = routes.holder(key) or await routes.locate(key, deadline)
+        lane = session.claims if len(packed) <= LARGE_BYTES else session.bodies
+        link = lane.link or await _ready(lane, deadline)
         reply = await _answer(link.send(packed, deadline, orphan), orphan)
         if isinstance(reply, ReplyError):
-            kind = faults.reply_class(reply)
-            if kind == "NOSCRIPT":
-                # Somebody flushed the scripts. One connection keeps the order: they are loaded when the call comes again.
-                for script in SCRIPTS:
-                    forget(link.send(script.load, deadline))
-                reply = await _answer(link.send(packed, deadline, orphan), orphan)
-            elif kind == "READONLY":
-                link.fail(faults.REPLICA)
+            return await _persist(routes, session, reply, key, packed, deadline, orphan)
         return reply
+
+
+async def _persist(
+    routes: Routes, session: Session, reply: Reply, key: bytes, packed: bytes, deadline: float, orphan: Orphan | None
+) -> Reply:
+    """The last reply to a command that was refused once: it is sent again where it can be, which is safe, as it did not run."""
+    at = Detour(session)
+    tries = 1
+    while isinstance(reply, ReplyError):
+        flushed = faults.reply_class(reply) == "NOSCRIPT"
+        if not flushed:
+            detour = await routes.detour(reply, key, at.session, tries, deadline)
+            if detour is None:
+                break
+            at = detour
+        elif tries == MOST_TRIES:
+            break
+        lane = at.session.claims if len(packed) <= LARGE_BYTES else at.session.bodies
+        link = await _ready(lane, deadline)
+        if flushed:  # one connection keeps the order: the scripts are loaded when the call comes again
+            for script in SCRIPTS:
+                forget(link.send(script.load, deadline))
+        send = link.send if not at.asking else partial(link.send_behind, ASKING)
+        reply = await _answer(send(packed, deadline, orphan), orphan)
+        tries += 1
+    return reply
+
+
+async def _sessions(routes: Routes, deadline: float) -> list[Session]:
+    try:
+        return await routes.sessions(deadline)
+    except CacheUnsupported as error:
+        raise CacheUnavailable(str(error)) from error
+
+
+async def _ready(lane: Lane, deadline: float) -> Link:
+    try:
+        return await lane.ready(deadline)
+    except CacheUnsupported as error:
+        raise CacheUnavailable(str(error)) from error  # final for `check`; for a call, one more way to be down
 
 
 async def _answer(future: asyncio.Future[Reply], orphan: Orphan | None) -> Reply:
@@ -251,10 +300,10 @@ def _done(reply: Reply) -> bool:
 class _PendingClaim:
     """A claim on its way: reads its reply, and is its `Orphan` when the caller has left."""
 
-    __slots__ = ("_adopt", "_fresh", "_key", "_remaining_ms", "_session")
+    __slots__ = ("_adopt", "_fresh", "_key", "_remaining_ms", "_routes")
 
-    def __init__(self, session: Session, key: bytes, fresh: Record, remaining_ms: int, adopt: Adopt | None) -> None:
-        self._session = session
+    def __init__(self, routes: Routes, key: bytes, fresh: Record, remaining_ms: int, adopt: Adopt | None) -> None:
+        self._routes = routes
         self._key = key
         self._fresh = fresh
         self._remaining_ms = remaining_ms
@@ -280,4 +329,4 @@ class _PendingClaim:
     def lost(self) -> None:
         """Give the claim back, should it have been made."""
         until = time.monotonic() + self._remaining_ms / 1000
-        self._session.withdraw(Withdrawal(self._key, self._fresh.token, until))
+        self._routes.withdraw(Withdrawal(self._key, self._fresh.token, until))

@@ -9,6 +9,10 @@ def pack(*parts: bytes) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
 
 
+ASKING = pack(b"ASKING")
+"""Lets the command right behind it run on the node that its slot is being moved to."""
+
+
 class Script:
     """A script file beside this module, called by its digest. Each takes one key."""
 

@@ -1,43 +1,109 @@
-"""What a cache has open on one event loop: its connections, and the task that withdraws claims over them.
+"""What a cache has open to one server on one event loop: its connections, and the task that withdraws claims over them.
 
 Connections belong to the loop that opened them, and some programs make a loop per request (test clients do). So each loop
-has its own session, and a session ends with its loop: an asynchronous generator that stands still inside it is closed by
-``shutdown_asyncgens``, which every way of running a loop calls last, while transports can still be closed cleanly.
+has its own session, and a session ends with its loop (`oncegate.cache.routes.LoopGuard`).
 """
 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
-from oncegate.cache.dial import Dialler, Peer
+from hiredis import ReplyError
+
+from oncegate.cache import faults
+from oncegate.cache.dial import Opener, Peer
 from oncegate.cache.errors import CacheError
 from oncegate.cache.lane import FIRST_PAUSE, LONGEST_PAUSE, Lane
 from oncegate.cache.link import Bounds
+from oncegate.cache.routes import Detour, LoopGuard
 from oncegate.cache.scripts import pack
-from oncegate.cache.withdrawal import Withdrawal, Withdrawals
+from oncegate.cache.withdrawal import Elsewhere, Withdrawal, Withdrawals, nowhere
+
+LONGEST_HOLD = 5.0
+"""Seconds that a failover, once announced, may take; then whoever is the master is used again."""
 
 _PING = pack(b"PING")
+_OTHER_MASTER = "Redis has another master now"
 
 
 class Session:
-    """The connections of one loop: ``claims`` for everything small, ``bodies`` for what would hold up the small ones."""
+    """The connections to one server: ``claims`` for everything small, ``bodies`` for what would hold up the small ones.
 
-    def __init__(self, dialler: Dialler, bounds: Bounds, timeout: float, withdrawals: Withdrawals) -> None:
+    It is the `Routes` of a topology of one: all keys are here. As a node of a cluster it gives claims that moved to
+    ``elsewhere``, and tells ``on_stuck`` when it can't withdraw.
+    """
+
+    def __init__(
+        self,
+        opener: Opener,
+        bounds: Bounds,
+        timeout: float,
+        withdrawals: Withdrawals,
+        *,
+        elsewhere: Elsewhere = nowhere,
+        on_stuck: Callable[[], None] = lambda: None,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.claims = Lane(dialler, bounds, timeout, self._on_broken)
-        self.bodies = Lane(dialler, bounds, timeout, self._on_broken)
+        self.place = opener.place
+        self.claims = Lane(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
+        self.bodies = Lane(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
         self._timeout = timeout
         self._withdrawals = withdrawals
+        self._elsewhere = elsewhere
+        self._on_stuck = on_stuck
         self._withdrawing: asyncio.Task[None] | None = None
         self._closed = False
-        self._guard: AsyncGenerator[None, None] | None = None
+        self._opener = opener
+        self._watches: list[asyncio.Task[None]] = []
+        self._guard = LoopGuard(self.close)
+
+    # -- as the routes of a topology of one
+
+    def holder(self, key: bytes) -> "Session":  # noqa: ARG002 - whatever the key
+        """See `Routes.holder`."""
+        return self
+
+    async def locate(self, key: bytes, deadline: float) -> "Session":  # noqa: ARG002
+        """See `Routes.locate`."""
+        return self
+
+    async def detour(
+        self,
+        refusal: ReplyError,
+        key: bytes,  # noqa: ARG002
+        asked: "Session",  # noqa: ARG002
+        tries: int,  # noqa: ARG002
+        deadline: float,  # noqa: ARG002
+    ) -> Detour | None:
+        """See `Routes.detour`. There is none, but a server that turned out to be a replica is left, and looked up anew."""
+        if faults.reply_class(refusal) in faults.REPLICA_REPLIES:
+            for lane in (self.claims, self.bodies):
+                if lane.link is not None:
+                    lane.link.fail(faults.REPLICA)
+        return None
+
+    async def sessions(self, deadline: float) -> "list[Session]":  # noqa: ARG002
+        """See `Routes.sessions`."""
+        return [self]
 
     async def guard(self) -> None:
-        """Have this session closed with its loop. Only the first call does anything."""
-        if self._guard is None:
-            self._guard = _close_at_end(self.close)
-            await self._guard.asend(None)
+        """See `Routes.guard`."""
+        await self._guard.arm()
+        if not self._watches:
+            self._watches = [self.loop.create_task(each) for each in self._opener.watches(self._on_place)]
+
+    async def end(self) -> None:
+        """See `Routes.end`."""
+        await self._guard.end()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+
+    # -- as the connections to one server
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is unanswered and nothing waits to be withdrawn."""
+        return self._withdrawing is None and self.claims.idle and self.bodies.idle
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Give back a claim that nobody wants."""
@@ -63,17 +129,29 @@ class Session:
         """Cut the connections, without warnings; also when the loop is closed already. Never raises."""
         self._closed = True  # what is lost by closing is withdrawn by the cache's next session
         with contextlib.suppress(RuntimeError):  # a loop that was closed under us takes no more callbacks
-            if self._withdrawing is not None:
-                self._withdrawing.cancel()
+            for task in (self._withdrawing, *self._watches):
+                if task is not None:
+                    task.cancel()
         for lane in (self.claims, self.bodies):
             with contextlib.suppress(RuntimeError):
                 lane.close()
 
-    async def end(self) -> None:
-        """Close, and wait until the transports have."""
-        self.close()
-        if self._guard is not None:
-            await self._guard.aclose()
+    def _on_open(self, peer: Peer) -> None:
+        # Behind Sentinel, the last to be opened knows best who the master is. What the other one still talks to may be an
+        # old master that takes writes until it hears of its demotion, and then forgets them.
+        for lane in (self.claims, self.bodies):
+            if lane.link is not None and lane.peer is not None and lane.peer.run_id != peer.run_id:
+                lane.link.fail(_OTHER_MASTER)
+            lane.retry_now()
+
+    def _on_place(self, place: str | None) -> None:
+        for lane in (self.claims, self.bodies):
+            if place is None:
+                lane.hold(LONGEST_HOLD, "a failover of Redis is under way")
+                continue
+            if lane.link is not None and lane.peer is not None and lane.peer.place != place:
+                lane.link.fail(_OTHER_MASTER)
+            lane.retry_now()
 
     def _on_broken(self, peer: Peer) -> None:
         self._withdrawals.kill(peer)
@@ -86,6 +164,7 @@ class Session:
                 if await self._settle_batch():
                     failures = 0
                     continue
+                self._on_stuck()
                 await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2**failures) * random.uniform(0.5, 1.0))
                 failures = min(failures + 1, 16)
         finally:
@@ -98,13 +177,18 @@ class Session:
         except CacheError:
             return False
         peer = self.claims.peer
-        return peer is not None and await self._withdrawals.settle(link, peer, deadline)
+        return peer is not None and await self._withdrawals.settle(link, peer, deadline, self._elsewhere)
 
 
-async def _close_at_end(close: Callable[[], None]) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        close()
-        for _ in range(3):  # a transport closes itself in the loop's next rounds: TLS needs two
-            await asyncio.sleep(0)
+class OneServer:
+    """The topology of one server at a time: a Redis by itself, or whichever Sentinel says is the master."""
+
+    def __init__(self, opener: Opener, bounds: Bounds, timeout: float) -> None:
+        self.withdrawals = Withdrawals()
+        self._opener = opener
+        self._bounds = bounds
+        self._timeout = timeout
+
+    def open(self) -> Session:
+        """See `Topology.open`."""
+        return Session(self._opener, self._bounds, self._timeout, self.withdrawals)

@@ -1,9 +1,10 @@
-"""What all tests share: one redis-server for the whole run."""
+"""What all tests share: one redis-server for the whole run, and where they are asked for, servers that belong together."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.groups import ClusterGroup, SentinelGroup
 from tests.servers import RedisServer
 
 
@@ -29,3 +30,17 @@ def redis_server() -> Iterator[RedisServer]:
 def redis_url(redis_server: RedisServer) -> str:
     """Where `redis_server` is."""
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def sentinel_group() -> Iterator[SentinelGroup]:
+    """A master, a replica and a Sentinel, shared by the whole run: leave the master what it is."""
+    with SentinelGroup() as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def cluster_group() -> Iterator[ClusterGroup]:
+    """Three masters, shared by the whole run: leave them up, and the slots where they end up."""
+    with ClusterGroup() as group:
+        yield group

@@ -30,11 +30,20 @@ def free_port() -> int:
 class RedisServer:
     """A redis-server of our own. ``url`` is for clients (`RedisCache.from_url`), `command` for looking behind their backs.
 
-    ``kind`` is ``tcp``, ``unix`` or ``tls``. ``persist`` keeps data over `stop` and `start` (an append-only file).
-    ``config`` are directives of redis.conf. A context manager: started on entry, stopped and cleared away on exit.
+    ``kind`` is ``tcp``, ``unix``, ``tls``, or ``sentinel`` (a Sentinel that knows no service yet: tests/groups.py).
+    ``authority`` signs its certificate; with one, a Sentinel speaks TLS too. ``persist`` keeps data over `stop` and `start`
+    (an append-only file). ``config`` are directives of redis.conf. A context manager: started on entry, stopped and
+    cleared away on exit.
     """
 
-    def __init__(self, kind: str = "tcp", *, persist: bool = False, config: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str = "tcp",
+        *,
+        persist: bool = False,
+        config: dict[str, str] | None = None,
+        authority: trustme.CA | None = None,
+    ) -> None:
         binary = shutil.which("redis-server")
         if binary is None:
             raise RuntimeError("these tests need redis-server 7 or newer on the PATH (apt install redis-server)")
@@ -61,10 +70,14 @@ class RedisServer:
             self._options = {"unix_socket_path": path}
             self.url = f"unix://{path}"
         elif kind == "tls":
-            self._use_tls()
+            self._use_tls(authority or trustme.CA())
+        elif kind == "sentinel":
+            self._config = {name: self._config[name] for name in ("dir", "bind", "port")} | (config or {})
+            if authority is not None:
+                self._use_tls(authority)
+                self._config["tls-replication"] = "yes"  # to the servers that it watches, too
 
-    def _use_tls(self) -> None:
-        authority = trustme.CA()
+    def _use_tls(self, authority: trustme.CA) -> None:
         certificate = authority.issue_cert("127.0.0.1")
         self.ca_path = self._directory / "ca.pem"
         authority.cert_pem.write_to_path(self.ca_path)
@@ -86,7 +99,8 @@ class RedisServer:
         conf = self._directory / "redis.conf"
         conf.write_text("".join(f"{name} {value}\n" for name, value in self._config.items()))
         with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen([self._binary, str(conf)], stdout=log, stderr=log)
+            mode = ["--sentinel"] if self._kind == "sentinel" else []
+            self._process = subprocess.Popen([self._binary, str(conf), *mode], stdout=log, stderr=log)
         deadline = time.monotonic() + READY_WITHIN
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -140,8 +140,13 @@ def test_the_admin_token_is_known_and_no_setting(monkeypatch: pytest.MonkeyPatch
         ("ONCEGATE_PREFIX", "x", "prefix (environment): must match pattern"),
         ("ONCEGATE_PREFIX", "/", "prefix (environment): must match pattern"),
         ("ONCEGATE_OPS_PORT", "8080", "ops_port (environment): is the same as port"),
-        ("ONCEGATE_CACHE", "redis+sentinel://a", "cache (environment): redis+sentinel:// is not available in this"),
-        ("ONCEGATE_CACHE", "redis+cluster://a", "cache (environment): redis+cluster:// is not available in this"),
+        (
+            "ONCEGATE_CACHE",
+            "redis+sentinel://a",
+            "cache (environment): redis+sentinel:// needs the name of the service",
+        ),
+        ("ONCEGATE_CACHE", "redis+cluster://a:1,b:x", "cache (environment): redis+cluster:// has a port that is not a"),
+        ("ONCEGATE_CACHE", "redis+cluster://a/2", "cache (environment): redis+cluster:// has no databases but 0"),
         ("ONCEGATE_CACHE", "sqlite:///a", "cache (environment): sqlite:// is not available in this version"),
         ("ONCEGATE_CACHE", "postgresql://a", "cache (environment): postgresql:// is not available in this version"),
         (
@@ -220,6 +225,9 @@ def test_no_fault_repeats_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_urls_are_printed_without_credentials() -> None:
     assert redact("redis://:s3cret@host:6379/0?password=s3cret") == "redis://host:6379/0"
+    assert (
+        redact("redis+sentinel://u:s3cret@a:1,b:2/svc/0?sentinel_password=s3cret") == "redis+sentinel://a:1,b:2/svc/0"
+    )
     assert redact("unix://user:s3cret@/run/redis.sock?db=1") == "unix:///run/redis.sock"
     assert redact("s3cret") == "(not a URL)"
     settings = GatewaySettings(upstream="http://host", cache="redis://:s3cret@host")

@@ -22,9 +22,10 @@ async def redis_cache(redis_server: RedisServer) -> AsyncIterator[RedisCache]:
     await cache.close()
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "sentinel", "cluster"])
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    """A store of each kind. The Redis is one for all tests, so each test has keys of its own."""
-    made = MemoryStore() if request.param == "memory" else RedisStore(request.getfixturevalue("redis_server"))
+    """A store of each kind. The servers are the same for all tests, so each test has keys of its own."""
+    fixtures = {"redis": "redis_server", "sentinel": "sentinel_group", "cluster": "cluster_group"}
+    made = MemoryStore() if request.param == "memory" else RedisStore(request.getfixturevalue(fixtures[request.param]))
     yield made
     await made.cache.close()

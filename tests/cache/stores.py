@@ -10,6 +10,7 @@ from typing import Protocol
 from oncegate.cache.base import Cache
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.redis import RedisCache
+from tests.groups import ClusterGroup, SentinelGroup
 from tests.servers import RedisServer
 
 SLACK_MS = 20_000
@@ -66,7 +67,7 @@ class MemoryStore:
 class RedisStore:
     """A Redis cache, and a second connection that ages its record."""
 
-    def __init__(self, server: RedisServer, cache: RedisCache | None = None) -> None:
+    def __init__(self, server: RedisServer | SentinelGroup | ClusterGroup, cache: RedisCache | None = None) -> None:
         self._server = server
         self.cache = cache or RedisCache.from_url(server.url, timeout=5)
         self.key = server.key("record")

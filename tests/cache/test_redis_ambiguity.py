@@ -17,6 +17,9 @@ from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.link import Link
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
+from oncegate.cache.session import Session
+from oncegate.cache.withdrawal import Elsewhere
+from tests.cache.inside import session_of, withdrawals_of
 from tests.cache.proxy import Proxy
 from tests.cache.waiting import eventually
 from tests.servers import RedisServer
@@ -78,7 +81,7 @@ async def test_a_claim_that_is_won_after_its_caller_was_cancelled_is_withdrawn()
 async def test_a_claim_answered_and_cancelled_in_the_same_tick_is_withdrawn() -> None:
     with RedisServer() as server:
         cache = await connected(server.url)
-        link = cache._sessions[asyncio.get_running_loop()].claims.link
+        link = session_of(cache).claims.link
         assert link is not None
         receive = link.data_received
 
@@ -202,18 +205,18 @@ async def test_withdrawals_outlast_an_outage() -> None:
 
 def settled(cache: RedisCache) -> bool:
     """Whether nothing is left to be withdrawn, nor on its way."""
-    return not len(cache._withdrawals) and all(each._withdrawing is None for each in cache._sessions.values())
+    return not len(withdrawals_of(cache)) and session_of(cache)._withdrawing is None
 
 
 def before_withdrawing(cache: RedisCache, meddle: Callable[[], object]) -> None:
     """Have something happen on the server between a claim and its withdrawal."""
-    settle = cache._withdrawals.settle
+    settle = withdrawals_of(cache).settle
 
-    async def meddle_and_settle(link: Link, peer: Peer, deadline: float) -> bool:
+    async def meddle_and_settle(link: Link, peer: Peer, deadline: float, elsewhere: Elsewhere) -> bool:
         meddle()
-        return await settle(link, peer, deadline)
+        return await settle(link, peer, deadline, elsewhere)
 
-    cache._withdrawals.settle = meddle_and_settle  # type: ignore[method-assign]
+    withdrawals_of(cache).settle = meddle_and_settle  # type: ignore[method-assign]
 
 
 async def test_a_claim_is_withdrawn_although_the_scripts_were_flushed() -> None:
@@ -268,9 +271,11 @@ async def test_closing_waits_for_claims_that_were_given_up() -> None:
 def test_a_claim_left_behind_by_a_closed_loop_is_withdrawn_from_the_next() -> None:
     with RedisServer() as server:
         caches: list[RedisCache] = []
+        sessions: list[Session] = []
 
         async def leave() -> None:
             caches.append(await connected(server.url))
+            sessions.append(session_of(caches[0]))
             server.pause()
             with pytest.raises(CacheUnavailable):
                 await claim(caches[0], "k")
@@ -282,6 +287,6 @@ def test_a_claim_left_behind_by_a_closed_loop_is_withdrawn_from_the_next() -> No
             await caches[0].close()
 
         asyncio.run(leave())
-        assert all(session._withdrawing is None for session in caches[0]._sessions.values())  # no task on a closed loop
+        assert all(session._withdrawing is None for session in sessions)  # no task on a closed loop
         asyncio.run(come_back())
         assert server.command("EXISTS", "k") == 0

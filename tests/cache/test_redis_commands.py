@@ -1,6 +1,5 @@
 """What is sent to Redis, and what still works while Redis refuses writes."""
 
-import asyncio
 import os
 from importlib import resources
 from typing import Any
@@ -11,6 +10,7 @@ from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis import LARGE_BYTES, RedisCache
+from tests.cache.inside import session_of
 from tests.cache.stores import SLACK_MS
 from tests.cache.waiting import eventually
 from tests.servers import RedisServer
@@ -201,7 +201,7 @@ async def test_a_replica_refuses_claims_and_is_looked_up_anew() -> None:
     with RedisServer() as server:
         cache = RedisCache.from_url(server.url, timeout=5)
         await cache.get("nothing")
-        session = cache._sessions[asyncio.get_running_loop()]
+        session = session_of(cache)
         link = session.claims.link
         server.command("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(CacheUnavailable, match=r"READONLY|MASTERDOWN"):

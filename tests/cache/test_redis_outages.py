@@ -15,6 +15,7 @@ from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.link import Bounds
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.redis import RedisCache
+from tests.cache.inside import session_of
 from tests.cache.proxy import Proxy
 from tests.cache.waiting import eventually
 from tests.servers import RedisServer
@@ -87,14 +88,14 @@ async def test_a_stalled_server_fails_calls_in_time_and_goes_on_on_the_same_conn
     with RedisServer() as server:
         cache = RedisCache.from_url(server.url, timeout=TIMEOUT, bounds=Bounds(patience=60))
         await until_it_answers(cache)
-        link = cache._sessions[asyncio.get_running_loop()].claims.link
+        link = session_of(cache).claims.link
         server.pause()
         async with asyncio.timeout(IN_TIME):
             with pytest.raises(CacheUnavailable, match="in time"):
                 await cache.get("k")
         server.resume()
         await until_it_answers(cache)
-        assert cache._sessions[asyncio.get_running_loop()].claims.link is link
+        assert session_of(cache).claims.link is link
         await cache.close()
 
 

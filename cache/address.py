@@ -1,0 +1,85 @@
+"""Cache URLs that name several servers, taken apart without redis-py and without connecting.
+
+``redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?options]``: the hosts are Sentinels, user
+and password are Redis's own; Sentinel's are the options ``sentinel_username`` and ``sentinel_password``.
+``redis+cluster://[user:password@]host[:port][,host[:port]...][?options]``: any nodes of the cluster.
+With ``rediss+``, every connection is encrypted. The other options are redis-py's, as in ``redis://``.
+"""
+
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlencode
+
+SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
+CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
+SENTINEL_PORT, CLUSTER_PORT = 26379, 6379
+
+Server = tuple[str, int]
+"""A host and a port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What such a URL says. ``base`` is the plain Redis URL that holds for each server, but for host and port.
+
+    ``service`` is empty for a cluster. ``login`` are Sentinel's own user and password, where given, by redis-py's names.
+    """
+
+    servers: tuple[Server, ...]
+    service: str
+    base: str = field(repr=False)
+    login: dict[str, str] = field(repr=False)
+
+
+def parse_address(url: str) -> Address:
+    """Take ``url`` apart. Raises ``ValueError`` with one line that repeats no part of it but the scheme."""
+    scheme, _, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    authority, _, path = rest.partition("/")
+    userinfo, at, hosts = authority.rpartition("@")
+    sentinel = scheme in SENTINEL_SCHEMES
+    port = SENTINEL_PORT if sentinel else CLUSTER_PORT
+    servers = tuple(_server(host, port, scheme) for host in hosts.split(","))
+    service, database = _service(scheme, path) if sentinel else ("", _no_database(scheme, path))
+    login, options = {}, []
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if sentinel and name in ("sentinel_username", "sentinel_password"):
+            login[name.removeprefix("sentinel_")] = value
+        else:
+            options.append((name, value))
+    base = f"{scheme.partition('+')[0]}://{userinfo}{at}localhost/{database}?{urlencode(options)}"
+    return Address(servers, service, base, login)
+
+
+def _server(text: str, default: int, scheme: str) -> Server:
+    host, port = text, ""
+    if text.startswith("["):  # an IPv6 address
+        host, bracket, port = text[1:].partition("]")
+        if not bracket or (port and not port.startswith(":")):
+            raise ValueError(f"{scheme}:// has a host that can't be read")
+        port = port[1:]
+    elif ":" in text:
+        host, _, port = text.partition(":")
+    if not host:
+        raise ValueError(
+            f"{scheme}:// needs a host, or several with commas between: {scheme}://one:{default},two:{default}"
+        )
+    if not port:
+        return host, default
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"{scheme}:// has a port that is not a number from 1 to 65535")
+    return host, int(port)
+
+
+def _service(scheme: str, path: str) -> tuple[str, str]:
+    service, _, database = path.rstrip("/").partition("/")
+    if not service:
+        raise ValueError(f"{scheme}:// needs the name of the service: {scheme}://host:{SENTINEL_PORT}/mymaster")
+    if database and not (database.isascii() and database.isdigit()):
+        raise ValueError(f"{scheme}:// has a database that is not a number: {scheme}://host:{SENTINEL_PORT}/mymaster/0")
+    return unquote(service), database or "0"
+
+
+def _no_database(scheme: str, path: str) -> str:
+    if path.rstrip("/") not in ("", "0"):
+        raise ValueError(f"{scheme}:// has no databases but 0: leave the path out")
+    return "0"

@@ -1,0 +1,33 @@
+"""URLs that name several servers."""
+
+import pytest
+
+from oncegate.cache.address import parse_address
+
+
+def test_a_sentinel_url_names_hosts_service_database_and_both_logins() -> None:
+    address = parse_address(
+        "rediss+sentinel://user:p%40ss@one,two:26380,[::1]:7/my%20service/3?sentinel_password=other&ssl_ca_certs=/ca.pem"
+    )
+    assert address.servers == (("one", 26379), ("two", 26380), ("::1", 7))
+    assert address.service == "my service"
+    assert address.login == {"password": "other"}
+    assert address.base == "rediss://user:p%40ss@localhost/3?ssl_ca_certs=%2Fca.pem"
+
+
+def test_a_cluster_url_names_nodes_to_begin_with() -> None:
+    address = parse_address("redis+cluster://:secret@[fe80::1],b:7001/0")
+    assert address.servers == (("fe80::1", 6379), ("b", 7001))
+    assert (address.service, address.base) == ("", "redis://:secret@localhost/0?")
+
+
+def test_a_printed_address_holds_no_credentials() -> None:
+    assert "s3cret" not in repr(
+        parse_address("redis+sentinel://u:s3cret@h/svc?sentinel_password=s3cret&password=s3cret")
+    )
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "x", "1_0", "²", "-1"])
+def test_a_port_is_a_number_in_range(port: str) -> None:
+    with pytest.raises(ValueError, match="from 1 to 65535"):
+        parse_address(f"redis+cluster://a:1,b:{port}")

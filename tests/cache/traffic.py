@@ -1,0 +1,87 @@
+"""Claims and completions as a gateway makes them, with the books kept: who won what, and what was recorded."""
+
+import asyncio
+import os
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from oncegate.cache.base import Claim
+from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.redis import RedisCache
+
+PRINT = b"p" * 16
+LEASE_MS = 120_000
+
+
+async def claim(cache: RedisCache, key: str, token: bytes | None = None) -> Claim:
+    return await cache.claim(
+        key, token=token or os.urandom(16), fingerprint=PRINT, lease_ms=LEASE_MS, retention_ms=LEASE_MS
+    )
+
+
+async def complete(cache: RedisCache, key: str, token: bytes, body: bytes = b"done") -> bool:
+    response = StoredResponse(200, (), body, 1)
+    return await cache.complete(
+        key, token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=response, ttl_ms=LEASE_MS
+    )
+
+
+async def until_completed(cache: RedisCache, key: str, token: bytes, body: bytes = b"done") -> bool:
+    """Complete, trying again as a gateway does while the cache is away."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await complete(cache, key, token, body)
+            except CacheUnavailable:
+                await asyncio.sleep(0.02)
+
+
+async def until_claimed(cache: RedisCache, key: str) -> Claim:
+    """Claim, as a client does that comes again after each 503: with a fresh token, since the last one is withdrawn."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await claim(cache, key)
+            except CacheUnavailable:
+                await asyncio.sleep(0.02)
+
+
+async def state(cache: RedisCache, key: str) -> State:
+    held = await cache.get(key)
+    return State.ABSENT if held is None else held.record.state
+
+
+@dataclass
+class Books:
+    """What a run of traffic came to. ``winners`` are the tokens that won each key, ``recorded`` who completed it."""
+
+    winners: defaultdict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    recorded: dict[str, bytes] = field(default_factory=dict)
+    refused: int = 0
+    slowest: float = 0.0
+
+
+async def contend(caches: list[RedisCache], keys: list[str], books: Books, stop: asyncio.Event | None = None) -> None:
+    """Each key is claimed over every cache at the same time; whoever wins completes it. Ends with the keys, or with ``stop``."""
+    for key in keys:
+        if stop is not None and stop.is_set():
+            return
+        await asyncio.gather(*(_once(cache, key, books) for cache in caches))
+
+
+async def _once(cache: RedisCache, key: str, books: Books) -> None:
+    token = os.urandom(16)
+    began = time.monotonic()
+    try:
+        answer = await claim(cache, key, token)
+    except CacheUnavailable:
+        books.refused += 1
+        return
+    finally:
+        books.slowest = max(books.slowest, time.monotonic() - began)
+    if answer.won:
+        books.winners[key].append(token)
+        if await until_completed(cache, key, token):
+            books.recorded[key] = token
