@@ -1,0 +1,183 @@
+"""Pages as programs: the files that a page shows are written, its servers started, its commands run in one shell.
+
+``python`` and ``toml`` blocks whose first line is a comment with a file's name are files. In an ``sh`` block each line is a
+command in a terminal of its own: one that names a port serves there from then on, any other has to end well. A ``console``
+block is a transcript: commands after ``$``, and what they print. Ports are exchanged for free ones.
+
+`python -m tests.pages docs/policies.md` writes a page's transcripts anew.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+from tests.app.cli import ENVIRONMENT
+from tests.servers import free_port
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+FILE = re.compile(r"# ([\w.-]+\.(?:py|toml))\n")
+PORT = re.compile(r"\b(6379|6380|8000|808\d|9000)\b")
+MARK = "-- that was all --"
+READY_WITHIN = 30.0
+
+
+def run(page: Path) -> list[tuple[str, str, str]]:
+    """Runs ``page``: each command of its transcripts, what the page shows of it, and what it printed, in their order."""
+    text = page.read_text("utf-8")
+    ports = {port: str(free_port()) for port in sorted(set(PORT.findall(text)))}
+    back = {free: port for port, free in ports.items()}
+    results: list[tuple[str, str, str]] = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as processes:
+        shell = processes.enter_context(_shell(Path(folder)))
+        for kind, block in BLOCK.findall(text):
+            block = PORT.sub(lambda found: ports[found[0]], block)
+            if name := FILE.match(block):
+                (Path(folder) / name[1]).write_text(block)
+            elif kind == "sh":
+                processes.enter_context(_terminals(block.splitlines(), Path(folder), [*back]))
+            elif kind == "console":
+                for command, shown in _commands(block):
+                    printed = _type(shell, command)
+                    results.append((_back(command, back), _back(shown, back), _back(printed, back)))
+    return results
+
+
+def names(page: Path) -> list[str]:
+    """The files that ``page`` shows."""
+    return [found[1] for _, block in BLOCK.findall(page.read_text("utf-8")) if (found := FILE.match(block))]
+
+
+def normal(transcript: str) -> str:
+    """``transcript`` without what differs from run to run: dates, seconds that pass, the end of a killed process."""
+    transcript = re.sub(r"(?m)^date: .*$", "date: (a date)", transcript.replace("\r", ""))
+    transcript = re.sub(r"(?m)^.*\bKilled\b.*\n?", "", transcript)
+    transcript = re.sub(r"\bttl=\d+", "ttl=(seconds)", transcript)
+    transcript = re.sub(r"after \d+ milliseconds with \d+", "after (some) milliseconds with", transcript)
+    return re.sub(r'"completed_at":"[^"]*"', '"completed_at":"(a time)"', transcript).strip()
+
+
+def _commands(block: str) -> list[tuple[str, str]]:
+    found = re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", block, re.M)
+    assert found, block
+    return list(found)
+
+
+def _back(text: str, back: dict[str, str]) -> str:
+    for free, port in back.items():
+        text = text.replace(free, port)
+    return text
+
+
+def _environment() -> dict[str, str]:
+    return ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@contextmanager
+def _shell(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A shell in ``folder``; curl shows no progress in it, as on a terminal that shows a response."""
+    shell = subprocess.Popen(
+        ["bash", "--norc"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env=_environment(),
+        start_new_session=True,
+    )
+    try:
+        _type(shell, 'curl() { command curl --silent --show-error --max-time 20 "$@"; }')
+        yield shell
+    finally:
+        _end(shell)
+
+
+def _type(shell: "subprocess.Popen[str]", command: str) -> str:
+    assert shell.stdin
+    assert shell.stdout
+    shell.stdin.write(f"{command}\necho; echo '{MARK}'\n")
+    shell.stdin.flush()
+    printed = ""
+    for line in shell.stdout:
+        if line == f"{MARK}\n":
+            break
+        printed += line
+    return printed
+
+
+@contextmanager
+def _terminals(commands: list[str], folder: Path, ports: list[str]) -> Iterator[None]:
+    """Starts what serves on one of ``ports``, waits until all of it listens; anything else is run to its end."""
+    started = []
+    try:
+        for command in commands:
+            port = next((word for word in re.findall(r"\d+", command) if word in ports), None)
+            if port is None:  # the checkout's own scripts
+                subprocess.run(command, shell=True, cwd=ROOT, env=_environment(), check=True, capture_output=True)
+                continue
+            with (folder / f"{port}.log").open("w") as log:
+                process = subprocess.Popen(
+                    ["bash", "-c", command],
+                    cwd=folder,
+                    env=_environment(),
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            started.append((command, port, process))
+        until = time.monotonic() + READY_WITHIN
+        for command, port, process in started:
+            while not _listens(int(port)):
+                said = (folder / f"{port}.log").read_text()
+                assert process.poll() is None, f"{command}\n{said}"
+                assert time.monotonic() < until, f"{command}\n{said}"
+                time.sleep(0.02)
+        yield
+    finally:
+        for _, _, process in started:
+            _end(process)
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _end(process: "subprocess.Popen[Any]") -> None:
+    with suppress(ProcessLookupError):  # what it has started with it
+        os.killpg(process.pid, SIGKILL)
+    process.communicate()
+
+
+def rewrite(page: Path) -> None:
+    """Puts what the commands of ``page`` print now into its transcripts."""
+    results = iter(run(page))
+
+    def block(found: "re.Match[str]") -> str:
+        if found[1] != "console":
+            return found[0]
+        made = ""
+        for _ in _commands(found[2]):
+            command, shown, printed = next(results)
+            same = normal(shown) == normal(printed)
+            printed = re.sub(r"(?m)^.*\bKilled\b.*\n?", "", printed.replace("\r", "")).strip("\n")
+            made += f"$ {command}\n" + (shown if same else printed + "\n" * bool(printed))
+        return f"```console\n{made}```"
+
+    page.write_text(BLOCK.sub(block, page.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        rewrite(Path(name))

@@ -1,0 +1,112 @@
+"""What docs/security.md says is kept, shared and refused, held to a gateway and a Redis that are really there."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.app.served import raw, served
+from tests.servers import RedisServer
+from tests.upstreams import OK, Upstream, answering
+
+KEY, CREDENTIAL, COMMAND = "secret-key", "Bearer secret-token", b"secret command"
+CREATED = b"HTTP/1.1 201 Created\r\nset-cookie: secret-cookie\r\nx-a: 1\r\ncontent-length: 2\r\n\r\nok"
+
+
+async def pay(client: httpx.AsyncClient, **fields: str) -> httpx.Response:
+    headers = {"Idempotency-Key": KEY, "Authorization": CREDENTIAL} | {
+        name.replace("_", "-"): value for name, value in fields.items()
+    }
+    return await client.post("/x", headers=headers, content=COMMAND)
+
+
+async def test_a_record_holds_the_response_and_none_of_the_requests_secrets() -> None:
+    with RedisServer() as server:
+        # Confined to its namespace, and without the permissions that the page calls dispensable.
+        user = ("ACL", "SETUSER", "oncegate", "on", ">pw", "~payments:*", "+@all", "-info", "-config", "-client|kill")
+        server.command(*user)
+        url = server.url.replace("127.0.0.1", "oncegate:pw@127.0.0.1")
+        async with (
+            Upstream(answering(CREATED)) as upstream,
+            served(upstream.url, cache=url, namespace="payments") as (client, _),
+        ):
+            assert "secret-cookie" in (await pay(client)).headers["set-cookie"]
+            replayed = await pay(client)
+        assert replayed.headers["idempotent-replayed"] == "true"
+        assert "set-cookie" not in replayed.headers
+        (name,) = server.command("KEYS", "*")
+        record = server.command("GET", name)
+    assert name.startswith(b"payments:")
+    assert record.endswith(b"ok")
+    assert b'["x-a","1"]' in record
+    assert b"secret" not in name + record
+
+
+async def test_a_changed_credential_makes_a_new_caller() -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        await pay(client)
+        await pay(client, Authorization="Bearer refreshed")
+        assert upstream.arrivals == 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "executed"), [(["header:Authorization"], 1), (["header:Host", "header:Authorization"], 2)]
+)
+async def test_host_names_share_keys_unless_the_scope_has_them(scope: list[str], executed: int) -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url, idempotency={"scope": scope}) as (client, _):
+        await pay(client, Host="a.example")
+        await pay(client, Host="b.example")
+        assert upstream.arrivals == executed
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        (b"content-length: 5\r\ntransfer-encoding: chunked", b"400"),
+        (b"content-length: 5\r\ncontent-length: 5", b"400"),
+        (b"transfer-encoding: chunked\r\ntransfer-encoding: chunked", b"400"),
+        (b"content-length: +5", b"400"),
+        (b"content-length: 5, 5", b"400"),
+        (b"transfer-encoding: gzip, chunked", b"501"),
+        (b"transfer-encoding: xchunked", b"400"),
+        (b"content-length: 0\r\nx-a: 1\r\n folded", b"400"),
+        (b"content-length: 0\nx-a: 1", b"400"),
+        (b"content-length : 0", b"400"),
+        (b"content-length: 0\r\nx-a: \0", b"400"),
+        (b"content-length: 0\r\nhost: other", b"400"),
+        (b"content-length: 0\r\nx-a: " + b"1" * 65536, b"431"),
+        (b"content-length: 0\r\nconnection: upgrade\r\nupgrade: websocket", b"501"),
+    ],
+    ids=lambda value: repr(value[:60]),
+)
+async def test_what_could_be_framed_in_two_ways_is_refused_and_the_connection_closed(
+    fields: bytes, status: bytes
+) -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        async with asyncio.timeout(10):
+            answer = await raw(
+                client, b"POST /x HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\n" + fields + b"\r\n\r\n0\r\n\r\n"
+            )
+        assert answer.split(b" ", 2)[1] == status
+        assert upstream.arrivals == 0
+
+
+async def test_what_some_servers_read_as_a_header_that_counts_is_dropped() -> None:
+    request = (
+        b"POST /x HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\nidempotency_key: other\r\ncontent_length: 5\r\n"
+        b"x-forwarded-for: 192.0.2.1\r\nx_forwarded_for: 192.0.2.2\r\nidempotency-attempt: 7\r\nauthorization: a\r\n"
+        b"connection: close, authorization, idempotency-key\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"2;extension=1\r\nab\r\n0\r\nx-trailer: 1\r\n\r\n"
+    )
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        await raw(client, request)
+        assert [(name, value) for name, value in upstream.requests[0].fields if name != "via"] == [
+            ("host", "a"),
+            ("idempotency-key", "k"),
+            ("authorization", "a"),
+            ("idempotency-attempt", "1"),
+            ("x-forwarded-for", "127.0.0.1"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-host", "a"),
+            ("content-length", "2"),
+        ]
