@@ -115,7 +115,10 @@ class RequestWriter:
         self._base = base
         self._authority = authority
         self._trusted = trusted
-        self._end_to_end = END_TO_END | {name.lower().encode("latin-1") for name in end_to_end}
+        read = {name.lower() for name in end_to_end}
+        self._end_to_end = END_TO_END | {name.encode("latin-1") for name in read}
+        # `X_Api_Key` counts for nothing here, but is `X-Api-Key` to a CGI or WSGI upstream: it would name another caller there.
+        self._special = _SPECIAL | (_spellings(read) - {name.encode("latin-1") for name in read})
 
     def head(self, scope: Scope) -> RequestHead:
         """The head for ``scope``. Raises `RequestRefused` where forwarding would mean to guess what the client meant."""
@@ -123,7 +126,7 @@ class RequestWriter:
         lines = [b"", b""]  # the request line and Host, which come first
         special: list[tuple[bytes, bytes]] = []
         for field in scope["headers"]:
-            if field[0] in _SPECIAL:
+            if field[0] in self._special:
                 special.append(field)
             else:
                 lines.append(b"%b: %b\r\n" % field)

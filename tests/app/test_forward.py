@@ -117,6 +117,14 @@ async def test_no_other_spelling_of_a_field_that_was_judged_passes() -> None:
     assert (request.value("idempotency-key"), request.value("my_field")) == ("k", "1")
 
 
+async def test_no_other_spelling_of_a_field_that_the_configuration_reads_passes() -> None:
+    """Else a client whom oncegate takes for nobody in particular is somebody to a CGI or WSGI upstream."""
+    headers = [(b"x_api_key", b"alice"), (b"x-api_key", b"alice"), (b"x-api-key", b"bob"), (b"x_other", b"1")]
+    request = await sent(Client("POST", headers=headers), end_to_end=["X-Api-Key"])
+    assert [(name, value) for name, value in request.fields if "api" in name] == [("x-api-key", "bob")]
+    assert request.value("x_other") == "1"
+
+
 async def test_via_is_added_behind_what_was_there() -> None:
     assert (await sent(Client(headers=[(b"via", b"1.0 other")]))).values("via") == ["1.0 other", "1.1 oncegate"]
 
