@@ -219,9 +219,20 @@ class ClusterGroup(_Group):
         return len(keys)
 
     def end_move(self, slot: int, source: int, target: int) -> None:
-        """``target`` owns ``slot``, and everybody is told."""
+        """``target`` owns ``slot``, and everybody is told.
+
+        It takes a new epoch for that, the highest that it knows of. One that had not yet heard of the source's would take
+        none above it, and a heartbeat of the source, still on its way, would give the slot back to a node without it.
+        """
+        wait_until(lambda: self._knows_all_epochs(target), "the target has heard of every node's epoch")
         for number in (target, source, *(other for other in range(3) if other not in (source, target))):
             self.servers[number].command("CLUSTER", "SETSLOT", slot, "NODE", self.ids[target])
+
+    def _knows_all_epochs(self, number: int) -> bool:
+        told = [_bytes(server.command("CLUSTER", "INFO")) for server in self.servers[:3]]
+        return _number(b"cluster_current_epoch", told[number]) >= max(
+            _number(b"cluster_my_epoch", info) for info in told
+        )
 
     def move(self, slot: int, source: int, target: int) -> None:
         """All of it at once."""
@@ -241,6 +252,10 @@ def _nodes(server: RedisServer) -> list[str]:
     told = server.command("CLUSTER", "NODES")
     lines = told if isinstance(told, dict) else told.decode().splitlines()
     return [str(line) for line in lines if "handshake" not in str(line)]
+
+
+def _number(name: bytes, info: bytes) -> int:
+    return int(next(line for line in info.splitlines() if line.startswith(name + b":")).partition(b":")[2])
 
 
 def _bytes(told: Any) -> bytes:
