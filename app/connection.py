@@ -57,7 +57,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif response.status:
             if response.buffered > HIGH_WATER and not response.complete and not self._reading_paused:
                 self._reading_paused = True
-                self._transport.pause_reading()  # type: ignore[union-attr]
+                self._transport.pause_reading()  # type: ignore[union-attr]  # data only comes while there is one
             self._wake()
 
     def eof_received(self) -> None:
@@ -154,7 +154,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._reading_paused:
             self._reading_paused = False
             if not self.lost:
-                self._transport.resume_reading()  # type: ignore[union-attr]
+                self._transport.resume_reading()  # type: ignore[union-attr]  # data only comes while there is one
         return body
 
     def finish(self) -> bool:

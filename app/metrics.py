@@ -81,11 +81,11 @@ class Metrics(Watch):
         if observation.mismatch:
             self._row[self._mismatched[route]] += 1
 
-    def attempt_began(self, route: str) -> None:  # noqa: ARG002
+    def attempt_began(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
         """See `Watch`."""
         self._row[self._in_flight] += 1
 
-    def attempt_ended(self, route: str) -> None:  # noqa: ARG002
+    def attempt_ended(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
         """See `Watch`."""
         self._row[self._in_flight] -= 1
 

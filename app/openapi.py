@@ -69,7 +69,7 @@ def _server_path(spec: Any) -> str:
 def _from_yaml(file: str, text: str) -> Any:
     yaml = _yaml(file)
 
-    class Loader(yaml.SafeLoader):  # type: ignore[name-defined,misc]
+    class Loader(yaml.SafeLoader):  # type: ignore[name-defined,misc]  # PyYAML's parameters, and no stubs
         """YAML 1.2's scalars, as OpenAPI has them: 1.1's would make false of ``no``, a date of 2026-01-02, 90 of 1:30."""
 
         yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's way
@@ -96,10 +96,10 @@ def _from_yaml(file: str, text: str) -> Any:
 def _to_yaml(described: Any) -> str:
     yaml = _yaml("--format yaml")
 
-    class Dumper(yaml.SafeDumper):  # type: ignore[name-defined,misc]
+    class Dumper(yaml.SafeDumper):  # type: ignore[name-defined,misc]  # PyYAML's parameters, and no stubs
         """Without anchors: people read it."""
 
-        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # PyYAML's parameters, and no stubs
             return True
 
     text: str = yaml.dump(described, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)

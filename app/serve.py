@@ -180,7 +180,7 @@ class _Server(uvicorn.Server):
         self._gateway.operations.draining = True
         log.info("stopping: attempts in flight are finished first")
         until = asyncio.get_running_loop().time() + self._settings.drain_delay
-        while asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110
+        while asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110  # a signal handler sets it
             await asyncio.sleep(0.05)  # force_exit is set by a signal handler: there is nothing to await
         cut = asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, self._cut)
         try:

@@ -76,9 +76,9 @@ class GatewaySettings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings names the parameters
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # pydantic-settings names the parameters
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # pydantic-settings names the parameters
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # pydantic-settings names the parameters
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only the arguments: the environment is read once, by `oncegate.app.configuration`, not by every construction."""
         return (init_settings,)

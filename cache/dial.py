@@ -130,7 +130,7 @@ class Dialler:
         finally:
             await connection.disconnect(nowait=True)
 
-    def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002
+    def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002  # Opener names the parameters
         """See `Opener.watches`. The address is fixed."""
         return ()
 

@@ -64,17 +64,17 @@ class Session:
         """See `Routes.holder`."""
         return self
 
-    async def locate(self, key: bytes, deadline: float) -> "Session":  # noqa: ARG002
+    async def locate(self, key: bytes, deadline: float) -> "Session":  # noqa: ARG002  # Routes names the parameters
         """See `Routes.locate`."""
         return self
 
     async def detour(
         self,
         refusal: ReplyError,
-        key: bytes,  # noqa: ARG002
-        asked: "Session",  # noqa: ARG002
-        tries: int,  # noqa: ARG002
-        deadline: float,  # noqa: ARG002
+        key: bytes,  # noqa: ARG002  # Routes names the parameters
+        asked: "Session",  # noqa: ARG002  # Routes names the parameters
+        tries: int,  # noqa: ARG002  # Routes names the parameters
+        deadline: float,  # noqa: ARG002  # Routes names the parameters
     ) -> Detour | None:
         """See `Routes.detour`. There is none, but a server that turned out to be a replica is left, and looked up anew."""
         if faults.reply_class(refusal) in faults.REPLICA_REPLIES:
@@ -83,7 +83,7 @@ class Session:
                     lane.link.fail(faults.REPLICA)
         return None
 
-    async def sessions(self, deadline: float) -> "list[Session]":  # noqa: ARG002
+    async def sessions(self, deadline: float) -> "list[Session]":  # noqa: ARG002  # Routes names the parameters
         """See `Routes.sessions`."""
         return [self]
 

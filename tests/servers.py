@@ -156,7 +156,7 @@ class RedisServer:
         """Run one command on a connection apart from those of the code under test."""
         if not self._clients:
             self.client()
-        return self._clients[0].execute_command(*arguments)  # type: ignore[no-untyped-call]
+        return self._clients[0].execute_command(*arguments)  # type: ignore[no-untyped-call]  # redis-py does not annotate it
 
     def connections(self) -> int:
         """How many clients are connected, our own `command` not counted."""
@@ -183,7 +183,7 @@ class RedisServer:
         seen: list[str] = []
         marker = os.urandom(8).hex()
         watcher = self.client()
-        with watcher.monitor() as monitor:  # type: ignore[no-untyped-call]
+        with watcher.monitor() as monitor:  # type: ignore[no-untyped-call]  # redis-py does not annotate it
             yield seen
             self.command("ECHO", marker)
             for event in monitor.listen():

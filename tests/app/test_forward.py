@@ -14,7 +14,7 @@ from tests.upstreams import OK, Request, Upstream, answering, closing_after, in_
 async def sent(client: Client, base: str = "", **options: object) -> Request:
     """The request that reaches the upstream when ``client`` calls."""
     async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url + base, **options)  # type: ignore[arg-type]
+        forwarder = Forwarder(upstream.url + base, **options)  # type: ignore[arg-type]  # options of the test's own
         await client.call(forwarder)
         assert client.status == 200, client.body
         await forwarder.close()

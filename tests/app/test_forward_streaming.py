@@ -72,7 +72,7 @@ class Endless:
 
     def __init__(self, client: Client, limit: int) -> None:
         self.taken, self._limit, self._client = 0, limit, client
-        client.receive = self.receive  # type: ignore[method-assign]
+        client.receive = self.receive  # type: ignore[method-assign]  # the test stands in the way
 
     async def receive(self) -> dict[str, object]:
         if self.taken >= self._limit:
@@ -156,7 +156,7 @@ async def test_a_receive_that_raises_ends_the_request(good: int, monkeypatch: py
             raise RuntimeError("the server's own fault")
         return await real()
 
-    client.receive = failing  # type: ignore[method-assign]
+    client.receive = failing  # type: ignore[method-assign]  # the test stands in the way
     async with Upstream(silent) as upstream:
         with pytest.raises(OutcomeUnknown) as raised:  # the upstream has the request: a mere failure would be retried
             await asyncio.wait_for(client.call(Forwarder(upstream.url)), 5)
@@ -251,7 +251,7 @@ def flooding(size: int) -> Behaviour:
             sent[0] += 65536
 
     sent = [0]
-    behave.sent = sent  # type: ignore[attr-defined]
+    behave.sent = sent  # type: ignore[attr-defined]  # the test's own
     return behave
 
 
@@ -264,19 +264,19 @@ async def test_a_client_that_does_not_read_holds_the_upstream_back() -> None:
 
         async def send(message: dict[str, object]) -> None:
             if message["type"] == "http.response.body":
-                sizes.append(len(message["body"]))  # type: ignore[arg-type]
+                sizes.append(len(message["body"]))  # type: ignore[arg-type]  # options of the test's own
                 message = {**message, "body": b""}
             await real_send(message)
 
-        client.send = send  # type: ignore[method-assign]
+        client.send = send  # type: ignore[method-assign]  # the test stands in the way
         client.reads.clear()
         tracemalloc.start()
         try:
             task = asyncio.create_task(client.call(forwarder))
             await upstream.received(1)
             last = -1
-            while last != behave.sent[0]:  # type: ignore[attr-defined]
-                last = behave.sent[0]  # type: ignore[attr-defined]
+            while last != behave.sent[0]:  # type: ignore[attr-defined]  # the test's own
+                last = behave.sent[0]  # type: ignore[attr-defined]  # the test's own
                 await asyncio.sleep(0.1)
             assert last < LONG / 4  # the sockets' buffers, and ours
             assert tracemalloc.get_traced_memory()[0] < 2 * 1024 * 1024
@@ -309,7 +309,7 @@ async def test_each_piece_of_a_stream_is_passed_on_when_it_comes() -> None:
             if message.get("body") == b"ab":
                 go_on.release()
 
-        client.send = send  # type: ignore[method-assign]
+        client.send = send  # type: ignore[method-assign]  # the test stands in the way
         await asyncio.wait_for(client.call(forwarder), 5)
         assert (client.body, client.done, forwarder.upstream.idle) == (b"ababab", True, 1)
         await forwarder.close()

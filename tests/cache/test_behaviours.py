@@ -23,7 +23,7 @@ OUTCOMES = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 
 async def claim(store: Store, token: bytes, takeover: frozenset[State] = frozenset(), **changes: object) -> Claim:
     arguments = {"fingerprint": PRINT, "lease_ms": LEASE, "retention_ms": RETENTION, **changes}
-    return await store.cache.claim(store.key, token=token, takeover=takeover, **arguments)  # type: ignore[arg-type]
+    return await store.cache.claim(store.key, token=token, takeover=takeover, **arguments)  # type: ignore[arg-type]  # options of the test's own
 
 
 async def complete(store: Store, token: bytes, state: State = State.SUCCEEDED, attempt: int = 1) -> bool:

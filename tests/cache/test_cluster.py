@@ -187,7 +187,7 @@ async def test_with_slots_moving_to_and_fro_no_claim_is_won_twice_and_every_reco
     for source, target in ((0, 1), (1, 2), (2, 0)):
         done = len(books.recorded)
         await asyncio.to_thread(reshard, source, target)
-        await eventually(lambda done=done: len(books.recorded) > done + 50)  # type: ignore[misc]
+        await eventually(lambda done=done: len(books.recorded) > done + 50)  # type: ignore[misc]  # the loop's value is bound on purpose
     stop.set()
     await asyncio.gather(*traffic)
     assert books.refused == 0

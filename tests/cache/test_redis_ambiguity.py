@@ -30,7 +30,7 @@ TIMEOUT = 0.3
 
 def claim(cache: RedisCache, key: str, **more: object) -> "asyncio.Task[Claim]":
     arguments = {"token": os.urandom(16), "fingerprint": PRINT, "lease_ms": 60_000, "retention_ms": 60_000, **more}
-    return asyncio.ensure_future(cache.claim(key, **arguments))  # type: ignore[arg-type]
+    return asyncio.ensure_future(cache.claim(key, **arguments))  # type: ignore[arg-type]  # options of the test's own
 
 
 async def connected(url: str) -> RedisCache:
@@ -89,7 +89,7 @@ async def test_a_claim_answered_and_cancelled_in_the_same_tick_is_withdrawn() ->
             receive(data)
             task.cancel()
 
-        link.data_received = receive_and_cancel  # type: ignore[method-assign]
+        link.data_received = receive_and_cancel  # type: ignore[method-assign]  # the test stands in the way
         task = claim(cache, "k")
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -216,7 +216,7 @@ def before_withdrawing(cache: RedisCache, meddle: Callable[[], object]) -> None:
         meddle()
         return await settle(link, peer, deadline, elsewhere)
 
-    withdrawals_of(cache).settle = meddle_and_settle  # type: ignore[method-assign]
+    withdrawals_of(cache).settle = meddle_and_settle  # type: ignore[method-assign]  # the test stands in the way
 
 
 async def test_a_claim_is_withdrawn_although_the_scripts_were_flushed() -> None:

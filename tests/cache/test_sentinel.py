@@ -132,7 +132,7 @@ async def test_a_claim_that_was_replicated_before_its_reply_was_lost_is_withdraw
     cache = await connected(group.url)
     link = session_of(cache).claims.link
     assert link is not None
-    link.data_received = lambda data: None  # type: ignore[method-assign]
+    link.data_received = lambda data: None  # type: ignore[method-assign]  # the test stands in the way
     pending = asyncio.ensure_future(claim(cache, "k"))
     await replicated(group, "k")
     old = group.master

@@ -127,7 +127,7 @@ def test_c7_wrong_override_fails_when_the_middleware_is_built() -> None:
 @pytest.mark.parametrize("wrong", [{"namespace": "a:b"}, {"namespace": ""}, {"max_in_flight": 0}, {"body_timeout": 0}])
 def test_c7_wrong_limits_fail_when_the_middleware_is_built(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must"):
-        IdempotencyMiddleware(Answering(), cache=MemoryCache(), **wrong)  # type: ignore[arg-type]
+        IdempotencyMiddleware(Answering(), cache=MemoryCache(), **wrong)  # type: ignore[arg-type]  # options of the test's own
 
 
 def test_c7_normalised_path_is_its_own_normal_form() -> None:

@@ -113,7 +113,7 @@ async def test_after_shutdown_timeout_it_exits_and_what_was_left_becomes_unknown
             else:
                 assert isinstance(ended, httpx.TransportError)
         for key in keys:
-            answer = await until_answer(lambda key=key: caller.post(successor, key), "outcome-unknown")  # type: ignore[misc]
+            answer = await until_answer(lambda key=key: caller.post(successor, key), "outcome-unknown")  # type: ignore[misc]  # the loop's value is bound on purpose
             assert answer.status_code == 409
             assert ledger.attempts(key) == ["1"]
 

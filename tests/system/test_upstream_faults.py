@@ -116,7 +116,7 @@ async def test_an_upstream_that_closes_idle_connections_costs_no_key(
         ledger.answer(key, Reply(201, cut="after-answer"))
         assert (await caller.post(gateway, key)).status_code == 201
         # Its answer didn't say that it would close. Closing takes effect at once; only requests that cross it are in doubt.
-        await until(lambda closed=closed: ledger.closed > closed, "the upstream closes the connection")  # type: ignore[misc]
+        await until(lambda closed=closed: ledger.closed > closed, "the upstream closes the connection")  # type: ignore[misc]  # the loop's value is bound on purpose
 
 
 async def test_an_upstream_that_answers_nonsense_leaves_the_outcome_unknown(start: Start, caller: Caller) -> None:
