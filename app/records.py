@@ -142,6 +142,7 @@ class Records:
             # What was looked at is what is resolved, also where nobody said which: a takeover may come between.
             attempt=resolve.attempt or held.record.attempt,
             trace=Trace(trace.gateway, trace.begun_at_ms, trace.took_ms, BY_OPERATOR) if resolve.state else None,
+            submission=held.record.submission,
         )
 
     def _look_up_key(self, identifier: str) -> str:

@@ -64,12 +64,14 @@ class Cache(Protocol):
         takeover: frozenset[State] = frozenset(),
         adopt: Adopt | None = None,
         trace: Trace | None = None,
+        submission: bool = False,
     ) -> Claim:
         """Make the record ours, in flight for ``lease_ms``, or tell what is there.
 
         It is won where there is no record, where the record already carries ``token`` in flight (our own claim, asked
         again), and where it reads as one of ``takeover`` with the same fingerprint. Otherwise nothing is written.
-        Once the lease has run out, the record reads ``UNKNOWN`` for ``retention_ms`` more, then it is gone.
+        Once the lease has run out, the record reads ``UNKNOWN`` for ``retention_ms`` more, then it is gone. ``submission``
+        marks the record (see `Record`), for as long as it is this attempt's.
 
         Raises `CacheUnavailable` (a claim whose answer arrives later is given to ``adopt``, or withdrawn where that is
         ``None``), `RecordUnreadable`, or `CacheFull`.
@@ -91,6 +93,7 @@ class Cache(Protocol):
         response: StoredResponse | None,
         ttl_ms: int,
         trace: Trace | None = None,
+        submission: bool = False,
     ) -> bool:
         """Write the outcome (``SUCCEEDED``, ``FAILED`` or ``UNKNOWN``), to be kept for ``ttl_ms``.
 
@@ -124,6 +127,7 @@ class Cache(Protocol):
         force: bool = False,
         attempt: int = 0,
         trace: Trace | None = None,
+        submission: bool = False,
     ) -> Resolution:
         """An operator's word on an attempt whose outcome nobody knows: ``SUCCEEDED`` or ``FAILED``, to be kept for ``ttl_ms``, or
         ``None``: the key is free.

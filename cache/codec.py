@@ -15,13 +15,15 @@ offset size field
 47     8    in flight: what the state found had left to live, ms
 ====== ==== ==============================================================================================
 
-A record in flight is at least 55 bytes; what comes after them no script reads, and neither do scripts or readers mind
-members of the JSON head that they don't know, so that versions can add to both. The head: ``s`` status, ``h`` header lines
-(Latin-1), ``t`` completion in Unix ms, ``o`` body omitted.
+A record in flight is at least 55 bytes; of what comes after them scripts read only the mark, and neither do scripts or
+readers mind members of the JSON head that they don't know, so that versions can add to both. The head: ``s`` status, ``h``
+header lines (Latin-1), ``t`` completion in Unix ms, ``o`` body omitted.
 
 What was added is the trace, for people, and every part of it may be missing: ``g`` gateway, ``b`` begin in Unix ms, ``d``
 duration in ms, ``n`` a note. It is part of the head where there is a response (``b`` follows from ``t`` and ``d`` there);
 else it is a JSON object of its own, after byte 55 in flight, after a head of length 0 otherwise.
+
+The mark ``a`` (always 1) says that the record is a submission's. It is the first member of whichever object there is.
 """
 
 import struct
@@ -57,13 +59,18 @@ _FLIGHT = struct.Struct(">QcQ")
 _CLAIM = struct.Struct(">Bc16s16sIQcQ")  # both at once: every first request makes one
 _LENGTH = struct.Struct(">I")
 _NO_TRACE = Trace()
+_MARKED = b'{"a":1'
 
 
-def encode_claim(token: bytes, fingerprint: bytes, retention_ms: int, trace: Trace | None = None) -> bytes:
+def encode_claim(
+    token: bytes, fingerprint: bytes, retention_ms: int, trace: Trace | None = None, *, submission: bool = False
+) -> bytes:
     """The bytes of a first attempt in flight; a cache patches attempt and found state on a takeover."""
     if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
     fixed = _CLAIM.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
+    if submission:
+        return fixed + _pack_apart(trace or _NO_TRACE, submission)
     return fixed if trace is None else fixed + b'{"g":%b,"b":%d}' % (_packed_gateway(trace.gateway), trace.begun_at_ms)
 
 
@@ -74,11 +81,11 @@ def encode(record: Record) -> bytes:
     fixed = _FIXED.pack(VERSION, STATE_CODES[record.state], record.token, record.fingerprint, record.attempt)
     if record.state is State.IN_FLIGHT:
         flight = _FLIGHT.pack(record.retention_ms, STATE_CODES[record.found], record.found_ms)
-        return fixed + flight + _pack_trace(record.trace)
+        return fixed + flight + _pack_apart(record.trace, record.submission)
     response = record.response
     if response is None:
-        return fixed + _LENGTH.pack(0) + _pack_trace(record.trace)
-    head: dict[str, Any] = {
+        return fixed + _LENGTH.pack(0) + _pack_apart(record.trace, record.submission)
+    head: dict[str, Any] = _mark(record.submission) | {
         "s": response.status,
         "h": [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers],
         "t": response.completed_at_ms,
@@ -120,15 +127,20 @@ def _decode(data: bytes, remaining_ms: int, traced: bool) -> Record:
             raise ValueError("an attempt can't have found this state")
         lapsed = remaining_ms <= retention_ms
         reads = State.UNKNOWN if lapsed else state
-        trace = _read_trace(data[_CLAIM.size :]) if traced else _NO_TRACE
-        return Record(reads, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms, trace)
+        apart = data[_CLAIM.size :]
+        trace = _read_trace(apart) if traced else _NO_TRACE
+        submission = apart.startswith(_MARKED)
+        return Record(
+            reads, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms, trace, submission
+        )
     (length,) = _LENGTH.unpack_from(data, _FIXED.size)
     start = _FIXED.size + _LENGTH.size
     if not length:
         trace = _read_trace(data[start:]) if traced else _NO_TRACE
-        return Record(state, token, fingerprint, attempt, trace=trace)
+        return Record(state, token, fingerprint, attempt, trace=trace, submission=data.startswith(_MARKED, start))
     response, trace = _decode_response(data, start, start + length, traced)
-    return Record(state, token, fingerprint, attempt, response, trace=trace)
+    submission = data.startswith(_MARKED, start)
+    return Record(state, token, fingerprint, attempt, response, trace=trace, submission=submission)
 
 
 def _decode_response(data: bytes, start: int, end: int, traced: bool) -> tuple[StoredResponse, Trace]:
@@ -145,9 +157,13 @@ def _decode_response(data: bytes, start: int, end: int, traced: bool) -> tuple[S
     return response, trace
 
 
-def _pack_trace(trace: Trace) -> bytes:
-    members = _trace_members(trace)
+def _pack_apart(trace: Trace, submission: bool) -> bytes:
+    members = _mark(submission) | _trace_members(trace)
     return orjson.dumps(members) if members else b""
+
+
+def _mark(submission: bool) -> dict[str, Any]:
+    return {"a": 1} if submission else {}
 
 
 def _trace_members(trace: Trace, *, begun: bool = True) -> dict[str, Any]:

@@ -53,12 +53,13 @@ class MemoryCache:
         takeover: frozenset[State] = frozenset(),
         adopt: Adopt | None = None,  # noqa: ARG002 - the answer is immediate: nobody can have stopped waiting for it
         trace: Trace | None = None,
+        submission: bool = False,
     ) -> Claim:
         """See `Cache.claim`."""
         with self._guard:
             takeover_codes(takeover)
             remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-            fresh = encode_claim(token, fingerprint, retention_ms, trace)
+            fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
             now_ms = self._now_ms()
             self._entries.sweep(now_ms)
             held = self._read(key, now_ms)
@@ -69,7 +70,7 @@ class MemoryCache:
             elif held.record.state not in takeover or held.record.fingerprint != fingerprint:
                 return held
             else:
-                fresh = encode(_successor(held, token, retention_ms, trace))
+                fresh = encode(_successor(held, token, retention_ms, trace, submission))
             check(held.record.state if held else State.ABSENT, Event.CLAIM, State.IN_FLIGHT)
             self._entries.put(key, fresh, now_ms + remaining_ms)
             return Claim(True, decode(fresh, remaining_ms), remaining_ms)
@@ -99,6 +100,7 @@ class MemoryCache:
         response: StoredResponse | None,
         ttl_ms: int,
         trace: Trace | None = None,
+        submission: bool = False,
     ) -> bool:
         """See `Cache.complete`."""
         with self._guard:
@@ -110,7 +112,9 @@ class MemoryCache:
             if held is not None and not _is_owner(held.record, token):
                 return held.record.state is not State.IN_FLIGHT and held.record.token == token
             check(held.record.state if held else State.ABSENT, Event.COMPLETE, state)
-            outcome = Record(state, token, fingerprint, attempt, response, trace=trace or Trace())
+            outcome = Record(
+                state, token, fingerprint, attempt, response, trace=trace or Trace(), submission=submission
+            )
             self._entries.put(key, encode(outcome), now_ms + ttl_ms)
             return True
 
@@ -126,7 +130,13 @@ class MemoryCache:
             if record.found is State.ABSENT:
                 self._entries.drop(key)
             else:
-                found = Record(record.found, DEAD_TOKEN, record.fingerprint, record.attempt - 1)
+                found = Record(
+                    record.found,
+                    DEAD_TOKEN,
+                    record.fingerprint,
+                    record.attempt - 1,
+                    submission=record.submission,
+                )
                 self._entries.put(key, encode(found), now_ms + max(1, record.found_ms))
             return True
 
@@ -150,6 +160,7 @@ class MemoryCache:
         force: bool = False,
         attempt: int = 0,
         trace: Trace | None = None,
+        submission: bool = False,
     ) -> Resolution:
         """See `Cache.resolve`."""
         with self._guard:
@@ -170,7 +181,13 @@ class MemoryCache:
                 self._entries.drop(key)
             else:
                 resolved = Record(
-                    target, DEAD_TOKEN, record.fingerprint, record.attempt, response, trace=trace or Trace()
+                    target,
+                    DEAD_TOKEN,
+                    record.fingerprint,
+                    record.attempt,
+                    response,
+                    trace=trace or Trace(),
+                    submission=submission,
                 )
                 self._entries.put(key, encode(resolved), now_ms + ttl_ms)
             return Resolution.RESOLVED
@@ -212,7 +229,7 @@ def _is_owner(record: Record, token: bytes) -> bool:
     return record.token == token and (record.state is State.IN_FLIGHT or record.lapsed)
 
 
-def _successor(held: Claim, token: bytes, retention_ms: int, trace: Trace | None) -> Record:
+def _successor(held: Claim, token: bytes, retention_ms: int, trace: Trace | None, submission: bool) -> Record:
     return Record(
         State.IN_FLIGHT,
         token,
@@ -222,4 +239,5 @@ def _successor(held: Claim, token: bytes, retention_ms: int, trace: Trace | None
         found_ms=held.remaining_ms,
         retention_ms=retention_ms,
         trace=trace or Trace(),
+        submission=submission,
     )

@@ -141,6 +141,9 @@ class Record:
     ``UNKNOWN`` that is an in-flight record past its lease from one that was written so. An attempt in flight also carries
     what it ``found`` (``ABSENT``, ``FAILED`` or ``UNKNOWN``) with the ``found_ms`` that state had left to live, and
     ``retention_ms``: how long it outlives its lease. ``trace`` is for people, and not part of what makes records equal.
+
+    ``submission`` marks the record of a command that is handed over to be processed later: its success says that the command
+    was accepted, never that it was processed.
     """
 
     state: State
@@ -153,6 +156,7 @@ class Record:
     found_ms: int = 0
     retention_ms: int = 0
     trace: Trace = field(default=Trace(), compare=False)
+    submission: bool = False
 
     def __post_init__(self) -> None:
         if len(self.token) != TOKEN_BYTES or len(self.fingerprint) != FINGERPRINT_BYTES or self.attempt < 1:

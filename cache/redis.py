@@ -73,14 +73,15 @@ class RedisCache:
         takeover: frozenset[State] = frozenset(),
         adopt: Adopt | None = None,
         trace: Trace | None = None,
+        submission: bool = False,
     ) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
         codes = takeover_codes(takeover)
         remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-        fresh = encode_claim(token, fingerprint, retention_ms, trace)
+        fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
         address = key.encode()
         routes = self._here() or await self._open()
-        record = Record(State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms)
+        record = Record(State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms, submission=submission)
         claim = _PendingClaim(routes, address, record, remaining_ms, adopt)
         packed = CLAIM.call(address, fresh, b"%d" % remaining_ms, codes)
         reply = await self._ask(routes, address, packed, claim)
@@ -106,11 +107,14 @@ class RedisCache:
         response: StoredResponse | None,
         ttl_ms: int,
         trace: Trace | None = None,
+        submission: bool = False,
     ) -> bool:
         """See `Cache.complete`."""
         check_outcome(state)
         check_duration("ttl_ms", ttl_ms)
-        outcome = encode(Record(state, token, fingerprint, attempt, response, trace=trace or Trace()))
+        outcome = encode(
+            Record(state, token, fingerprint, attempt, response, trace=trace or Trace(), submission=submission)
+        )
         address = key.encode()
         routes = self._here() or await self._open()
         return _done(await self._ask(routes, address, COMPLETE.call(address, outcome, b"%d" % ttl_ms)))
@@ -152,12 +156,15 @@ class RedisCache:
         force: bool = False,
         attempt: int = 0,
         trace: Trace | None = None,
+        submission: bool = False,
     ) -> Resolution:
         """See `Cache.resolve`."""
         target = check_resolution(state, ttl_ms, response)
         outcome = b""
         if target is not State.ABSENT:  # fingerprint and attempt are placeholders: the script keeps the record's
-            outcome = encode(Record(target, DEAD_TOKEN, DEAD_TOKEN, 1, response, trace=trace or Trace()))
+            outcome = encode(
+                Record(target, DEAD_TOKEN, DEAD_TOKEN, 1, response, trace=trace or Trace(), submission=submission)
+            )
         address = key.encode()
         packed = RESOLVE.call(address, outcome, b"%d" % ttl_ms, b"1" if force else b"0", b"%d" % attempt)
         routes = self._here() or await self._open()

@@ -9,7 +9,7 @@
 -- Found absent: deleted. Found failed or unknown: that state, attempt number and remaining time again, under a dead token
 -- (its owner has lost it by the takeover) and without a response (the takeover did not keep it).
 -- allow-oom, because it frees memory, or needs no more than it found.
-local held = redis.call('GETRANGE', KEYS[1], 0, 54)
+local held = redis.call('GETRANGE', KEYS[1], 0, 60)
 if #held < 55 or held:byte(1) ~= 1 or held:sub(2, 2) ~= 'I' or held:sub(3, 18) ~= ARGV[1] then
   return 0
 end
@@ -22,5 +22,8 @@ local attempt = struct.unpack('>I4', held, 35) - 1
 local found_ms = math.max(1, struct.unpack('>I8', held, 48))
 local restored = held:sub(1, 1) .. found .. string.rep('\0', 16) .. held:sub(19, 34)
   .. struct.pack('>I4', attempt) .. string.rep('\0', 4)
+if held:sub(56, 61) == '{"a":1' then
+  restored = restored .. '{"a":1}' -- still a submission: whoever retries may take it over as one
+end
 redis.call('SET', KEYS[1], restored, 'PX', found_ms)
 return 1

@@ -44,11 +44,15 @@ class Attempt:
     ``attempt_timeout``.
     """
 
-    def __init__(self, in_flight: "InFlight", key: str, fingerprint: bytes, policy: Policy) -> None:
+    def __init__(
+        self, in_flight: "InFlight", key: str, fingerprint: bytes, policy: Policy, *, submission: bool = False
+    ) -> None:
         self.key = key
         self.token = os.urandom(TOKEN_BYTES)
         self.fingerprint = fingerprint
         self.policy = policy
+        self.submission = submission
+        """Its success says that a command was accepted to be processed later."""
         self.number = 0
         self.settled = False
         self.told = False
@@ -167,7 +171,15 @@ class Attempt:
         seconds = monotonic() - self._started
         if state is not None:
             trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note)
-            self.outcome = Record(state, self.token, self.fingerprint, max(self.number, 1), response, trace=trace)
+            self.outcome = Record(
+                state,
+                self.token,
+                self.fingerprint,
+                max(self.number, 1),
+                response,
+                trace=trace,
+                submission=self.submission,
+            )
         self._in_flight.tell(self._in_flight.watch.attempt_settled, self.policy.route, state, seconds)
         recorded = not self.number
         try:
@@ -198,6 +210,7 @@ class Attempt:
             response=outcome.response,
             ttl_ms=self.policy.ttl_ms[outcome.state],
             trace=outcome.trace,
+            submission=outcome.submission,
         )
         if not recorded:
             log.error(

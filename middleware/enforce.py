@@ -6,6 +6,7 @@ the policy is to fail open), or with a `Verdict` on a record that somebody else 
 
 import asyncio
 import random
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from time import monotonic
 
@@ -28,7 +29,8 @@ _LONGEST_POLL = 1.0
 class Ask:
     """What a door asks for: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
-    ``waited`` is set once a wait has taken place, whatever came of it.
+    ``waited`` is set once a wait has taken place, whatever came of it. ``submission``: the command is to be accepted now and
+    processed later.
     """
 
     key: str
@@ -37,6 +39,7 @@ class Ask:
     wait: float = 0.0
     raise_on_duplicate: bool = False
     waited: bool = False
+    submission: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +91,13 @@ class Enforcer:
             return await self._read_only(ask)
         policy = ask.policy
         fail_open = policy.settings.on_cache_down == "fail_open"
-        attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy)
+        attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, submission=ask.submission)
         in_flight.slots += 1
         keep_slot = False
         try:
-            claim = await self._cache.claim(
-                ask.key,
-                token=attempt.token,
-                fingerprint=ask.fingerprint,
-                lease_ms=policy.lease_ms,
-                retention_ms=policy.retention_ms,
-                takeover=policy.takeover,
-                adopt=attempt.adopt if fail_open else None,
-                trace=Trace(gateway_id(), attempt.begun_at_ms),
-            )
+            claim = await self._send_claim(attempt, policy.takeover, fail_open)
+            if ask.submission and _may_submit_again(claim):
+                claim = await self._send_claim(attempt, policy.takeover | {State.UNKNOWN}, fail_open)
             keep_slot = claim.won
         except CacheUnavailable as error:
             if not fail_open or isinstance(error, CacheFull):  # a full cache is there, and can say no
@@ -119,6 +115,19 @@ class Enforcer:
             return claim
         attempt.won(claim)
         return attempt
+
+    def _send_claim(self, attempt: Attempt, takeover: frozenset[State], fail_open: bool) -> Awaitable[Claim]:
+        return self._cache.claim(
+            attempt.key,
+            token=attempt.token,
+            fingerprint=attempt.fingerprint,
+            lease_ms=attempt.policy.lease_ms,
+            retention_ms=attempt.policy.retention_ms,
+            takeover=takeover,
+            adopt=attempt.adopt if fail_open else None,
+            trace=Trace(gateway_id(), attempt.begun_at_ms),
+            submission=attempt.submission,
+        )
 
     async def _read_only(self, ask: Ask) -> Claim:
         """With every slot taken: what can be answered without an attempt still is."""
@@ -150,6 +159,14 @@ async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
     if attempt.outcome is None:
         return None
     return Claim(won=False, record=attempt.outcome, remaining_ms=attempt.policy.ttl_ms[attempt.outcome.state])
+
+
+def _may_submit_again(lost: Claim) -> bool:
+    """Whether what is there is a submission that nobody knows the end of, as after a crash.
+
+    To submit it once more is harmless, whatever the policy says of unknown outcomes: the consumer processes one of the two.
+    """
+    return not lost.won and lost.record.state is State.UNKNOWN and lost.record.submission
 
 
 def _told(record: Record) -> bool:
