@@ -20,6 +20,10 @@ KEEP_ALIVE_SECONDS = 75
 """An idle connection is kept for longer than common load balancers keep theirs (60 s), so that they are the ones to
 close it: a close that crosses a request on its way makes the sender wonder whether it was processed."""
 
+_HOST = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
+_HOST_VALUE = re.compile(_HOST + rb"*")
+_ABSOLUTE = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
+"""A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
 _OFFER_OF_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 
 
@@ -28,6 +32,10 @@ class HeadTooLarge(Exception):
 
 
 class VersionRefused(Exception):
+    """Raised into the parser, to stop it."""
+
+
+class HostRefused(Exception):
     """Raised into the parser, to stop it."""
 
 
@@ -85,6 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
             # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
             raise VersionRefused
+        self._check_host()
         if self._quiet + self._fed > MAX_HEAD_BYTES:
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > MAX_HEAD_BYTES:
@@ -102,6 +111,26 @@ class BoundedProtocol(HttpToolsProtocol):
         # The scope keeps the list that it was given; trailers go into this one, which nobody reads (RFC 9110 section
         # 6.5.1: they must not be merged). Otherwise a client could add fields after everything was checked.
         self.headers = []
+
+    def _check_host(self) -> None:
+        """One valid `Host`, as RFC 9112 section 3.2 has it; only version 1.0 may be without. A target's own authority wins."""
+        at = [number for number, (name, _) in enumerate(self.headers) if name == b"host"]
+        if len(at) != 1 and (at or self.parser.get_http_version() == "1.1"):
+            raise HostRefused
+        if at and not _HOST_VALUE.fullmatch(self.headers[at[0]][1]):
+            raise HostRefused
+        if self.url.startswith(b"/") or (self.url == b"*" and self.parser.get_method() == b"OPTIONS"):
+            return
+        absolute = _ABSOLUTE.match(self.url)
+        if absolute is None:
+            raise HostRefused
+        for number in at:
+            del self.headers[number]
+        self.headers.append((b"host", absolute[1]))
+        rest = self.url[absolute.end() :]
+        if not rest and self.parser.get_method() == b"OPTIONS":
+            rest = b"*"  # RFC 9112 section 3.2.4
+        self.url = rest if rest.startswith((b"/", b"*")) else b"/" + rest
 
     def on_body(self, body: bytes) -> None:
         """A piece of body: its size is the middleware's and the forwarder's business."""
