@@ -18,7 +18,7 @@ from oncegate.middleware.gate import Decision
 from oncegate.middleware.key import Fields, pick, record_id, record_key
 from oncegate.middleware.observe import Observation
 from oncegate.middleware.policy import Policy
-from oncegate.middleware.problems import Answer, original_result, problem
+from oncegate.middleware.problems import Answer, challenge, original_result, problem
 from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.request import (
     Receive,
@@ -286,6 +286,8 @@ class Exchange:
         )
         if self._key is not None:
             answer.headers.append((self._policy.key_names[0], self._key_line))
+        if answer.status == 401:
+            answer.headers.append(challenge(self._policy.scope_names))
         if answer.status in (408, 413) and self._scope.get("http_version", "1.1").startswith("1"):
             answer.headers.append((b"connection", b"close"))  # the rest of the body is not worth waiting for
         await self._answer(answer, slug, attempt, mismatch=mismatch)

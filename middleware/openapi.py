@@ -29,6 +29,10 @@ _REPLAYED = {
     },
 }
 _RETRY_AFTER = {"description": "Seconds to wait before the same request is sent again", "schema": {"type": "integer"}}
+_CHALLENGE = {
+    "description": "The headers by which a caller is known: one of them is needed",
+    "schema": {"type": "string"},
+}
 _NOT_HERE = {"upgrade-unsupported"}
 
 
@@ -188,6 +192,8 @@ def _with_problem(response: Description, slugs: list[str]) -> Description:
         content[PROBLEM_TYPE] = {"schema": ours}
     elif theirs != ours and ours not in theirs.get("anyOf", ()):
         content[PROBLEM_TYPE] = {**content[PROBLEM_TYPE], "schema": {"anyOf": [theirs, ours]}}
+    if "caller-missing" in slugs:
+        response["headers"] = {"WWW-Authenticate": _CHALLENGE, **(response.get("headers") or {})}
     if any(KINDS[slug].retry_after for slug in slugs):
         response["headers"] = {"Retry-After": _RETRY_AFTER, **(response.get("headers") or {})}
     return response

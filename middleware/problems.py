@@ -1,6 +1,7 @@
 """What HTTP makes of a decision: the one place that knows statuses, titles and the form of a problem (RFC 9457)."""
 
 from base64 import b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -85,6 +86,15 @@ def problem(
     if kind.retry_after:
         headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
     return Answer(kind.status, headers, body)
+
+
+def challenge(names: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """The challenges that a 401 must carry (RFC 9110 section 15.5.2): one for each header by which callers are told apart.
+
+    Any of them will do. In which scheme its value is, the upstream knows and nobody here: so this names the header, in a
+    scheme that browsers don't know and put no question about to their users.
+    """
+    return b"www-authenticate", b", ".join(b'Header name="%b"' % name for name in names)
 
 
 def original_result(response: StoredResponse | None) -> dict[str, Any]:

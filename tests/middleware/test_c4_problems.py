@@ -61,6 +61,7 @@ async def test_c4_caller_missing(door: MakeDoor) -> None:
     there = door(app := Answering(201), require_scope=True, docs_url=DOCS)
     call = await there.send()
     whole(there, call, "caller-missing", 401, "The caller is not identified", retryable=False, key="k-1")
+    assert call.value("www-authenticate") == 'Header name="authorization"', "RFC 9110 section 15.5.2: a 401 has one"
     assert app.calls == 0
 
 

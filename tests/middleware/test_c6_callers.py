@@ -50,7 +50,9 @@ async def test_c6_scope_by_several_headers(door: MakeDoor) -> None:
 
 async def test_c6_require_scope_takes_any_of_the_scope_s_headers(door: MakeDoor) -> None:
     there = door(Answering(201), scope=["header:X-Api-Key", "header:X-Tenant"], require_scope=True)
-    assert (await there.send()).code == "caller-missing"
+    missing = await there.send()
+    assert missing.code == "caller-missing"
+    assert missing.value("www-authenticate") == 'Header name="x-api-key", Header name="x-tenant"'
     assert (await there.send(headers=[("x-tenant", "t")])).status == 201
     assert (await there.send(key=None)).status == 201, "what is not enforced needs no caller"
 

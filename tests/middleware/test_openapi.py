@@ -63,6 +63,7 @@ def test_each_route_gets_what_its_policy_says() -> None:
     assert keys(strict)[0]["required"] is True
     assert "key-missing" in strict["responses"]["400"]["description"]
     assert "caller-missing" in strict["responses"]["401"]["description"]
+    assert list(strict["responses"]["401"]["headers"]) == ["WWW-Authenticate"]
     assert "outcome-unknown" not in strict["responses"]["409"]["description"]
     assert result["/payments/{id}"]["put"] == operation
     assert result["/files/{id}"]["put"]["parameters"][0]["name"] == "X-Key"
