@@ -74,7 +74,7 @@ def create_gateway(
             needs_cache=settings.ready_needs_cache,
             metrics=metrics.page,
             policy=published(policies.with_methods()),
-            records=_records(settings, policies, store, admin_token) if admin_token else None,
+            records=RecordsPage(create_records(settings, store), admin_token) if admin_token else None,
             own_port=settings.ops_port,
         ),
         prefix=settings.prefix,
@@ -89,12 +89,7 @@ def create_gateway(
 def create_records(settings: GatewaySettings, cache: Cache) -> Records:
     """The records of the gateway for ``settings``, as operators ask for them."""
     policies = Policies(settings.idempotency, settings.routes)
-    return Records(cache, settings.namespace, [policy.scope_names for policy in policies.all()])
-
-
-def _records(settings: GatewaySettings, policies: Policies, cache: Cache, token: str) -> RecordsPage:
-    default = policies.all()[-1]
-    return RecordsPage(create_records(settings, cache), token, default.ttl_ms)
+    return Records(cache, settings.namespace, policies.all())
 
 
 def _gauges(settings: GatewaySettings, cache: Cache) -> Gauges:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from oncegate.app.records_source import Source
     from oncegate.cache.record import StoredResponse
 
+_TTL = (
+    "For how long it is kept. Without: the longest ttl (of a failure: error_ttl) of any route, by the gateway's own "
+    "configuration, or here by --config's."
+)
 STATES = ("in-flight", "succeeded", "failed", "unknown")
 
 
@@ -146,7 +150,7 @@ def release(
 @click.option("--status", type=click.IntRange(200, 599), help="The status that retries get; implies --as succeeded.")
 @click.option("--body", metavar="TEXT|@FILE|@-", default="", help="The body that retries get.")
 @click.option("--header", "headers", multiple=True, metavar="LINE", help="A header that retries get; repeatable.")
-@click.option("--ttl", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="For how long it is kept.")
+@click.option("--ttl", type=float, metavar="SECONDS", help=_TTL)
 @click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")
 @click.option("--attempt", type=click.IntRange(1), help="Only while this is the record's attempt.")
 @_options
@@ -165,7 +169,7 @@ def resolve(
     attempt: int | None,
 ) -> None:
     """Write down what became of a request whose outcome nobody knows."""
-    from oncegate.app.records import Resolve
+    from oncegate.app.records import MOST_SECONDS, Resolve
     from oncegate.cache.record import State
 
     state = State(outcome or ("succeeded" if status is not None else _usage("say --status, or --as failed")))
@@ -174,6 +178,8 @@ def resolve(
     if caller is not None and body == "@-":
         _usage("standard input can't be both the caller and the body")
     response = None if status is None else _response(status, headers, body)
+    if ttl is not None and not 0 < ttl <= MOST_SECONDS:
+        _usage("--ttl is above 0 seconds, and at most ten years")
     ttl_ms = max(1, round(ttl * 1000)) if ttl is not None else 0
     identifier = _one(source, key, record, caller)
     _resolve(source, identifier, Resolve(state, response, ttl_ms, force, attempt or 0), as_json=as_json)

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,12 +11,14 @@ from oncegate.cache.base import Cache, Claim, Resolution
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import State, StoredResponse, Trace
 from oncegate.middleware.key import parse_key, pick, record_id, record_key, scope_parts
-from oncegate.middleware.policy import HOP_BY_HOP, OF_THE_MOMENT, OURS
+from oncegate.middleware.policy import HOP_BY_HOP, OF_THE_MOMENT, OURS, Policy
 from oncegate.middleware.problems import original_result
 from oncegate.middleware.respond import now_ms
 
 RECORD_ID = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
 MOST_LISTED = 1000
+MOST_SECONDS = 10 * 366 * 86400.0
+"""For which a resolved outcome may be kept; as `oncegate.middleware.settings.Seconds`."""
 MOST_STEPS = 50
 """Steps of a scan that one listing takes at most: what is left is behind its cursor."""
 MOST_STEPS_FOR_A_KEY = 5000
@@ -41,7 +43,8 @@ class Listing:
 class Resolve:
     """What an operator found out: ``SUCCEEDED``, ``FAILED``, or ``None``, nothing happened: the key is free.
 
-    ``attempt`` is the attempt that was looked at; 0: the one that is there. ``ttl_ms`` is for how long the answer is kept.
+    ``attempt`` is the attempt that was looked at; 0: the one that is there. ``ttl_ms`` is for how long the answer is kept; 0:
+    for as long as the rules say.
     """
 
     state: State | None
@@ -50,18 +53,20 @@ class Resolve:
     force: bool = False
     attempt: int = 0
 
-    def kept_for(self, ttl_ms: int) -> "Resolve":
-        """The same, kept for another time."""
-        return replace(self, ttl_ms=ttl_ms)
-
 
 class Records:
-    """The records of one ``namespace``. ``scopes`` are the sets of headers by which callers are told apart there, by route."""
+    """The records of one ``namespace``, which were made by one of ``policies``."""
 
-    def __init__(self, cache: Cache, namespace: str, scopes: Sequence[tuple[bytes, ...]]) -> None:
+    def __init__(self, cache: Cache, namespace: str, policies: Sequence[Policy]) -> None:
         self._cache = cache
         self._namespace = namespace
-        self._scopes = list(dict.fromkeys(scopes))
+        self._scopes = list(dict.fromkeys(policy.scope_names for policy in policies))
+        # A record doesn't say which route it is of. What is kept for too long is replayed; what is forgotten too soon is
+        # executed again: so the longest time counts.
+        self._ttl_ms = {
+            state: max((policy.ttl_ms[state] for policy in policies), default=0)
+            for state in (State.SUCCEEDED, State.FAILED)
+        }
 
     async def listing(self, state: str | None = None, *, cursor: str = "", limit: int = 100) -> Listing:
         """About ``limit`` records that read as ``state`` (``None``: all). A bounded piece of work: go on with the cursor.
@@ -126,6 +131,8 @@ class Records:
     async def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
         """Write what an operator found out. Who made the attempt, and when, stays known.
 
+        Where it isn't said for how long it is kept: for the longest that any of the policies keeps such an outcome.
+
         Raises `NotARecord`, `oncegate.cache.errors.CacheError`.
         """
         key = self._look_up_key(identifier)
@@ -137,7 +144,7 @@ class Records:
             key,
             state=resolve.state,
             response=resolve.response,
-            ttl_ms=resolve.ttl_ms,
+            ttl_ms=resolve.ttl_ms or (self._ttl_ms[resolve.state] if resolve.state else 0),
             force=resolve.force,
             # What was looked at is what is resolved, also where nobody said which: a takeover may come between.
             attempt=resolve.attempt or held.record.attempt,

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oncegate.app.records import NotARecord, Records, Resolve, response_to_keep
+from oncegate.app.records import MOST_SECONDS, NotARecord, Records, Resolve, response_to_keep
 from oncegate.app.reply import NOT_FOUND, Reply, method_not_allowed, problem, told
 from oncegate.cache.base import Resolution
 from oncegate.cache.errors import CacheError, RecordUnreadable
@@ -62,26 +62,22 @@ class Release(_Strict):
 
 
 class Outcome(Release):
-    """What an operator found out. ``ttl`` (seconds) is for how long it is kept; without, the gateway's own."""
+    """What an operator found out. ``ttl`` (seconds) is for how long it is kept; without, see `Records.resolve`."""
 
     outcome: Literal["succeeded", "failed"] = Field(alias="as")
     status: int | None = None
     headers: list[tuple[str, str]] = []
     body: str = ""
     body_encoding: Literal["text", "base64"] = "text"
-    ttl: Annotated[float, Field(gt=0, le=10 * 366 * 86400)] | None = None
+    ttl: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = None
 
 
 class RecordsPage:
-    """Answers what comes in below ``records/``. Without the right token nothing is even looked at.
+    """Answers what comes in below ``records/``. Without the right token nothing is even looked at."""
 
-    ``ttl_ms`` is for how long a resolved outcome is kept where its resolution doesn't say.
-    """
-
-    def __init__(self, records: Records, token: str, ttl_ms: dict[State, int]) -> None:
+    def __init__(self, records: Records, token: str) -> None:
         self._records = records
         self._token = token.encode("utf-8", "surrogateescape")
-        self._ttl_ms = ttl_ms
 
     async def __call__(self, scope: Scope, receive: Receive, path: str) -> Reply:
         """The answer to one request."""
@@ -161,7 +157,7 @@ class RecordsPage:
             response = response_to_keep(asked.status, asked.headers, content)
         elif state is State.SUCCEEDED or asked.body or asked.headers:
             raise NotARecord("status is missing: a success is answered with one, and so is whatever has a body")
-        ttl_ms = self._ttl_ms[state] if asked.ttl is None else max(1, round(asked.ttl * 1000))
+        ttl_ms = 0 if asked.ttl is None else max(1, round(asked.ttl * 1000))
         resolve = Resolve(state, response, ttl_ms, force=asked.force, attempt=asked.attempt)
         return await self._write(identifier, resolve)
 

@@ -15,7 +15,6 @@ from oncegate.app.records import Listing, NotARecord, Records, Resolve
 from oncegate.app.records_page import header_lines
 from oncegate.app.settings import GatewaySettings
 from oncegate.cache.base import Resolution
-from oncegate.cache.record import State
 
 Told = TypeVar("Told")
 
@@ -44,7 +43,7 @@ class Source(Protocol):
         ...
 
     def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
-        """See `Records.resolve`; with a ``ttl_ms`` of 0, what is kept is kept for as long as the settings say."""
+        """See `Records.resolve`."""
         ...
 
 
@@ -69,10 +68,6 @@ class SharedCache:
 
     def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
         """See `Source`."""
-        if resolve.state is not None and not resolve.ttl_ms:
-            rules = self._settings.idempotency
-            seconds = rules.ttl if resolve.state is State.SUCCEEDED else rules.error_ttl
-            resolve = resolve.kept_for(round(seconds * 1000))
         return self._ask(lambda records: records.resolve(identifier, resolve))
 
     def _ask(self, question: Callable[[Records], Awaitable[Told]]) -> Told:

@@ -203,6 +203,25 @@ async def test_an_unknown_record_is_released_or_resolved_as_failed() -> None:
         assert (await get(client, record)).json()["attempt"] == 2
 
 
+@pytest.mark.parametrize(
+    ("document", "seconds"),
+    [({"as": "succeeded", "status": 201}, 7000), ({"as": "failed"}, 500), ({"as": "failed", "ttl": 40}, 40)],
+)
+async def test_what_is_resolved_is_kept_for_the_longest_that_any_route_keeps_it(
+    document: dict[str, Any], seconds: float
+) -> None:
+    """A record doesn't say its route, and what is forgotten too soon is executed again."""
+    routes = [{"path": "/long", "ttl": 7000}, {"path": "/short", "ttl": 60, "error_ttl": 500}]
+    rules = {"ttl": 2000, "error_ttl": 30}
+    async with (
+        Upstream(resetting_after()) as upstream,
+        guarded(upstream.url, idempotency=rules, routes=routes) as client,
+    ):
+        record = await unknown(client)
+        assert (await post(client, f"{record}/resolve", document)).status_code == 200
+        assert seconds - 20 < (await get(client, record)).json()["expires_in"] <= seconds
+
+
 async def test_in_flight_needs_force() -> None:
     release = asyncio.Event()
 
