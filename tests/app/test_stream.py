@@ -1,0 +1,241 @@
+"""The command stream in real Redis servers: what an entry holds, what is trimmed, and when a stream is full."""
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from oncegate.app.redis_client import create_client
+from oncegate.app.stream import Command, CommandStream, NotACommand, StreamFull
+from oncegate.cache.errors import CacheUnavailable
+from tests.groups import ClusterGroup, SentinelGroup
+from tests.servers import RedisServer
+
+COMMAND = Command(
+    command="a" * 20 + ":" + "b" * 20,
+    key='a "key"',
+    fingerprint=bytes(range(16)),
+    method="POST",
+    target="/reports/\xe4?a=1",
+    route="/reports/*",
+    body=b"\x00\xff{}",
+    content_type="application/json",
+    correlation="c-1",
+    traceparent="00-11111111111111111111111111111111-2222222222222222-01",
+    accepted_at_ms=1_700_000_000_000,
+)
+
+
+@pytest.fixture
+async def stream(redis_server: RedisServer) -> AsyncIterator[CommandStream]:
+    client = create_client(redis_server.url, timeout=10)
+    yield CommandStream(client, f"test-{os.urandom(6).hex()}", "commands")
+    await client.aclose()
+
+
+def _redis(stream: CommandStream) -> Any:
+    """The client without its types: a reply's many possible shapes are of no interest here."""
+    return stream.client
+
+
+async def _append(stream: CommandStream, count: int, limit: int = 1000) -> list[str]:
+    return [await stream.append(COMMAND, limit) for _ in range(count)]
+
+
+async def _read(stream: CommandStream, group: str, count: int) -> list[bytes]:
+    told = await _redis(stream).xreadgroup(group, "reader", {stream.key: ">"}, count=count)
+    return [entry for entry, _ in told[0][1]] if told else []
+
+
+async def _left(stream: CommandStream) -> list[str]:
+    return [entry.decode() for entry, _ in await _redis(stream).xrange(stream.key)]
+
+
+# -- entries
+
+
+async def test_an_entry_reads_as_the_command_that_was_appended(stream: CommandStream) -> None:
+    entry = await stream.append(COMMAND, 10)
+    ((found, fields),) = await _redis(stream).xrange(stream.key)
+    assert found.decode() == entry
+    assert Command.read(fields) == COMMAND
+    assert b"attempts_before" not in fields
+    driven_again = replace(COMMAND, attempts_before=7)
+    assert Command.read(driven_again.fields()) == driven_again
+
+
+@pytest.mark.parametrize(
+    "change", [{b"v": b"2"}, {b"fingerprint": b"00"}, {b"accepted_at": b"soon"}, {b"key": b"\xff"}]
+)
+def test_what_is_no_command_is_refused_in_one_line_without_its_content(change: dict[bytes, bytes]) -> None:
+    with pytest.raises(NotACommand) as caught:
+        Command.read(COMMAND.fields() | change)
+    assert "\n" not in str(caught.value)
+    assert "key" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [b"v", b"command", b"key", b"fingerprint", b"method", b"target", b"route", b"body"])
+def test_an_entry_that_lacks_a_field_is_refused(name: bytes) -> None:
+    fields = COMMAND.fields()
+    del fields[name]
+    with pytest.raises(NotACommand, match="no version" if name == b"v" else name.decode()):
+        Command.read(fields)
+
+
+def test_an_empty_body_is_a_body() -> None:
+    assert Command.read(replace(COMMAND, body=b"").fields()).body == b""
+
+
+# -- trimming
+
+
+async def test_without_a_group_nothing_is_trimmed_and_the_stream_gets_full(stream: CommandStream) -> None:
+    entries = await _append(stream, 3, limit=3)
+    assert await stream.trim() == 0
+    with pytest.raises(StreamFull):
+        await stream.append(COMMAND, 3)
+    assert await _left(stream) == entries
+
+
+async def test_a_full_stream_takes_commands_again_once_some_are_acknowledged(stream: CommandStream) -> None:
+    entries = await _append(stream, 3, limit=3)
+    await _redis(stream).xgroup_create(stream.key, "one", "0")
+    read = await _read(stream, "one", 2)
+    with pytest.raises(StreamFull):  # read, and not acknowledged: needed
+        await stream.append(COMMAND, 3)
+    await _redis(stream).xack(stream.key, "one", read[0])
+    fresh = await stream.append(COMMAND, 3)
+    assert await _left(stream) == [*entries[1:], fresh]
+
+
+async def test_what_the_slowest_group_has_not_read_stays(stream: CommandStream) -> None:
+    entries = await _append(stream, 6)
+    for group in ("fast", "slow"):
+        await _redis(stream).xgroup_create(stream.key, group, "0")
+        await _redis(stream).xack(stream.key, group, *await _read(stream, group, 6 if group == "fast" else 2))
+    assert await stream.trim() == 2
+    assert await _left(stream) == entries[2:]
+
+
+async def test_what_a_group_has_pending_stays_with_all_that_follows(stream: CommandStream) -> None:
+    entries = await _append(stream, 6)
+    for group in ("one", "two"):
+        await _redis(stream).xgroup_create(stream.key, group, "0")
+        read = await _read(stream, group, 6)
+        await _redis(stream).xack(stream.key, group, *(read if group == "one" else [*read[:3], *read[4:]]))
+    assert await stream.trim() == 3
+    assert await _left(stream) == entries[3:]
+
+
+async def test_a_group_that_was_set_back_needs_what_it_will_read_again(stream: CommandStream) -> None:
+    entries = await _append(stream, 6)
+    await _redis(stream).xgroup_create(stream.key, "one", "0")
+    read = await _read(stream, "one", 6)
+    await _redis(stream).xack(stream.key, "one", *read[:5])
+    await _redis(stream).xgroup_setid(stream.key, "one", entries[1])
+    assert await stream.trim() == 2
+    assert await _left(stream) == entries[2:]
+
+
+async def test_all_goes_once_every_group_has_acknowledged_all(stream: CommandStream) -> None:
+    await _append(stream, 4)
+    await _redis(stream).xgroup_create(stream.key, "one", "0")
+    await _redis(stream).xack(stream.key, "one", *await _read(stream, "one", 4))
+    assert await stream.trim() == 4
+    assert await _left(stream) == []
+
+
+async def test_ids_beyond_what_a_lua_number_holds_are_compared_exactly(stream: CommandStream) -> None:
+    high = 2**64 - 10
+    for sequence in range(3):
+        await _redis(stream).xadd(stream.key, {b"v": b"1"}, id=f"5-{high + sequence}")
+    for group, read in (("slow", 2), ("fast", 3)):
+        await _redis(stream).xgroup_create(stream.key, group, "0")
+        await _redis(stream).xack(stream.key, group, *await _read(stream, group, read))
+    await stream.trim()
+    assert (await _left(stream))[-2:] == [f"5-{high + 1}", f"5-{high + 2}"]
+
+
+async def test_appending_trims_now_and_then_by_itself(stream: CommandStream) -> None:
+    await _redis(stream).xgroup_create(stream.key, "one", "0", mkstream=True)
+    for _ in range(3):
+        await _append(stream, 90, limit=100_000)
+        await _redis(stream).xack(stream.key, "one", *await _read(stream, "one", 90))
+    assert await stream.length() < 190
+
+
+async def test_a_stream_that_does_not_exist_is_empty(stream: CommandStream) -> None:
+    assert await stream.trim() == 0
+    assert await stream.length() == 0
+
+
+# -- servers
+
+
+async def _appends_to(url: str) -> None:
+    client = create_client(url, timeout=10)
+    try:
+        stream = CommandStream(client, f"test-{os.urandom(6).hex()}", "commands")
+        entry = await stream.append(COMMAND, 10)
+        assert await stream.append(COMMAND, 10) > entry
+        assert await stream.length() == 2
+        await _redis(stream).xgroup_create(stream.key, "one", "$")
+        assert await stream.trim() == 2
+    finally:
+        await client.aclose()
+
+
+async def test_appends_behind_sentinel(sentinel_group: SentinelGroup) -> None:
+    await _appends_to(sentinel_group.url)
+
+
+async def test_appends_in_a_cluster(cluster_group: ClusterGroup) -> None:
+    await _appends_to(cluster_group.url)
+
+
+async def test_appends_over_tls_with_a_password() -> None:
+    with RedisServer("tls", config={"requirepass": "sesame"}) as server:
+        await _appends_to(server.url.replace("rediss://", "rediss://:sesame@"))
+        with pytest.raises(CacheUnavailable) as caught:
+            await _appends_to(server.url.replace("rediss://", "rediss://:wrong@"))
+        assert "wrong" not in str(caught.value)
+
+
+async def test_a_server_that_hangs_is_given_up_on_and_never_asked_twice() -> None:
+    with RedisServer() as server:
+        client = create_client(server.url, timeout=0.3)
+        stream = CommandStream(client, "test", "commands")
+        await stream.append(COMMAND, 10)
+        server.pause()
+        with pytest.raises(CacheUnavailable):
+            await stream.append(COMMAND, 10)
+        server.resume()
+        while await stream.length() < 2:  # the server gets to it late: at most one copy
+            pass
+        assert server.calls("xadd") == 2
+        await client.aclose()
+
+
+async def test_a_full_redis_still_trims() -> None:
+    with RedisServer() as server:
+        client = create_client(server.url, timeout=10)
+        stream = CommandStream(client, "test", "commands")
+        await _append(stream, 4)
+        await _redis(stream).xgroup_create(stream.key, "one", "0")
+        await _redis(stream).xack(stream.key, "one", *await _read(stream, "one", 4))
+        server.command("CONFIG", "SET", "maxmemory", "1")
+        with pytest.raises(CacheUnavailable):
+            await stream.append(COMMAND, 1000)
+        assert await stream.trim() == 4
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "url", ["memory://", "http://redis.example", "redis+sentinel://host", "redis://:pass@host:port/0"]
+)
+def test_a_url_that_can_not_be_used_is_refused_without_its_credentials(url: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        create_client(url, timeout=1)
+    assert "pass@" not in str(caught.value)
