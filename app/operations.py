@@ -79,27 +79,24 @@ class Operations:
         first, _, below = name.partition("/")
         if first == "records" and self._records is not None and private:
             return await self._records(scope, receive, below)
-        answers: dict[str, Callable[[Scope], Awaitable[Reply]]] = {"healthz": self._health, "readyz": self._ready}
-        if self._metrics is not None and private:
-            answers["metrics"] = self._tell_metrics
-        if self._policy is not None:
-            answers["policy"] = self._tell_policy
-        if name not in answers:
+        if name not in READING or (name == "metrics" and not private):
             return NOT_FOUND
         if scope["method"] not in ("GET", "HEAD"):
             return method_not_allowed("GET, HEAD")
-        return await answers[name](scope)
+        return await READING[name](self, scope)
 
     async def _health(self, _: Scope) -> Reply:
         return told({"status": "up"})
 
     async def _tell_metrics(self, scope: Scope) -> Reply:
+        if self._metrics is None:
+            return NOT_FOUND
         accept = b",".join(value for name, value in scope["headers"] if name == b"accept").decode("latin-1")
-        body, content_type = self._metrics(accept) if self._metrics else (b"", "text/plain")
+        body, content_type = self._metrics(accept)
         return Reply(200, body, content_type)
 
     async def _tell_policy(self, _: Scope) -> Reply:
-        return Reply(200, self._policy or b"{}")
+        return NOT_FOUND if self._policy is None else Reply(200, self._policy)
 
     async def _ready(self, _: Scope) -> Reply:
         upstream, cache = await asyncio.gather(self._upstream.ok(), self._cache.ok())
@@ -110,6 +107,15 @@ class Operations:
             "cache": "available" if cache else "unavailable",
         }
         return told(members, 200 if ready else 503)
+
+
+READING: dict[str, Callable[[Operations, Scope], Awaitable[Reply]]] = {
+    "healthz": Operations._health,
+    "readyz": Operations._ready,
+    "metrics": Operations._tell_metrics,
+    "policy": Operations._tell_policy,
+}
+"""What answers GET and HEAD, by its name below the prefix. Each of them is described in openapi/oncegate.yaml."""
 
 
 class _State:

@@ -7,8 +7,8 @@ secret is in the body, since URLs are logged on the way), ``POST records/ID/rele
 import hmac
 import logging
 from base64 import b64decode
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import parse_qs
 
 import orjson
@@ -109,22 +109,18 @@ class RecordsPage:
         return same and scheme.lower() == b"bearer"
 
     async def _answer(self, scope: Scope, receive: Receive, path: str) -> Reply:
-        identifier, _, action = path.partition("/")
-        posts = {"release": self._release, "resolve": self._resolve}
-        if path == "find":
-            return await self._find(await _body(receive)) if scope["method"] == "POST" else method_not_allowed("POST")
-        if action in posts:
-            if scope["method"] != "POST":
-                return method_not_allowed("POST")
-            return await posts[action](identifier, await _body(receive))
-        if action:
+        identifier, _, action = ("", "", "") if path == "find" else path.partition("/")
+        template = "/".join(part for part in ("{id}" if identifier else path, action) if part)
+        if template not in OPERATIONS:
             return NOT_FOUND
-        if scope["method"] not in ("GET", "HEAD"):
-            return method_not_allowed("GET, HEAD")
-        return await self._show(identifier) if identifier else await self._list(scope)
+        method, answer = OPERATIONS[template]
+        if scope["method"] != method and not (scope["method"] == "HEAD" and method == "GET"):
+            return method_not_allowed("GET, HEAD" if method == "GET" else method)
+        body = await _body(receive) if method == "POST" else b""
+        return await answer(self, _Asked(identifier, scope["query_string"], body))
 
-    async def _list(self, scope: Scope) -> Reply:
-        query = {name: values[-1] for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()}
+    async def _list(self, asked: "_Asked") -> Reply:
+        query = {name: values[-1] for name, values in parse_qs(asked.query.decode("latin-1")).items()}
         state, limit = query.get("state"), query.get("limit", "100")
         if state is not None and state not in _STATES:
             raise NotARecord(f"state is one of {', '.join(sorted(_STATES - {State.ABSENT}))}")
@@ -133,33 +129,33 @@ class RecordsPage:
         listing = await self._records.listing(state, cursor=query.get("cursor", ""), limit=int(limit))
         return told({"records": listing.records, "cursor": listing.cursor})
 
-    async def _show(self, identifier: str) -> Reply:
-        record = await self._records.show(identifier)
+    async def _show(self, asked: "_Asked") -> Reply:
+        record = await self._records.show(asked.identifier)
         return _refused(Resolution.ABSENT) if record is None else told(record)
 
-    async def _find(self, body: bytes) -> Reply:
-        asked = Find.model_validate_json(body)
-        caller = None if asked.caller is None else header_lines(asked.caller)
-        return told({"ids": await self._records.of_key(asked.key, caller)})
+    async def _find(self, asked: "_Asked") -> Reply:
+        which = Find.model_validate_json(asked.body)
+        caller = None if which.caller is None else header_lines(which.caller)
+        return told({"ids": await self._records.of_key(which.key, caller)})
 
-    async def _release(self, identifier: str, body: bytes) -> Reply:
-        asked = Release.model_validate_json(body or b"{}")
-        return await self._write(identifier, Resolve(None, force=asked.force, attempt=asked.attempt))
+    async def _release(self, asked: "_Asked") -> Reply:
+        said = Release.model_validate_json(asked.body or b"{}")
+        return await self._write(asked.identifier, Resolve(None, force=said.force, attempt=said.attempt))
 
-    async def _resolve(self, identifier: str, body: bytes) -> Reply:
-        asked = Outcome.model_validate_json(body)
-        state = State.SUCCEEDED if asked.outcome == "succeeded" else State.FAILED
+    async def _resolve(self, asked: "_Asked") -> Reply:
+        said = Outcome.model_validate_json(asked.body)
+        state = State.SUCCEEDED if said.outcome == "succeeded" else State.FAILED
         response = None
-        if asked.status is not None:
-            content = asked.body.encode()
-            if asked.body_encoding == "base64":
-                content = _from_base64(asked.body)
-            response = response_to_keep(asked.status, asked.headers, content)
-        elif state is State.SUCCEEDED or asked.body or asked.headers:
+        if said.status is not None:
+            content = said.body.encode()
+            if said.body_encoding == "base64":
+                content = _from_base64(said.body)
+            response = response_to_keep(said.status, said.headers, content)
+        elif state is State.SUCCEEDED or said.body or said.headers:
             raise NotARecord("status is missing: a success is answered with one, and so is whatever has a body")
-        ttl_ms = 0 if asked.ttl is None else max(1, round(asked.ttl * 1000))
-        resolve = Resolve(state, response, ttl_ms, force=asked.force, attempt=asked.attempt)
-        return await self._write(identifier, resolve)
+        ttl_ms = 0 if said.ttl is None else max(1, round(said.ttl * 1000))
+        resolve = Resolve(state, response, ttl_ms, force=said.force, attempt=said.attempt)
+        return await self._write(asked.identifier, resolve)
 
     async def _write(self, identifier: str, resolve: Resolve) -> Reply:
         resolution = await self._records.resolve(identifier, resolve)
@@ -168,6 +164,24 @@ class RecordsPage:
         to = resolve.state.value if resolve.state else "absent"
         log.warning("record %s: resolved to %s by an operator%s", identifier, to, ", by force" if resolve.force else "")
         return told({"id": identifier, "resolution": resolution.value, "state": to})
+
+
+class _Asked(NamedTuple):
+    """What a request asks: of which record, the query, the body."""
+
+    identifier: str
+    query: bytes
+    body: bytes
+
+
+OPERATIONS: dict[str, tuple[str, Callable[[RecordsPage, _Asked], Awaitable[Reply]]]] = {
+    "": ("GET", RecordsPage._list),
+    "find": ("POST", RecordsPage._find),
+    "{id}": ("GET", RecordsPage._show),
+    "{id}/release": ("POST", RecordsPage._release),
+    "{id}/resolve": ("POST", RecordsPage._resolve),
+}
+"""By the path below ``records/``: the method, and what answers. Each of them is described in openapi/oncegate.yaml."""
 
 
 def header_lines(lines: Iterable[str]) -> list[tuple[bytes, bytes]]:

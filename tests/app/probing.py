@@ -15,16 +15,22 @@ CONFORMANCE = [
 ]
 
 
-def probe(description: dict[str, Any], base: str, examples: int, headers: Sequence[str] = ()) -> set[int]:
+def probe(
+    description: dict[str, Any],
+    base: str,
+    examples: int,
+    headers: Sequence[str] = (),
+    always: dict[str, str] | None = None,
+) -> set[int]:
     """Calls every operation with what the description allows, and with what it doesn't: the statuses that came back.
 
-    ``headers`` are set to one value in every other call, so that calls meet each other. Raises where an answer is not as
-    it is described.
+    ``headers`` are set to one value in every other call, so that calls meet each other; those of ``always`` go with all of
+    them. Raises where an answer is not as it is described.
     """
     statuses: set[int] = set()
     for found in schemathesis.openapi.from_dict(description).get_all_operations():
         operation = found.ok()  # type: ignore[union-attr]  # of a description that is wrong in itself: raise
-        wrong = [schemathesis.GenerationMode.NEGATIVE] if operation.headers or operation.body else []
+        wrong = [schemathesis.GenerationMode.NEGATIVE] if operation.headers or operation.query or operation.body else []
         for mode in (schemathesis.GenerationMode.POSITIVE, *wrong):
 
             @given(case=operation.as_strategy(generation_mode=mode))
@@ -40,7 +46,7 @@ def probe(description: dict[str, Any], base: str, examples: int, headers: Sequen
                 for fixed in ({}, dict.fromkeys(headers, "the-same")):
                     if fixed or not headers:
                         case.headers.update(fixed)
-                    answer = case.call_and_validate(base_url=base, checks=CONFORMANCE)
+                    answer = case.call_and_validate(base_url=base, checks=CONFORMANCE, headers=dict(always or {}))
                     statuses.add(answer.status_code)
 
             call()

@@ -1,54 +1,29 @@
-"""openapi/oncegate.yaml, held against a running gateway: each problem provoked, each operation probed by schemathesis."""
+"""openapi/oncegate.yaml, held against a running gateway: each problem provoked. Operations: test_openapi_operations.py."""
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import yaml
-from jsonschema import Draft202012Validator
 
 from oncegate.app.gateway import Gateway
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.memory import MemoryCache
 from oncegate.middleware.openapi import problem_schema
 from oncegate.middleware.problems import KINDS
-from tests.app.cli import running
-from tests.app.probing import probe
+from tests.app.described import DESCRIPTION, assert_described, conforms, resolved
 from tests.app.served import raw, served
 from tests.servers import free_port
 from tests.upstreams import OK, Upstream, answering, closing_after, hanging
 
-ROOT = Path(__file__).parent.parent.parent
-DESCRIPTION: dict[str, Any] = yaml.safe_load((ROOT / "openapi/oncegate.yaml").read_text("utf-8"))
 RESPONSES: dict[str, Any] = DESCRIPTION["components"]["responses"]
 KEY = {"Idempotency-Key": "a"}
 
 
-def conforms(value: Any, schema: dict[str, Any]) -> None:
-    whole = {**schema, "components": DESCRIPTION["components"]}
-    Draft202012Validator(whole, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(value)
-
-
-def resolved(value: dict[str, Any]) -> dict[str, Any]:
-    found: Any = DESCRIPTION
-    for part in value["$ref"].removeprefix("#/").split("/") if "$ref" in value else []:
-        found = found[part]
-    return found if "$ref" in value else value
-
-
-def assert_described(answer: httpx.Response, slug: str) -> None:
-    described = RESPONSES[slug]
-    assert answer.headers["content-type"] in described["content"]
-    conforms(answer.json(), described["content"][answer.headers["content-type"]]["schema"])
+def assert_problem(answer: httpx.Response, slug: str) -> None:
+    response = RESPONSES[slug]
+    assert_described(answer, {**response, "headers": response["headers"] | DESCRIPTION_HEADERS})
     assert answer.status_code == answer.json()["status"]
-    for name, header in {**described["headers"], **DESCRIPTION_HEADERS}.items():
-        header = resolved(header)
-        value = answer.headers.get(name)
-        assert value is not None or not header.get("required"), name
-        if value is not None:
-            conforms(int(value) if header["schema"].get("type") == "integer" else value, header["schema"])
 
 
 DESCRIPTION_HEADERS = {
@@ -106,25 +81,25 @@ async def test_refusals_are_as_described(behind: tuple[httpx.AsyncClient, Gatewa
     }
     for slug, request in requests.items():
         answer = await client.post(**request)
-        assert_described(answer, slug)
+        assert_problem(answer, slug)
     unfinished = b"POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: a\r\nContent-Length: 5\r\n\r\n1"
     head, _, body = (await raw(client, unfinished)).partition(b"\r\n\r\n")
     line, *fields = head.decode().split("\r\n")
     pairs = [(name, value.strip()) for name, _, value in (field.partition(":") for field in fields)]
-    assert_described(httpx.Response(int(line.split()[1]), headers=pairs, content=body), "request-timeout")
+    assert_problem(httpx.Response(int(line.split()[1]), headers=pairs, content=body), "request-timeout")
 
 
 async def test_what_becomes_of_a_key_is_as_described(behind: tuple[httpx.AsyncClient, Gateway]) -> None:
     client, _ = behind
     raising = {**KEY, "Idempotency-Raise-On-Duplicate": "?1"}
     assert (await client.post("/", headers=KEY)).status_code == 200
-    assert_described(await client.post("/", headers=KEY, content=b"x"), "key-reused")
-    assert_described(await client.post("/", headers=raising), "duplicate")
+    assert_problem(await client.post("/", headers=KEY, content=b"x"), "key-reused")
+    assert_problem(await client.post("/", headers=raising), "duplicate")
     large = {"Idempotency-Key": '"large"'}
     await client.post("/whole", headers=large)
     assert (await client.post("/", headers={"Idempotency-Key": "b"})).text == "large one"
     omitted = await client.post("/", headers={"Idempotency-Key": "b"})
-    assert_described(omitted, "duplicate")
+    assert_problem(omitted, "duplicate")
     assert omitted.json()["original_result"]["body_omitted"] is True
     replay = await client.post("/whole", headers=large)
     for name, header in DESCRIPTION_HEADERS.items():
@@ -134,20 +109,20 @@ async def test_what_becomes_of_a_key_is_as_described(behind: tuple[httpx.AsyncCl
 
 async def test_failures_of_the_upstream_are_as_described() -> None:
     async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
-        assert_described(await client.post("/", headers=KEY), "upstream-unreachable")
+        assert_problem(await client.post("/", headers=KEY), "upstream-unreachable")
     async with Upstream(closing_after(b"")) as upstream, served(upstream.url) as (client, _):
-        assert_described(await client.post("/", headers=KEY), "upstream-failed")
-        assert_described(await client.post("/", headers=KEY), "outcome-unknown")
+        assert_problem(await client.post("/", headers=KEY), "upstream-failed")
+        assert_problem(await client.post("/", headers=KEY), "outcome-unknown")
     rules = {"response_timeout": 0.05}
     async with (
         Upstream(hanging) as upstream,
         served(upstream.url, idempotency=rules, max_in_flight=1) as (client, _),
     ):
-        assert_described(await client.post("/", headers=KEY), "upstream-timeout")
+        assert_problem(await client.post("/", headers=KEY), "upstream-timeout")
         waited = await client.post("/", headers={**KEY, "Prefer": "wait=1"})
-        assert_described(waited, "in-flight")
+        assert_problem(waited, "in-flight")
         assert waited.headers["preference-applied"] == "wait=1"
-        assert_described(await client.post("/", headers={"Idempotency-Key": "b"}), "overloaded")
+        assert_problem(await client.post("/", headers={"Idempotency-Key": "b"}), "overloaded")
         upstream.peers[0].reset()
 
 
@@ -163,7 +138,7 @@ async def test_failures_of_the_cache_are_as_described(
 
     monkeypatch.setattr(MemoryCache, "claim", claim)
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
-        assert_described(await client.post("/", headers=KEY), slug)
+        assert_problem(await client.post("/", headers=KEY), slug)
         assert upstream.arrivals == 0
 
 
@@ -178,17 +153,3 @@ async def test_what_is_not_there_and_not_allowed_is_as_described() -> None:
             ready.json(),
             DESCRIPTION["paths"]["/readyz"]["get"]["responses"]["503"]["content"]["application/json"]["schema"],
         )
-
-
-# -- schemathesis: what it can think of, against the gateway as a process ---------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[str]:
-    """In front of the demo's payments service."""
-    with running("demo", "--port", "0") as demo:
-        yield demo.wait_for(r"oncegate in front of it on (http://[^ ]+?)\.?\n")[1]
-
-
-def test_what_the_gateway_serves_is_as_described(gateway: str) -> None:
-    assert probe(DESCRIPTION, f"{gateway}/_oncegate", 5) == {200}

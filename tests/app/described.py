@@ -1,0 +1,35 @@
+"""openapi/oncegate.yaml, and whether a value is as it says."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from jsonschema import Draft202012Validator
+
+ROOT = Path(__file__).parent.parent.parent
+DESCRIPTION: dict[str, Any] = yaml.safe_load((ROOT / "openapi/oncegate.yaml").read_text("utf-8"))
+
+
+def conforms(value: Any, schema: dict[str, Any]) -> None:
+    whole = {**schema, "components": DESCRIPTION["components"]}
+    Draft202012Validator(whole, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(value)
+
+
+def resolved(value: dict[str, Any]) -> dict[str, Any]:
+    found: Any = DESCRIPTION
+    for part in value["$ref"].removeprefix("#/").split("/") if "$ref" in value else []:
+        found = found[part]
+    return found if "$ref" in value else value
+
+
+def assert_described(answer: httpx.Response, response: dict[str, Any]) -> None:
+    """``answer`` is of the type, the schema and the headers of the described ``response``."""
+    content_type = answer.headers["content-type"].partition(";")[0]
+    value = answer.text if content_type.startswith(("text/", "application/openmetrics")) else answer.json()
+    conforms(value, response["content"][content_type]["schema"])
+    for name, header in response["headers"].items():
+        header, value = resolved(header), answer.headers.get(name)
+        assert value is not None or not header.get("required"), name
+        if value is not None:
+            conforms(int(value) if header["schema"].get("type") == "integer" else value, header["schema"])
