@@ -1,7 +1,7 @@
 """One execution of a command under a lease: renewed while the command runs, settled once.
 
 Strategy. An attempt belongs to the process, not to the request that began it: its task lives in `InFlight`, and neither a
-client that leaves nor ``response_timeout`` ends it. While it runs, one timer renews the lease at every third of it.
+client that leaves nor ``response_timeout`` ends it. While it runs, one timer renews the lease, as a rule at every third of it.
 Settling is fenced by the owner token; where the cache doesn't answer, `InFlight` tries again while the process lives,
 because a known outcome must not become an unknown one only because the cache was away.
 """
@@ -60,7 +60,12 @@ class Attempt:
         self.outcome: Record | None = None
         self.begun_at_ms = int(time() * 1000)
         """Unix time, for people: it decides nothing."""
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Future[None] | None = None
+        """Done when the command's execution is; cancelled where it runs out of time."""
+        self.recording: asyncio.Task[None] | None = None
+        """Tries to record the outcome, where the cache did not take it at once."""
+        self.refused = False
+        """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
         self._in_flight = in_flight
         self._cache = in_flight.cache
         self._held_since = monotonic()
@@ -107,7 +112,7 @@ class Attempt:
             if self.policy.settings.on_cache_down == "fail_closed":
                 raise Unconfirmed(str(error)) from error
 
-    def start(self, task: "asyncio.Task[None]") -> None:
+    def start(self, task: "asyncio.Future[None]") -> None:
         """``task`` executes the attempt: renew the lease from now on, and cancel the task after ``attempt_timeout``."""
         self.task = task
         self._started = monotonic()
@@ -118,9 +123,9 @@ class Attempt:
         now = monotonic()
         wait = self._deadline - now
         if self.number and not self._lost:
-            third = self.policy.lease_ms / 3000
-            # At least a twelfth of the lease from now: a cache that fails at once is not asked in a busy loop.
-            wait = min(wait, max(self._held_since + third - now, third / 4))
+            heartbeat = self.policy.heartbeat
+            # At least a quarter of it from now: a cache that fails at once is not asked in a busy loop.
+            wait = min(wait, max(self._held_since + heartbeat - now, heartbeat / 4))
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
@@ -220,6 +225,7 @@ class Attempt:
             )
             # Nobody after this will be told of it, so those who wait are not either: they go by what the record says.
             self.outcome = None
+            self.refused = True
             self._in_flight.tell(self._in_flight.watch.outcome_refused, self.policy.route)
 
     async def ended(self) -> None:

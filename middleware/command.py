@@ -16,10 +16,10 @@ from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.command_form import Codec, JsonCodec, command_form, failure_form, read_failure
 from oncegate.middleware.enforce import Ask, Enforcer, Verdict
-from oncegate.middleware.errors import CallerMissing, KeyInvalid, KeyMissing, Overloaded
+from oncegate.middleware.errors import CallerMissing, KeyMissing, Overloaded
 from oncegate.middleware.fingerprint import fingerprint
 from oncegate.middleware.gate import Decision
-from oncegate.middleware.key import MAX_KEY_CHARACTERS, record_id, record_key
+from oncegate.middleware.key import caller_scope, check_key, record_id, record_key
 from oncegate.middleware.policy import compile_policy
 from oncegate.middleware.process_errors import (
     CommandFailedError,
@@ -108,7 +108,7 @@ class CommandProcessor(Generic[Command, Result]):
             return await self._call(command)
         if settings.require_scope and not caller:
             raise CallerMissing("This command needs to know its caller.")
-        key = record_key(self._namespace, _checked(idempotency_key), _scope(caller))
+        key = record_key(self._namespace, check_key(idempotency_key), caller_scope(caller))
         ask = Ask(
             key,
             fingerprint("PROCESS", self._name, b"", command_form(command)),
@@ -218,20 +218,6 @@ class CommandProcessor(Generic[Command, Result]):
             raise RecordUnreadable(
                 "the stored result can't be read by this processor's result_type or codec"
             ) from error
-
-
-def _checked(key: str) -> str:
-    if not 1 <= len(key) <= MAX_KEY_CHARACTERS:
-        raise KeyInvalid(f"The key has {len(key)} characters: give 1 to {MAX_KEY_CHARACTERS}.")
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise KeyInvalid("The key holds half of a surrogate pair, which is no character.") from None
-    return key
-
-
-def _scope(caller: str) -> list[bytes] | None:
-    return [b"caller", caller.encode("utf-8", "surrogatepass")] if caller else None
 
 
 class _Run:

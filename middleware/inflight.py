@@ -54,23 +54,33 @@ class InFlight:
     def run(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Execute ``work`` as the attempt's task; its slot is free again when the task ends."""
         task = asyncio.get_running_loop().create_task(work)
+        self._begin(attempt, task)
+        return task
+
+    def hold(self, attempt: Attempt) -> asyncio.Future[None]:
+        """The attempt's command runs elsewhere, until the future is given a result; ``attempt_timeout`` cancels it."""
+        running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._begin(attempt, running)
+        return running
+
+    def _begin(self, attempt: Attempt, running: asyncio.Future[None]) -> None:
         self._attempts[attempt.token] = attempt
-        attempt.start(task)
+        attempt.start(running)
         self.tell(self.watch.attempt_began, attempt.policy.route)
 
-        def ended(_: asyncio.Task[None]) -> None:
+        def ended(_: asyncio.Future[None]) -> None:
             del self._attempts[attempt.token]
             self.slots -= 1
             self.tell(self.watch.attempt_ended, attempt.policy.route)
 
-        task.add_done_callback(ended)
-        return task
+        running.add_done_callback(ended)
 
-    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work``, which must not raise, for as long as the process lives."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     def keep_trying(self, attempt: Attempt) -> None:
         """Record the outcome of ``attempt`` as soon as the cache lets us; bounded in bytes: then without the body."""
@@ -80,7 +90,7 @@ class InFlight:
             attempt.outcome = replace(attempt.outcome, response=replace(attempt.outcome.response, body=None))
             size = 0
         self._unsaved_bytes += size
-        self.in_background(self._write_until_done(attempt, size))
+        attempt.recording = self.in_background(self._write_until_done(attempt, size))
 
     def withdraw(self, attempt: Attempt) -> None:
         """Give back a claim whose caller is gone, won or not: releasing is fenced, and tried until the cache has answered."""
@@ -96,6 +106,7 @@ class InFlight:
                     await attempt.write_outcome()
                 except RecordUnreadable as error:
                     log.error("record %s: the outcome can't be recorded: %s", attempt.record, error)
+                    attempt.refused = True
                     return
                 except CacheError:
                     await asyncio.sleep(pause * random.uniform(0.75, 1.25))
@@ -122,7 +133,7 @@ class InFlight:
             await asyncio.wait(tasks, timeout=left)
         return len(self._attempts)
 
-    def _tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[None]]:
+    def _tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Future[None]]:
         attempts = [attempt.task for attempt in self._attempts.copy().values() if attempt.task is not None]
         return [task for task in (*attempts, *self._background.copy()) if task.get_loop() is loop]
 

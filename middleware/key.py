@@ -108,8 +108,35 @@ def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
 
 
 def record_id(look_up_key: str) -> str:
-    """What problems and logs call a record: its look-up key without the namespace, 41 characters."""
-    return look_up_key.partition(":")[2]
+    """What problems and logs call a record: its look-up key without the namespace, 41 characters.
+
+    Of an execution record the consumer's name comes after it: ``k:s:consumer``.
+    """
+    return look_up_key.partition(":")[2].replace("}", "", 1)
+
+
+def execution_key(look_up_key: str, consumer: str) -> str:
+    """The look-up key of ``consumer``'s execution record of a command: beside the command's own, in the same slot of a cluster.
+
+    No idempotency key reaches it: look-up keys of commands begin with their namespace.
+    """
+    return f"{{{look_up_key}}}:{consumer}"
+
+
+def check_key(key: str) -> str:
+    """A key that came by another way than a header, as it is. Raises `KeyInvalid` unless it has 1 to 255 characters."""
+    if not 1 <= len(key) <= MAX_KEY_CHARACTERS:
+        raise KeyInvalid(f"The key has {len(key)} characters: give 1 to {MAX_KEY_CHARACTERS}.")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise KeyInvalid("The key holds half of a surrogate pair, which is no character.") from None
+    return key
+
+
+def caller_scope(caller: str) -> list[bytes] | None:
+    """The scope of a caller who has a name and no headers; ``None`` for the nameless one."""
+    return [b"caller", caller.encode("utf-8", "surrogatepass")] if caller else None
 
 
 def _digest(parts: Sequence[bytes]) -> str:

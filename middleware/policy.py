@@ -42,6 +42,8 @@ class Policy:
     unstored: frozenset[bytes]
     own_headers: frozenset[bytes]
     lease_ms: int
+    heartbeat: float
+    """Seconds between renewals of a lease."""
     retention_ms: int
     ttl_ms: dict[State, int]
     takeover: frozenset[State]
@@ -83,6 +85,7 @@ def compile_policy(settings: IdempotencySettings, route: Route | None = None) ->
         unstored=frozenset((*HOP_BY_HOP, *OF_THE_MOMENT, *dropped)) | own_headers,
         own_headers=own_headers,
         lease_ms=_ms(settings.lease),
+        heartbeat=_ms(settings.lease) / 3000,
         retention_ms=_ms(settings.unknown_ttl),
         ttl_ms={
             State.SUCCEEDED: _ms(settings.ttl),

@@ -16,6 +16,10 @@ class OutcomeUnknown(Exception):
     """The command may have been processed and no answer says so: it was sent, then the connection broke."""
 
 
+class NotRetryable(Exception):
+    """The command was not done and no further attempt would do better. For consumers' handlers: it is dead-lettered at once."""
+
+
 class NoAnswerInTime(OutcomeUnknown):
     """The command was sent and no response head came within the time allowed."""
 

@@ -7,9 +7,12 @@ if TYPE_CHECKING:
     from oncegate.cache.errors import CacheError, CacheUnavailable, RecordUnreadable
     from oncegate.cache.memory import MemoryCache
     from oncegate.cache.redis import RedisCache
+    from oncegate.middleware.begun import Begun, Recording
     from oncegate.middleware.command import CommandProcessor
     from oncegate.middleware.cors import EXPOSED_HEADERS, REQUEST_HEADERS
+    from oncegate.middleware.delivery import Action, Delivery, DeliveryDecision, SubscriptionSettings
     from oncegate.middleware.errors import CallerMissing, KeyInvalid, KeyMissing, Overloaded, Refusal
+    from oncegate.middleware.handling import NotRecorded
     from oncegate.middleware.http import IdempotencyMiddleware
     from oncegate.middleware.process_errors import (
         CommandFailedError,
@@ -19,8 +22,9 @@ if TYPE_CHECKING:
         OutcomeUnknownError,
         ProcessError,
     )
-    from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
+    from oncegate.middleware.processor import NotProcessed, NotRetryable, OutcomeUnknown
     from oncegate.middleware.settings import IdempotencySettings, Route
+    from oncegate.middleware.subscription import Subscription
     from oncegate.middleware.sync_command import SyncCommandProcessor
 
 __version__ = "0.1.0"
@@ -28,11 +32,15 @@ __version__ = "0.1.0"
 __all__ = [
     "EXPOSED_HEADERS",
     "REQUEST_HEADERS",
+    "Action",
+    "Begun",
     "CacheError",
     "CacheUnavailable",
     "CallerMissing",
     "CommandFailedError",
     "CommandProcessor",
+    "Delivery",
+    "DeliveryDecision",
     "DuplicateCommandError",
     "IdempotencyMiddleware",
     "IdempotencySettings",
@@ -42,14 +50,19 @@ __all__ = [
     "KeyReusedError",
     "MemoryCache",
     "NotProcessed",
+    "NotRecorded",
+    "NotRetryable",
     "OutcomeUnknown",
     "OutcomeUnknownError",
     "Overloaded",
     "ProcessError",
     "RecordUnreadable",
+    "Recording",
     "RedisCache",
     "Refusal",
     "Route",
+    "Subscription",
+    "SubscriptionSettings",
     "SyncCommandProcessor",
 ]
 
@@ -57,9 +70,12 @@ _HOMES = {
     "cache.errors": ("CacheError", "CacheUnavailable", "RecordUnreadable"),
     "cache.memory": ("MemoryCache",),
     "cache.redis": ("RedisCache",),
+    "middleware.begun": ("Begun", "Recording"),
     "middleware.command": ("CommandProcessor",),
     "middleware.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),
+    "middleware.delivery": ("Action", "Delivery", "DeliveryDecision", "SubscriptionSettings"),
     "middleware.errors": ("CallerMissing", "KeyInvalid", "KeyMissing", "Overloaded", "Refusal"),
+    "middleware.handling": ("NotRecorded",),
     "middleware.http": ("IdempotencyMiddleware",),
     "middleware.process_errors": (
         "CommandFailedError",
@@ -69,8 +85,9 @@ _HOMES = {
         "OutcomeUnknownError",
         "ProcessError",
     ),
-    "middleware.processor": ("NotProcessed", "OutcomeUnknown"),
+    "middleware.processor": ("NotProcessed", "NotRetryable", "OutcomeUnknown"),
     "middleware.settings": ("IdempotencySettings", "Route"),
+    "middleware.subscription": ("Subscription",),
     "middleware.sync_command": ("SyncCommandProcessor",),
 }
 

@@ -12,11 +12,15 @@ from oncegate.cache.base import Cache
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.command import CommandProcessor
+from oncegate.middleware.delivery import SubscriptionSettings
+from oncegate.middleware.observe import Watch
 from oncegate.middleware.settings import IdempotencySettings
+from oncegate.middleware.subscription import Subscription
 from tests.middleware.door import PATIENCE, Door
 from tests.middleware.till import Make
 
 MakeDoor = Callable[..., Door]
+MakeSubscription = Callable[..., Subscription]
 Elsewhere = Callable[[Callable[[Cache], Coroutine[Any, Any, None]]], None]
 
 
@@ -95,3 +99,23 @@ async def make(cache: Cache, namespace: str) -> AsyncIterator[Make]:
     yield make
     for processor in made:
         assert await processor.drain(30) == 0
+
+
+@pytest.fixture
+async def subscribe(cache: Cache, namespace: str) -> AsyncIterator[MakeSubscription]:
+    """Makes a `Subscription`; several share the test's cache and namespace, as the processes of one consumer do."""
+    made: list[Subscription] = []
+
+    def make(
+        consumer: str, *, aliases: tuple[str, ...] = (), watch: Watch | None = None, **settings: Any
+    ) -> Subscription:
+        rules = SubscriptionSettings(**settings)
+        made.append(
+            Subscription(consumer, cache=cache, namespace=namespace, aliases=aliases, settings=rules, watch=watch)
+        )
+        return made[-1]
+
+    yield make
+    for one in made:
+        assert await one.drain(PATIENCE) == 0, "an attempt does not end"
+        assert one.slots == 0, "a slot leaked"

@@ -1,0 +1,95 @@
+"""Calling a consumer's handler, and what its end says of the command."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from oncegate.cache.record import StoredResponse
+from oncegate.middleware.begun import Begun, Recording, not_kept
+from oncegate.middleware.command_form import JsonCodec
+from oncegate.middleware.processor import NotProcessed, NotRetryable, OutcomeUnknown
+
+log = logging.getLogger("oncegate.subscription")
+
+_CODEC = JsonCodec(Any)
+
+
+class NotRecorded(Exception):
+    """A command was executed, and its success is not in the cache: don't acknowledge the message. ``recording`` says why."""
+
+    def __init__(self, recording: Recording, record: str) -> None:
+        super().__init__(f"record {record}: the success is not recorded ({recording.value}): don't acknowledge")
+        self.recording = recording
+
+
+async def run_handler(begun: Begun, call: Callable[[], Any], handler: Callable[..., Any], timeout: float) -> None:
+    """Call the handler for a delivery that runs, and settle it. Raises only a cancellation.
+
+    A coroutine is cancelled after ``timeout``. A thread can't be: it runs on, and its end is recorded if nobody has taken
+    the command over by then.
+    """
+    if inspect.iscoroutinefunction(handler):
+        await _settle(begun, cast(Callable[[], Awaitable[Any]], call), timeout)
+        return
+    task = asyncio.get_running_loop().create_task(_settle(begun, lambda: _in_thread(call), None))
+    done, _ = await asyncio.wait([task], timeout=timeout)
+    if done:
+        task.result()
+    else:
+        log.warning("record %s: the handler's thread ran into its time-out and runs on", begun.record)
+        begun.overran()
+
+
+async def _settle(begun: Begun, call: Callable[[], Awaitable[Any]], timeout: float | None) -> None:
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            begun.returned = await call()
+    except (Exception, asyncio.CancelledError) as error:
+        if not begun.settled:
+            await settle_raised(begun, error, timed_out=limit.expired())
+        if isinstance(error, asyncio.CancelledError):
+            raise
+    else:
+        if not begun.settled:
+            await begun.succeed(_kept(begun))
+
+
+async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool = False) -> None:
+    """Record what an exception out of a handler says of its command.
+
+    A cancellation is not a failure: the effect may have happened.
+    """
+    begun.raised = error
+    if isinstance(error, asyncio.CancelledError):
+        await begun.abandon("the consumer was cancelled")
+    elif timed_out:
+        await begun.unknown("ran into its time-out")
+    elif isinstance(error, NotProcessed):
+        await begun.release()
+    elif isinstance(error, OutcomeUnknown):
+        await begun.unknown(str(error))
+    else:
+        await begun.fail(error, final=isinstance(error, NotRetryable))
+
+
+def _kept(begun: Begun) -> bytes | StoredResponse:
+    if isinstance(begun.returned, StoredResponse):
+        return begun.returned
+    try:
+        return _CODEC.dump(begun.returned)
+    except Exception as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
+        log.warning("record %s: the result can't be stored: %s", begun.record, type(error).__name__)
+        return not_kept()
+
+
+async def _in_thread(call: Callable[[], Any]) -> Any:
+    def called() -> Any:
+        try:
+            return call()
+        except StopIteration as error:  # no future takes it: the call would never end
+            raise RuntimeError("the handler raised StopIteration") from error
+
+    result = await asyncio.to_thread(called)
+    return await result if inspect.isawaitable(result) else result
