@@ -1,0 +1,242 @@
+"""`scripts/bench gateway`: oncegate beside nginx's proxy_pass and nginx with the same job in Lua, in front of one upstream.
+
+All run at once, each measured in turn, round after round, so that what disturbs the machine disturbs all. The server under
+test has one core; wrk, Redis and the upstream share another. Before any of it, and during all of it, answers are checked.
+"""
+
+import contextlib
+import re
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from loadtests import machine, processes
+from loadtests.load import load
+from loadtests.processes import BenchError, Process
+from loadtests.report import Results, Spread, Table, paired, progress, spread
+
+PLAIN, LUA, ONCEGATE = "nginx proxy_pass", "nginx + Lua", "oncegate"
+MODES = {"none": "pass-through", "first": "first request", "replay": "replay"}
+CELLS = [
+    (PLAIN, "none"), (LUA, "none"), (ONCEGATE, "none"),
+    (LUA, "first"), (ONCEGATE, "first"), (LUA, "replay"), (ONCEGATE, "replay"),
+]  # fmt: skip
+CONNECTIONS = (32, 256)
+WARM_UP_SECONDS = 1
+ARRIVES_WITHIN = 0.4
+"""Seconds for a request to be at the upstream, which takes 0.5 for it."""
+
+
+@dataclass
+class Bed:
+    """What is running: where each server under test listens, and the process that it is."""
+
+    urls: dict[str, str]
+    servers: dict[str, Process]
+    redis: Process
+    upstream: Process
+
+    def arrivals(self) -> int:
+        """How many requests the upstream has had, this question left out."""
+        with urllib.request.urlopen(f"{self.upstream.url}/.arrivals", timeout=10) as answer:
+            found = re.search(rb"requests\s+\d+ \d+ (\d+)", answer.read())
+        if found is None:
+            raise BenchError("the upstream does not tell its arrivals")
+        self._asked += 1
+        return int(found[1]) - self._asked
+
+    _asked: int = 0
+
+
+@contextlib.contextmanager
+def bed(server_core: int, load_core: int) -> Iterator[Bed]:
+    """Everything started, and ended again."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncegate-bench-")))
+        redis = stack.enter_context(processes.redis_server(folder, load_core))
+        port = processes.free_port()
+        upstream = processes.nginx("upstream.conf", core=load_core, folder=folder, upstream_port=port)
+        stack.enter_context(upstream)
+        lua_port = processes.free_port()
+        nginx = processes.nginx(
+            "nginx.conf", core=server_core, folder=folder, plain_port=processes.free_port(), lua_port=lua_port,
+            upstream_port=port, redis_port=redis.port,
+        )  # fmt: skip
+        stack.enter_context(nginx)
+        ours = processes.oncegate(upstream.url, f"redis://127.0.0.1:{redis.port}/0", core=server_core, folder=folder)
+        stack.enter_context(ours)
+        urls = {PLAIN: nginx.url, LUA: f"http://127.0.0.1:{lua_port}", ONCEGATE: ours.url}
+        yield Bed(urls, {PLAIN: nginx, LUA: nginx, ONCEGATE: ours}, redis, upstream)
+
+
+def run(*, rounds: int, seconds: float, quick: bool) -> Results:
+    """Measure all cells in turn, ``rounds`` times. Raises `BenchError` where a gateway answers wrongly."""
+    server_core, load_core = machine.cores()
+    wrk = processes.wrk()
+    settings: dict[str, Any] = {
+        "quick": quick, "rounds": rounds, "seconds": seconds, "connections": list(CONNECTIONS[:1] if quick else CONNECTIONS),
+        "upstream": f"nginx: return 201 with {len(processes.BODY)} bytes of JSON",
+        "request": "POST, about 200 bytes of JSON, Authorization",
+    }  # fmt: skip
+    results = Results("gateway", settings)
+    with bed(server_core, load_core) as running, progress() as bar:
+        for name in (LUA, ONCEGATE):
+            results.checks[name] = check(running, name)
+        task = bar.add_task("gateway", total=rounds * len(CELLS) * len(settings["connections"]))
+        for number in range(rounds):
+            for connections in settings["connections"]:
+                turn = number % len(CELLS)
+                for name, mode in CELLS[turn:] + CELLS[:turn]:
+                    bar.update(
+                        task, description=f"{name}, {MODES[mode]}, {connections} connections, round {number + 1}"
+                    )
+                    seed = f"{number}-{connections}-{time.monotonic_ns()}"
+                    sample = _measure(running, wrk, name, mode, seed, connections, seconds, load_core, quick)
+                    results.samples.append(
+                        {"server": name, "mode": mode, "connections": connections, "round": number, **sample}
+                    )
+                    bar.advance(task)
+        with processes.redis_client(running.redis) as client:
+            results.versions = {"redis": client.info("server")["redis_version"]}
+    return results
+
+
+def _measure(
+    running: Bed, wrk: str, name: str, mode: str, seed: str, connections: int, seconds: float, core: int, quick: bool
+) -> dict[str, Any]:
+    url = f"{running.urls[name]}/payments"
+    watched = {"server": running.servers[name], "redis": running.redis, "upstream": running.upstream}
+    options: dict[str, Any] = {"connections": connections, "core": core, "watched": watched}
+    if mode == "replay" or not quick:  # it makes the records that a replay needs, too
+        load(wrk, url, mode, seed if mode == "replay" else f"{seed}w", seconds=WARM_UP_SECONDS, **options)
+    before = running.arrivals()
+    sample = load(wrk, url, mode, seed, seconds=seconds, **options)
+    arrivals = running.arrivals() - before
+    # wrk leaves when its time is over: one request per connection may arrive without having been counted, of this run and of
+    # the one before.
+    least = 0 if mode == "replay" else sample["requests"]
+    most = 0 if mode == "replay" else sample["requests"] + 2 * connections
+    if sample["errors"] or not least <= arrivals <= most:
+        raise BenchError(
+            f"{name}, {MODES[mode]}: {sample['errors']} errors, {arrivals} arrivals upstream for {sample['requests']} requests"
+        )
+    with processes.redis_client(running.redis) as client:
+        client.flushall()
+    return {**sample, "arrivals": arrivals}
+
+
+def check(running: Bed, name: str) -> dict[str, str]:
+    """Look at a gateway's answers before it is measured; what is not as it should be ends the benchmark."""
+    key = f"check-{time.monotonic_ns()}"
+    told: dict[str, str] = {}
+    with httpx.Client(base_url=running.urls[name], timeout=10) as client:
+
+        def post(
+            key: str = key, *, path: str = "/payments", content: bytes = b'{"amount":1999}', **headers: str
+        ) -> httpx.Response:
+            return client.post(path, content=content, headers={"Idempotency-Key": key, **headers})
+
+        def expect(what: str, status: int, arrivals: int, *arguments: Any, **options: Any) -> httpx.Response:
+            before = running.arrivals()
+            answer = post(*arguments, **options)
+            told[what] = f"{answer.status_code}, {running.arrivals() - before} arrivals"
+            if told[what] != f"{status}, {arrivals} arrivals":
+                raise BenchError(f"{name}: {what}: {told[what]}, not {status}, {arrivals} arrivals")
+            return answer
+
+        first = expect("first request", 201, 1)
+        again = expect("replay", 201, 0)
+        same = again.content == first.content == processes.BODY.encode()
+        if not same or again.headers.get("content-type") != first.headers.get("content-type"):
+            raise BenchError(f"{name}: a replay differs from its original")
+        if again.headers.get("idempotent-replayed") != "true" or "idempotent-replayed" in first.headers:
+            raise BenchError(f"{name}: replays are not marked, or first requests are")
+        expect("quoted key", 201, 0, f'"{key}"')
+        expect("other payload", 422, 0, content=b"{}")
+        expect("other path", 422, 0, path="/refunds")
+        expect("other caller", 201, 1, Authorization="Bearer other")
+        expect("key with a comma", 400, 0, "a,b")
+        expect("key of 256 characters", 400, 0, "k" * 256)
+        before = running.arrivals()
+        slow = threading.Thread(target=post, args=(f"{key}-slow",), kwargs={"path": "/slow"})
+        slow.start()
+        until = time.monotonic() + ARRIVES_WITHIN
+        while running.arrivals() == before and time.monotonic() < until:
+            time.sleep(0.01)
+        expect("concurrent request", 409, 0, f"{key}-slow", path="/slow")
+        slow.join()
+    return told
+
+
+# -- what the samples say ---------------------------------------------------------------------------------------------
+
+
+def cpu_ratio(results: Results, mode: str, connections: int) -> Spread:
+    """The reference's server CPU per request over oncegate's: above 1, oncegate needs less. Pairs of one round."""
+    theirs = results.select(server=PLAIN if mode == "none" else LUA, mode=mode, connections=connections)
+    ours = results.select(server=ONCEGATE, mode=mode, connections=connections)
+    return paired(theirs, ours, "cpu_us", "server")
+
+
+def rate_ratio(results: Results, mode: str, connections: int) -> Spread:
+    """oncegate's requests per second over the reference's, in pairs of one round."""
+    theirs = results.select(server=PLAIN if mode == "none" else LUA, mode=mode, connections=connections)
+    return paired(results.select(server=ONCEGATE, mode=mode, connections=connections), theirs, "requests_per_s")
+
+
+def tables(results: Results) -> list[Table]:
+    """All cells, and oncegate beside its references."""
+    rows = []
+    for connections in results.settings["connections"]:
+        for name, mode in CELLS:
+            cell = results.select(server=name, mode=mode, connections=connections)
+            cpu = [spread(cell, "cpu_us", process).median for process in ("redis", "upstream")]
+            rows.append([
+                str(connections), name, MODES[mode], spread(cell, "requests_per_s").text(), spread(cell, "p50_ms").text(2),
+                spread(cell, "p99_ms").text(2), spread(cell, "cpu_us", "server").text(1), *(f"{each:.1f}" for each in cpu),
+                f"{spread(cell, 'cpu_share', 'server').median:.0%}",
+            ])  # fmt: skip
+    ratios = [
+        [str(connections), MODES[mode], PLAIN if mode == "none" else LUA, cpu_ratio(results, mode, connections).text(2),
+         rate_ratio(results, mode, connections).text(2)]
+        for connections in results.settings["connections"] for mode in MODES
+    ]  # fmt: skip
+    head = ["connections", "server", "request", "requests/s", "p50, ms", "p99, ms", "server CPU, us/request",
+            "Redis CPU, us", "upstream CPU, us", "of the server's core"]  # fmt: skip
+    note = "Median (least-most) over the rounds. Where the server's core is not full, the other core was: see the CPU."
+    return [
+        Table("Gateways", head, rows, note),
+        Table(
+            "oncegate against nginx",
+            ["connections", "request", "reference", "by server CPU per request", "by requests/s"],
+            ratios,
+            "Above 1: oncegate needs less CPU, or answers more. Pairs of the same round: median (least-most).",
+        ),
+    ]
+
+
+def plot(results: Results, axes: Any) -> None:
+    """Server CPU per request, by kind of request and server."""
+    names = [PLAIN, LUA, ONCEGATE]
+    connections = results.settings["connections"][0]
+    for index, name in enumerate(names):
+        places, heights, errors = [], [], []
+        for place, mode in enumerate(MODES):
+            cell = results.select(server=name, mode=mode, connections=connections)
+            if cell:
+                each = spread(cell, "cpu_us", "server")
+                places.append(place + (index - 1) * 0.27)
+                heights.append(each.median)
+                errors.append((each.median - each.least, each.most - each.median))
+        axes.bar(places, heights, 0.25, label=name, yerr=list(zip(*errors, strict=True)), capsize=3)
+    axes.set_xticks(range(len(MODES)), MODES.values())
+    axes.set_ylabel("server CPU per request, us")
+    axes.set_title(f"Gateways, {connections} connections (less is better)")
+    axes.legend()

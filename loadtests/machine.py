@@ -1,0 +1,79 @@
+"""The machine that is measured on: its cores, what processes on it have used, what to say of it beside a result."""
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+
+def cores() -> tuple[int, int]:
+    """The core for the process under test, and the one for everything else; the same where there is only one."""
+    ours = sorted(os.sched_getaffinity(0))
+    return ours[0], ours[-1]
+
+
+def family(pid: int) -> list[int]:
+    """The process and its descendants."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+    return [pid, *(each for child in children for each in family(child))]
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time that a process and its living descendants have used, of user and system together.
+
+    From schedstat, in ns, where the kernel keeps it; /proc/PID/stat counts in steps of 10 ms.
+    """
+    return sum(_cpu_seconds(each) for each in family(pid))
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+    except FileNotFoundError:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_bytes(pid: int) -> int:
+    """The memory that a process and its descendants have in use. What they share counts once for each."""
+    total = 0
+    for each in family(pid):
+        found = re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{each}/status").read_text(), re.MULTILINE)
+        total += int(found[1]) * 1024 if found else 0
+    return total
+
+
+def describe() -> dict[str, Any]:
+    """What a reader needs to know of this machine."""
+    model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    server, load = cores()
+    return {
+        "processor": model[1] if model else platform.machine(),
+        "cores": os.cpu_count(),
+        "pinned": "server apart from load, upstream and Redis"
+        if server != load
+        else "one core for all: not comparable",
+        "memory_gib": round(int(memory[1]) / 1024**2, 1) if memory else None,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def commit() -> str:
+    """The commit that is measured, with ``+`` where the work tree differs from it."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=10", "--dirty=+", "--exclude=*"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return described.stdout.strip()

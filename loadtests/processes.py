@@ -1,0 +1,173 @@
+"""The processes of a benchmark: each pinned to a core, on a loopback port of its own, and ended with the benchmark."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import redis
+
+from loadtests import machine
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+READY_WITHIN = 30.0
+ENDS_WITHIN = 15.0
+BODY = (
+    '{"id":"pay_0123456789","object":"payment","amount":1999,"currency":"EUR","status":"succeeded",'
+    '"created":"2026-11-21T17:00:00Z","customer":"cus_0123456789","description":"Order 4711, three items",'
+    '"metadata":{"order":"4711","channel":"web","note":"as long as answers to commands are: 300 bytes in it"}}'
+)
+"""What the upstream answers: 300 bytes."""
+
+
+class BenchError(Exception):
+    """A benchmark can't be run, or a server under test gave a wrong answer. The text is one line."""
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """A server under way. A context manager: started and listening on entry, ended on exit. ``log`` keeps what it says."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        port: int,
+        core: int,
+        folder: Path,
+        environment: Mapping[str, str] = {},
+    ) -> None:
+        self.name = name
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = folder / f"{name}.log"
+        self._command = ["taskset", "--cpu-list", str(core), *command]
+        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
+        self._environment |= environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id; taskset has become the server."""
+        if self._process is None:
+            raise BenchError(f"{self.name} is not running")
+        return self._process.pid
+
+    def cpu_seconds(self) -> float:
+        """What it has used so far, its workers included."""
+        return machine.cpu_seconds(self.pid)
+
+    def __enter__(self) -> Self:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )
+        until = time.monotonic() + READY_WITHIN
+        while not self._listens():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.__exit__()
+                last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise BenchError(f"{self.name} does not start: {last[0] if last else 'it says nothing'}")
+            time.sleep(0.02)
+        return self
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            return True
+        return False
+
+    def __exit__(self, *_: object) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(ENDS_WITHIN)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def redis_server(folder: Path, core: int) -> Process:
+    """A redis-server without persistence: what is measured is not the disk."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        raise BenchError("redis-server is not on the PATH: run scripts/bench, which brings one")
+    port = free_port()
+    command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    return Process("redis", command, port=port, core=core, folder=folder)
+
+
+@contextlib.contextmanager
+def redis_client(server: Process) -> Iterator[redis.Redis]:
+    """A plain client of ``server``."""
+    with contextlib.closing(redis.Redis(port=server.port)) as client:
+        yield client
+
+
+def oncegate(upstream: str, cache: str, *, core: int, folder: Path, workers: int = 1, **settings: str) -> Process:
+    """The gateway as anybody starts it: no setting but where things are, unless ``settings`` (environment) says otherwise."""
+    port = free_port()
+    binary = Path(sys.executable).parent / "oncegate"
+    command = [
+        str(binary),
+        "serve",
+        "--upstream",
+        upstream,
+        "--cache",
+        cache,
+        "--port",
+        str(port),
+        "--workers",
+        str(workers),
+    ]
+    environment = {f"ONCEGATE_{name.upper()}": value for name, value in settings.items()}
+    return Process("oncegate", command, port=port, core=core, folder=folder, environment=environment)
+
+
+def nginx(template: str, *, core: int, folder: Path, **words: object) -> Process:
+    """An nginx on ``template`` (a file beside this one). ``words`` fill its @WORDS@; the first is the port to await."""
+    home = _tool("nginx")
+    values = {"NGINX": home, "FOLDER": folder, "HERE": HERE, "SCRIPTS": ROOT / "cache", "BODY": BODY}
+    values |= {name.upper(): value for name, value in words.items()}
+    text = re.sub(r"@([A-Z_]+)@", lambda word: str(values[word[1]]), (HERE / template).read_text())
+    name = template.partition(".")[0]
+    path = folder / template
+    path.write_text(text)
+    command = [f"{home}/bin/nginx", "-p", str(folder), "-c", str(path)]
+    port = next(value for value in words.values() if isinstance(value, int))
+    return Process(name, command, port=port, core=core, folder=folder)
+
+
+def wrk() -> str:
+    """The path of wrk."""
+    return _tool("wrk")
+
+
+def _tool(name: str) -> str:
+    found = subprocess.run([str(ROOT / "scripts" / name)], stdout=subprocess.PIPE, text=True)
+    if found.returncode:
+        raise BenchError(f"{name} can't be had: apt-get install {name}")
+    return found.stdout.strip()

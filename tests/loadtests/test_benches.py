@@ -1,0 +1,46 @@
+"""Each benchmark, run for a few seconds: it ends, its JSON is whole and can be true. How fast anything was, nobody asks here."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.gateway import CELLS, CONNECTIONS
+from loadtests.processes import BODY
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def bench(name: str, folder: Path, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        ["scripts/bench", name, "--quick", "--out", str(folder), *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    for written in ("table.md", "plot.svg", "plot.png"):
+        assert (folder / written).stat().st_size > 100
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    assert results["bench"] == name
+    assert results["about"]["machine"]["cores"] >= 1
+    return results
+
+
+def test_the_upstream_answers_with_as_much_as_is_said() -> None:
+    assert len(BODY) == 300
+    json.loads(BODY)
+
+
+def test_the_gateway_bench_measures_every_cell_and_checks_the_answers(tmp_path: Path) -> None:
+    results = bench("gateway", tmp_path)
+    cells = {(sample["server"], sample["mode"], sample["connections"]) for sample in results["samples"]}
+    assert cells == {(name, mode, connections) for name, mode in CELLS for connections in CONNECTIONS[:1]}
+    for sample in results["samples"]:
+        assert sample["requests"] > 0
+        assert sample["errors"] == 0
+        assert 0 < sample["p50_ms"] <= sample["p99_ms"] <= sample["max_ms"]
+        assert 0 < sample["cpu_us"]["server"] < 1e5
+        assert sample["arrivals"] == 0 if sample["mode"] == "replay" else sample["arrivals"] >= sample["requests"]
+    assert results["checks"]["nginx + Lua"] == results["checks"]["oncegate"]
+    assert results["checks"]["oncegate"]["concurrent request"] == "409, 0 arrivals"
