@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from oncegate.middleware.command import CommandProcessor
     from oncegate.middleware.cors import EXPOSED_HEADERS, REQUEST_HEADERS
     from oncegate.middleware.delivery import Action, Delivery, DeliveryDecision, SubscriptionSettings
+    from oncegate.middleware.derived_key import derive_key
     from oncegate.middleware.errors import CallerMissing, KeyInvalid, KeyMissing, Overloaded, Refusal
     from oncegate.middleware.handling import NotRecorded
     from oncegate.middleware.http import IdempotencyMiddleware
@@ -64,6 +65,7 @@ __all__ = [
     "Subscription",
     "SubscriptionSettings",
     "SyncCommandProcessor",
+    "derive_key",
 ]
 
 _HOMES = {
@@ -74,6 +76,7 @@ _HOMES = {
     "middleware.command": ("CommandProcessor",),
     "middleware.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),
     "middleware.delivery": ("Action", "Delivery", "DeliveryDecision", "SubscriptionSettings"),
+    "middleware.derived_key": ("derive_key",),
     "middleware.errors": ("CallerMissing", "KeyInvalid", "KeyMissing", "Overloaded", "Refusal"),
     "middleware.handling": ("NotRecorded",),
     "middleware.http": ("IdempotencyMiddleware",),
