@@ -140,8 +140,6 @@ def _explain(fault: ErrorDetails) -> str:
     if fault["type"] == "extra_forbidden":
         fields = IdempotencySettings.model_fields if loc[0] == "idempotency" else GatewaySettings.model_fields
         return f"unknown setting{_nearest(str(loc[-1]), list(fields))}; remove it"
-    if loc[-1] == "mode" and fault["type"] == "literal_error":
-        return 'only "sync" is available in this version'
     message = fault["msg"].replace("Value error, ", "").replace("Input should", "must")
     if message.startswith("unknown setting "):
         name = message.split("'")[1]

@@ -1,6 +1,7 @@
 """The one place that wires: settings in, gateway out."""
 
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from oncegate.app.forward import Forwarder
@@ -17,6 +18,11 @@ from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.observe import Observation, Observe
 from oncegate.middleware.policy import Policies
 
+if TYPE_CHECKING:
+    from oncegate.app.submit import Submitter
+
+APPEND_TIMEOUTS = 3
+"""So many times cache_timeout may pass until a command is in its stream: a connection may have to be opened first."""
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the upstream, TLS included. Nothing was sent by then, so giving up early is safe."""
 
@@ -34,6 +40,7 @@ def create_gateway(
     store = create_cache(settings)
     metrics = Metrics(
         [(policy.route, methods) for policy, methods in policies.with_methods()],
+        submissions=[policy.route for policy in policies.all() if policy.submission is not None],
         workers=settings.workers,
         gauges=_gauges(settings, store),
     )
@@ -47,9 +54,11 @@ def create_gateway(
         trusted_proxies=settings.trusted_proxies,
         end_to_end=_read_headers(settings),
     )
+    submitter = _create_submitter(settings, metrics) if any(route.mode != "sync" for route in settings.routes) else None
     middleware = IdempotencyMiddleware(
         forwarder,
         cache=cache,
+        submit=submitter,
         settings=rules,
         routes=settings.routes,
         namespace=settings.namespace,
@@ -63,6 +72,8 @@ def create_gateway(
 
     async def close() -> None:
         await forwarder.close()
+        if submitter is not None:
+            await submitter.close()
         await cache.close()
 
     return Gateway(
@@ -83,6 +94,20 @@ def create_gateway(
         drain=partial(middleware.drain, settings.shutdown_timeout),
         close=close,
         enter=metrics.enter,
+    )
+
+
+def _create_submitter(settings: GatewaySettings, metrics: Metrics) -> "Submitter":
+    from oncegate.app.redis_client import create_client  # not needed, so not loaded, where nothing is submitted
+    from oncegate.app.submit import Submitter
+
+    return Submitter(
+        create_client(settings.cache, timeout=settings.cache_timeout),
+        settings.namespace,
+        prefix=settings.prefix,
+        limit=settings.stream_limit,
+        timeout=APPEND_TIMEOUTS * settings.cache_timeout,
+        count=metrics.submitted,
     )
 
 

@@ -23,6 +23,8 @@ UPSTREAM_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 OPERATIONS = ("claim", "extend", "complete", "release", "get")
 """Of a cache, those that requests wait for."""
 RELEASED = "released"
+SUBMISSIONS = ("accepted", "full", "unavailable")
+"""What can come of a submission."""
 _OUTCOMES = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 _DECISIONS = tuple(dict.fromkeys([*(decision.value for decision in Decision), *KINDS]))
 _OTHER = "other"
@@ -33,12 +35,18 @@ Gauges = Mapping[str, tuple[str, Callable[[], float]]]
 
 class Metrics(Watch):
     """Everything that is counted. ``routes`` are the patterns under enforcement with their methods; ``workers`` share one object.
+    ``submissions`` are those of the patterns whose commands are accepted to be processed later.
 
     To be made before workers are forked; each then calls `enter`. ``gauges`` are read in whichever process is asked.
     """
 
     def __init__(
-        self, routes: Iterable[tuple[str, Sequence[str]]], *, workers: int = 1, gauges: Gauges | None = None
+        self,
+        routes: Iterable[tuple[str, Sequence[str]]],
+        *,
+        submissions: Iterable[str] = (),
+        workers: int = 1,
+        gauges: Gauges | None = None,
     ) -> None:
         columns = Columns()
         methods: dict[str, dict[str, None]] = {}
@@ -56,6 +64,7 @@ class Metrics(Watch):
         self._lost = {route: columns.take() for route in methods}
         self._refused = {route: columns.take() for route in methods}
         self._mismatched = {route: columns.take() for route in methods}
+        self._submissions = {(route, outcome): columns.take() for route in submissions for outcome in SUBMISSIONS}
         self._cache = {operation: Histogram(columns, CACHE_BOUNDS) for operation in OPERATIONS}
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
         self._in_flight, self._waiting = columns.take(), columns.take()
@@ -106,6 +115,10 @@ class Metrics(Watch):
         """See `Watch`."""
         self._row[self._waiting] += change
 
+    def submitted(self, route: str, outcome: str) -> None:
+        """Count one submission: ``accepted``, or why not."""
+        self._row[self._submissions[route, outcome]] += 1
+
     def cache_answered(self, operation: str, seconds: float) -> None:
         """Count a cache's answer, and how long it took."""
         self._cache[operation].add(self._row, seconds)
@@ -143,6 +156,12 @@ class Metrics(Watch):
         yield self._by("route", self._lost, "lost_leases", "Running attempts that somebody else took over.")
         yield self._by("route", self._refused, "outcomes_refused", "Outcomes that came too late to be recorded.")
         yield self._by("route", self._mismatched, "mismatches_warned", "Other payloads answered under a used key.")
+        submissions = CounterMetricFamily(
+            "oncegate_submissions", "Commands for a stream, by what came of them.", labels=["route", "outcome"]
+        )
+        for (route, result), column in self._submissions.items():
+            submissions.add_metric([route, result], self._numbers.total(column))
+        yield submissions
         yield self._by(
             "operation", self._cache_errors, "cache_errors", "Calls that the cache did not answer or refused."
         )

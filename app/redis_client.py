@@ -16,16 +16,8 @@ from redis.backoff import NoBackoff
 
 from oncegate.cache.address import CLUSTER_SCHEMES, SENTINEL_SCHEMES, Address, parse_address
 
-REDIS_SCHEMES = ("redis", "rediss", "unix", *SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
-"""The caches that can hold a stream."""
-
 Client = Redis | RedisCluster
 """Both run commands on one key in the same way. To be closed with ``aclose()``."""
-
-
-def is_redis(url: str) -> bool:
-    """Whether the cache at ``url`` is a Redis."""
-    return url.partition("://")[0].lower() in REDIS_SCHEMES
 
 
 def create_client(url: str, *, timeout: float) -> Client:

@@ -13,10 +13,11 @@ from pydantic import Field, StringConstraints, ValidationError, field_validator,
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from oncegate.cache.address import CLUSTER_SCHEMES, SENTINEL_SCHEMES, parse_address
-from oncegate.middleware.settings import Bytes, IdempotencySettings, Route, Seconds
+from oncegate.middleware.settings import Bytes, IdempotencySettings, Name, Route, Seconds
 
 MANY_SERVERS = (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
-CACHE_SCHEMES = ("memory", "redis", "rediss", "unix", *MANY_SERVERS)
+REDIS_SCHEMES = ("redis", "rediss", "unix", *MANY_SERVERS)
+CACHE_SCHEMES = ("memory", *REDIS_SCHEMES)
 LATER_CACHE_SCHEMES = ("sqlite", "postgresql")
 UPSTREAM_SCHEMES = ("http", "https", "unix")
 LEASE_PER_CACHE_TIMEOUT = 3
@@ -41,12 +42,13 @@ class GatewaySettings(BaseSettings):
     host: str = Field("127.0.0.1", min_length=1, description="the address to listen on")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8080, description="the port to listen on; 0: any free one")
     workers: Annotated[int, Field(ge=1, le=256)] = Field(1, description="processes that share the port")
-    namespace: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = Field(
-        "default", description="keeps the records of services on one cache apart"
-    )
+    namespace: Name = Field("default", description="keeps the records of services on one cache apart")
     cache_timeout: Seconds = Field(0.5, description="per command to the cache")
     memory_limit: Bytes = Field(268435456, description="bytes that memory:// may hold; then new keys get 503")
     max_in_flight: Annotated[int, Field(ge=1)] = Field(1000, description="attempts per process; beyond: 503 overloaded")
+    stream_limit: Annotated[int, Field(ge=1)] = Field(
+        100000, description="commands that a stream may hold of what its consumers still need; then 503 overloaded"
+    )
     body_timeout: Seconds = Field(30, description="for a request's body to arrive")
     upstream_keepalive: Annotated[float, Field(ge=0, le=3600)] = Field(
         1.5, description="seconds that an idle upstream connection is kept; below what the upstream keeps"
@@ -58,7 +60,8 @@ class GatewaySettings(BaseSettings):
     drain_delay: Annotated[float, Field(ge=0, le=3600)] = Field(0, description="seconds unready before the port closes")
     shutdown_timeout: Seconds = Field(30, description="for attempts in flight to finish")
     prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
-        "/_oncegate", description="where operations are (healthz, readyz, metrics, policy, records); never forwarded"
+        "/_oncegate",
+        description="where operations are (healthz, readyz, metrics, policy, commands, records); never forwarded",
     )
     ops_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         0, description="0: operations are under prefix on the main port; else metrics and records on this port alone"
@@ -133,6 +136,7 @@ class GatewaySettings(BaseSettings):
         if self.ops_port and self.ops_port == self.port:
             raise ValueError("ops_port: is the same as port; leave it out to have operations there")
         self._lease_outlives_time_outs("idempotency", self.idempotency)
+        consumers: dict[str, str] = {}
         for index, route in enumerate(self.routes):
             try:
                 rules = route.settings(self.idempotency)
@@ -141,7 +145,25 @@ class GatewaySettings(BaseSettings):
                 where = ".".join([f"routes.{index}", *map(str, first["loc"])])
                 raise ValueError(f"{where}: {first['msg']}") from None
             self._lease_outlives_time_outs(f"routes.{index}", rules)
+            if route.mode != "sync":
+                self._can_accept(f"routes.{index}", route, rules)
+                if consumers.setdefault(route.stream, route.consumer_name) != route.consumer_name:
+                    raise ValueError(
+                        f"routes.{index}.consumer: is another one than an earlier route's with the same stream; "
+                        "a caller is told of one consumer's processing: give both the same"
+                    )
         return self
+
+    def _can_accept(self, where: str, route: Route, rules: IdempotencySettings) -> None:
+        if self.cache_scheme not in REDIS_SCHEMES:
+            raise ValueError(
+                f'{where}.mode: "{route.mode}" needs a Redis, which holds the command stream; set cache = "redis://..."'
+            )
+        if route.mode == "async" and not (rules.require_key or rules.generate_key):
+            raise ValueError(
+                f'{where}.mode: "async" takes no command without a key, by which its copies are told; '
+                "set require_key = true or generate_key = true"
+            )
 
     def _lease_outlives_time_outs(self, where: str, rules: IdempotencySettings) -> None:
         least = LEASE_PER_CACHE_TIMEOUT * self.cache_timeout

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
+from oncegate.cache.record import State
 from oncegate.middleware import respond
 from oncegate.middleware.attempt import Attempt, LeaseLost
 from oncegate.middleware.capture import Capture, Message
@@ -19,7 +20,7 @@ from oncegate.middleware.key import Fields, pick, record_id, record_key
 from oncegate.middleware.observe import Observation
 from oncegate.middleware.policy import Policy
 from oncegate.middleware.problems import Answer, challenge, original_result, problem
-from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.processor import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.request import (
     Receive,
     is_signed,
@@ -27,6 +28,7 @@ from oncegate.middleware.request import (
     request_key,
     request_scope,
     wanted_wait,
+    wants_async,
     wants_error,
 )
 
@@ -77,6 +79,9 @@ class Exchange:
         self._record = ""
         self._applied: int | None = None
         """The seconds of ``Prefer: wait`` that were applied, if a wait took place."""
+        self._asked_async = False
+        self._accepted = False
+        """Whether the answer is the one that a submission got."""
 
     async def serve(self) -> None:
         """Answer the request. Raises only what an in-process app raised."""
@@ -112,6 +117,10 @@ class Exchange:
         if found is None:
             return None
         self._key, self._key_line, self._generated = found
+        if policy.submission is not None:
+            self._asked_async = wants_async(fields)
+            if self._asked_async or policy.mode == "async":
+                self._policy = policy = policy.submission
         look_up_key = record_key(self._middleware.namespace, self._key, request_scope(fields, policy))
         self._record = record_id(look_up_key)
         if self._middleware.warn_of_signed_callers and is_signed(fields):
@@ -125,7 +134,14 @@ class Exchange:
         if body is None:
             return None
         wait = wanted_wait(fields, policy)
-        ask = Ask(look_up_key, self._fingerprint(body), policy, wait, wants_error(fields, policy))
+        ask = Ask(
+            look_up_key,
+            self._fingerprint(body),
+            policy,
+            wait,
+            wants_error(fields, policy),
+            submission=bool(policy.stream),
+        )
         for _ in range(_MAX_ADMISSIONS):
             try:
                 outcome = await self._middleware.enforcer.admit(ask)
@@ -173,6 +189,7 @@ class Exchange:
         if verdict.mismatch:
             log.warning("record %s: another payload under a used key; answered by on_mismatch = warn", self._record)
         if decision is Decision.REPLAY and record.response is not None:
+            self._accepted = record.submission and record.state is State.SUCCEEDED
             answer = respond.replay(record.response, verdict.remaining_ms, policy=self._policy, key_line=self._key_line)
             await self._answer(answer, decision.value, record.attempt, mismatch=verdict.mismatch)
             return
@@ -208,6 +225,9 @@ class Exchange:
             name: value for name, value in (scope.get("extensions") or {}).items() if name not in _UNENFORCEABLE
         }
         extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, self._record, run.confirm)
+        if attempt.submission:
+            policy, key = self._policy, self._key or ""
+            extensions[SUBMISSION_EXTENSION] = Submission(key, attempt.fingerprint, policy.route, policy.stream)
         return {**scope, "headers": headers, "extensions": extensions}
 
     async def _relay(self, attempt: Attempt, run: Execution) -> bool:
@@ -229,6 +249,7 @@ class Exchange:
         )
         decision = Decision.RUN if attempt.number else Decision.BYPASS  # without a record, nothing is enforced
         self._observed(decision.value, capture.status, attempt.number)
+        self._accepted = attempt.submission
         self._add_preference(headers)
         try:
             await self._send({"type": "http.response.start", "status": capture.status, "headers": headers})
@@ -304,8 +325,11 @@ class Exchange:
             log.debug("record %s: the client left before its answer", self._record)
 
     def _add_preference(self, headers: list[tuple[bytes, bytes]]) -> None:
+        applied = [b"respond-async"] if self._asked_async and self._accepted else []
         if self._applied is not None:
-            headers.append((b"preference-applied", b"wait=%d" % self._applied))
+            applied.append(b"wait=%d" % self._applied)
+        if applied:
+            headers.append((b"preference-applied", b", ".join(applied)))
 
     def _observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         self._middleware.observed(

@@ -8,7 +8,7 @@ from oncegate.cache.record import State
 from oncegate.middleware import respond
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.capture import Capture, Message
-from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
+from oncegate.middleware.processor import NotAccepted, NotProcessed, OutcomeUnknown
 from oncegate.middleware.request import Receive
 
 if TYPE_CHECKING:
@@ -60,6 +60,10 @@ class Execution:
         except Unconfirmed:
             self._answer("cache-unavailable", "The record cache can't be reached. Nothing was executed.")
             await attempt.settle(None)
+        except NotAccepted as error:
+            log.warning("record %s: not accepted: %s", attempt.record, error)
+            self._answer(error.slug, str(error))
+            await attempt.settle(None)
         except NotProcessed as error:
             log.warning("record %s: nothing was sent: %s", attempt.record, error)
             self._answer(
@@ -84,8 +88,9 @@ class Execution:
             self.capture.end()
 
     async def _call(self, scope: dict[str, Any], body: bytes) -> None:
+        app = self._middleware.submit if self._attempt.submission else self._middleware.app
         try:
-            await self._middleware.app(scope, _whole_body(body), self.capture.send)
+            await app(scope, _whole_body(body), self.capture.send)
             if not self.capture.whole:
                 raise RuntimeError("the app returned without a complete response")
         except Exception as error:

@@ -31,9 +31,12 @@ class IdempotencyMiddleware:
     process; ``body_timeout`` (seconds) bounds the arrival of an enforced request's body, and how long a client may stall
     over a response too large to keep; ``drain_timeout`` (seconds) bounds how long the lifespan's shutdown waits for
     attempts. ``date_header`` adds a Date to answers made here, for servers that add none. ``observe`` is told of each answer,
-    ``watch`` of attempts.
+    ``watch`` of attempts. ``submit`` is called in the app's place for a request that is to be processed later: it accepts the
+    command (see `oncegate.middleware.processor.Submission`), answers 202, or raises
+    `oncegate.middleware.processor.NotAccepted`.
 
-    Raises ``ValueError`` for a namespace or limit that can't be; pydantic's ``ValidationError`` for a route's wrong override.
+    Raises ``ValueError`` for a namespace or limit that can't be, and for an asynchronous route without ``submit``; pydantic's
+    ``ValidationError`` for a route's wrong override.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class IdempotencyMiddleware:
         app: App,
         *,
         cache: Cache,
+        submit: App | None = None,
         settings: IdempotencySettings | None = None,
         routes: Sequence[Route] = (),
         namespace: str = "default",
@@ -55,8 +59,11 @@ class IdempotencyMiddleware:
             raise ValueError("namespace must not be empty and must not hold a colon")
         if max_in_flight < 1 or body_timeout <= 0 or drain_timeout < 0:
             raise ValueError("max_in_flight and body_timeout must be above 0, drain_timeout not below")
+        if submit is None and any(route.mode != "sync" for route in routes):
+            raise ValueError("a route's mode is sync where nothing takes submissions: give submit")
         settings = settings or IdempotencySettings()
         self.app = app
+        self.submit = submit or app  # without one, no route asks for it
         self.policies = Policies(settings, routes)
         self.enforcer = Enforcer(cache, max_in_flight=max_in_flight, watch=watch)
         self.namespace = namespace

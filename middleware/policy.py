@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from oncegate.cache.record import State
-from oncegate.middleware.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Route
+from oncegate.middleware.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route
 
 RAISE_HEADER = b"idempotency-raise-on-duplicate"
 PREFER = b"prefer"
@@ -25,6 +25,8 @@ OF_THE_MOMENT = (b"date", b"set-cookie")
 OURS = (b"idempotent-replayed", b"idempotency-key")
 """Response headers that only the gateway may set."""
 
+_SUBMISSION_BYTES = 65536
+"""More than what answers a submission can have."""
 _PARAMETERS = re.compile(r";[^/]*")
 
 
@@ -47,6 +49,11 @@ class Policy:
     retention_ms: int
     ttl_ms: dict[State, int]
     takeover: frozenset[State]
+    mode: Mode = "sync"
+    submission: "Policy | None" = None
+    """The rules for a request of this route that is submitted, to be processed later; ``None`` where none is."""
+    stream: str = ""
+    """In the rules for submissions: where the commands go."""
 
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
@@ -66,8 +73,20 @@ def kind(status: int, overrides: Mapping[int, Kind]) -> Kind:
 
 def compile_policy(settings: IdempotencySettings, route: Route | None = None) -> Policy:
     """The rules of ``route`` over ``settings``. Raises pydantic's ``ValidationError`` for an override that is wrong."""
-    if route is not None:
-        settings = route.settings(settings)
+    if route is None:
+        return _compile(settings, "*", {})
+    settings = route.settings(settings)
+    policy = _compile(settings, route.path, route.status)
+    if route.mode == "sync":
+        return policy
+    # What is answered to a submission is the gateway's own: nothing of it is left out, and its 202 is its success whatever
+    # the upstream means by one. Without a record there would be nothing to tell copies apart by: it never fails open.
+    kept = {"drop_headers": (), "max_response_body": _SUBMISSION_BYTES, "on_cache_down": "fail_closed"}
+    submission = _compile(settings.model_copy(update=kept), route.path, {})
+    return replace(policy, mode=route.mode, submission=replace(submission, mode=route.mode, stream=route.stream))
+
+
+def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind]) -> Policy:
     key_names = tuple(dict.fromkeys(name.lower().encode() for name in (settings.header, *settings.aliases)))
     scope_names = tuple(dict.fromkeys(part.removeprefix("header:").lower().encode() for part in settings.scope))
     dropped = tuple(name.lower().encode() for name in settings.drop_headers)
@@ -77,8 +96,8 @@ def compile_policy(settings: IdempotencySettings, route: Route | None = None) ->
     own_headers = frozenset((*OURS, key_names[0]))
     return Policy(
         settings=settings,
-        route=route.path if route is not None else "*",
-        states=tuple(_STATES[kind(status, route.status if route is not None else {})] for status in range(600)),
+        route=path,
+        states=tuple(_STATES[kind(code, status)] for code in range(600)),
         key_names=key_names,
         scope_names=scope_names,
         wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH)),

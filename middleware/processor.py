@@ -12,6 +12,14 @@ class NotProcessed(Exception):
     """Nothing of the command reached its processor (refused, no address, no TLS): the key may be used again at once."""
 
 
+class NotAccepted(NotProcessed):
+    """A submission was not accepted, and is kept by nobody who counts on it. ``slug`` is the problem that says why."""
+
+    def __init__(self, slug: str, detail: str) -> None:
+        super().__init__(detail)
+        self.slug = slug
+
+
 class OutcomeUnknown(Exception):
     """The command may have been processed and no answer says so: it was sent, then the connection broke."""
 
@@ -41,3 +49,17 @@ class AttemptView:
     number: int
     record: str
     confirm: Callable[[], Awaitable[None]] | None
+
+
+SUBMISSION_EXTENSION = "oncegate.submission"
+"""``scope["extensions"]`` holds a `Submission` under this name where a command is to be accepted, not executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What is accepted together with a request: its key as text, its fingerprint, its route's pattern, and for which stream."""
+
+    key: str
+    fingerprint: bytes
+    route: str
+    stream: str

@@ -15,6 +15,8 @@ Receive = Callable[[], Awaitable[Message]]
 _PREFERENCE = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
 """One member of the list: a comma within a quoted string ends none."""
 _WAIT = re.compile(rb'\s*wait\s*=\s*"?([0-9]+)"?\s*(?:;.*)?', re.IGNORECASE | re.DOTALL)
+_RESPOND_ASYNC = re.compile(rb'\s*respond-async\s*(?:=\s*""\s*)?(?:;.*)?', re.IGNORECASE | re.DOTALL)
+"""An empty value is none (RFC 7240 section 2)."""
 _SIGNED = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
 """Authorization schemes whose value changes with each request."""
 
@@ -56,6 +58,16 @@ def wanted_wait(fields: Fields, policy: Policy) -> int:
             seconds = found[1].lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
             return min(int(seconds or 0), int(policy.settings.max_wait))
     return 0
+
+
+def wants_async(fields: Fields) -> bool:
+    """Whether the caller would have the command accepted now and processed later: ``Prefer: respond-async``
+    (RFC 7240 section 4.1)."""
+    return any(
+        _RESPOND_ASYNC.fullmatch(preference)
+        for value in fields.get(PREFER, ())
+        for preference in _PREFERENCE.findall(value)
+    )
 
 
 def wants_error(fields: Fields, policy: Policy) -> bool:

@@ -14,6 +14,10 @@ FieldName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z
 """An HTTP field name (RFC 9110 section 5.1)."""
 Method = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Z-]+$")]
 ScopePart = Annotated[str, StringConstraints(pattern=r"^header:[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+"""A namespace, a stream or a consumer: fit to be a part of a key in Redis."""
+Mode = Literal["sync", "async", "either"]
+"""Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
 Kind = Literal["success", "failure", "release", "unknown"]
 """What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
 
@@ -78,6 +82,10 @@ class IdempotencySettings(BaseModel):
 class Route(BaseModel):
     """What differs on some paths: ``path`` and ``methods`` say where, ``status`` what an answer means, ``overrides`` the rest.
 
+    With ``mode = "async"`` (or ``"either"``, and ``Prefer: respond-async``) a request is not executed but appended to the
+    command stream ``stream`` and answered 202; ``consumer`` (the stream's name, if not given) names whose processing is told
+    to the caller.
+
     ``path`` is matched against the decoded, normalised path; ``*`` stands for any run of characters. The first route that
     matches counts. Any field of `IdempotencySettings` may be given beside these.
     """
@@ -86,8 +94,15 @@ class Route(BaseModel):
 
     path: Annotated[str, StringConstraints(pattern=r"^[/*]")]
     methods: tuple[Method, ...] = Field(DEFAULT_METHODS, min_length=1)
-    mode: Literal["sync"] = "sync"
+    mode: Mode = "sync"
+    stream: Name = "commands"
+    consumer: Name | None = None
     status: dict[Annotated[int, Field(ge=200, le=599)], Kind] = Field(default_factory=dict)
+
+    @property
+    def consumer_name(self) -> str:
+        """The consumer whose processing is told to the caller."""
+        return self.consumer or self.stream
 
     def settings(self, base: IdempotencySettings) -> IdempotencySettings:
         """``base`` with this route's overrides, validated as a whole. Raises pydantic's ``ValidationError``."""

@@ -29,7 +29,9 @@ The first route that matches counts. Any setting of `[idempotency]` can be given
 ROUTE_MEANING = {
     "path": "matched against the decoded, normalised path; `*` matches any run of characters",
     "methods": "the methods under enforcement",
-    "mode": "only `sync` in this version",
+    "mode": "execute a request at once, accept it to be processed later, or whichever it asks for (`Prefer: respond-async`)",
+    "stream": "the Redis stream that accepted commands go to",
+    "consumer": "whose processing the status of a command tells of; without: the stream's name",
     "status": 'what a status says of the command: `402 = "success"`; success, failure, release or unknown',
 }
 
@@ -54,6 +56,8 @@ def _default(field: FieldInfo) -> str:
     value: Any = field.get_default(call_default_factory=True) if not field.is_required() else PydanticUndefined
     if value is PydanticUndefined:
         return "(required)"
+    if value is None:
+        return "(none)"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, str):

@@ -132,7 +132,8 @@ async def test_openmetrics_is_told_to_who_asks_for_it() -> None:
 
 
 async def test_the_dashboard_asks_for_what_the_gateway_tells() -> None:
-    async with served(f"http://127.0.0.1:{free_port()}", cache=f"redis://127.0.0.1:{free_port()}") as (client, _):
+    nowhere, routes = f"127.0.0.1:{free_port()}", [{"path": "/reports", "mode": "either"}]
+    async with served(f"http://{nowhere}", cache=f"redis://{nowhere}", routes=routes) as (client, _):
         on_redis = (await client.get("/_oncegate/metrics")).text
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         await post(client, "k-1")

@@ -45,6 +45,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "cache_timeout": 0.5,
         "memory_limit": 268435456,
         "max_in_flight": 1000,
+        "stream_limit": 100000,
         "body_timeout": 30,
         "upstream_keepalive": 1.5,
         "upstream_ca": "",
@@ -156,7 +157,15 @@ def test_the_admin_token_is_known_and_no_setting(monkeypatch: pytest.MonkeyPatch
         ),
         ("ONCEGATE_CACHE", "memory://x", "cache (environment): memory:// takes nothing after it"),
         ("ONCEGATE_TRUSTED_PROXIES", '["x"]', 'trusted_proxies (environment): must be IP addresses or networks: ["10.'),
-        ("ONCEGATE_ROUTES", '[{"path":"/x","mode":"async"}]', 'routes.0.mode (environment): only "sync" is available'),
+        (
+            "ONCEGATE_ROUTES",
+            '[{"path":"/x","mode":"later"}]',
+            "routes.0.mode (environment): must be 'sync', 'async' or",
+        ),
+        ("ONCEGATE_ROUTES", '[{"path":"/x","mode":"either"}]', 'routes.0.mode (environment): "either" needs a Redis'),
+        ("ONCEGATE_ROUTES", '[{"path":"/x","stream":"a:b"}]', "routes.0.stream (environment): must match pattern"),
+        ("ONCEGATE_ROUTES", '[{"path":"/x","consumer":""}]', "routes.0.consumer (environment): must match pattern"),
+        ("ONCEGATE_STREAM_LIMIT", "0", "stream_limit (environment): must be greater than or equal to 1"),
         (
             "ONCEGATE_ROUTES",
             '[{"path":"/x","ttll":1}]',
@@ -232,6 +241,35 @@ def test_urls_are_printed_without_credentials() -> None:
     assert redact("s3cret") == "(not a URL)"
     settings = GatewaySettings(upstream="http://host", cache="redis://:s3cret@host")
     assert "s3cret" not in repr(settings)
+
+
+REDIS = {**UPSTREAM, "cache": "redis://127.0.0.1"}
+
+
+def test_an_asynchronous_route_needs_keys_and_says_so_in_one_line() -> None:
+    line = fault({**REDIS, "routes": [{"path": "/x", "mode": "async"}]})
+    assert line == (
+        'routes.0.mode (command line): "async" takes no command without a key, by which its copies are told; '
+        "set require_key = true or generate_key = true"
+    )
+    routes = [{"path": "/a", "mode": "async", "require_key": True}, {"path": "/b", "mode": "either"}]
+    assert [route.mode for route in load({**REDIS, "routes": routes}).routes] == ["async", "either"]
+    made = {**REDIS, "idempotency": {"generate_key": True}, "routes": [{"path": "/x", "mode": "async"}]}
+    assert load(made).routes[0].stream == "commands"
+
+
+@pytest.mark.parametrize("cache", ["redis://h", "rediss://h", "unix:///s", "redis+sentinel://h/s", "redis+cluster://h"])
+def test_an_asynchronous_route_takes_every_kind_of_redis(cache: str) -> None:
+    assert load({**UPSTREAM, "cache": cache, "routes": [{"path": "/x", "mode": "either"}]}).routes[0].mode == "either"
+
+
+def test_two_routes_to_one_stream_name_one_consumer() -> None:
+    one, other = {"path": "/a", "mode": "either"}, {"path": "/b", "mode": "either", "consumer": "billing"}
+    assert fault({**REDIS, "routes": [one, other]}).startswith("routes.1.consumer (command line): is another one than")
+    same = load({**REDIS, "routes": [{**one, "consumer": "billing"}, other]})
+    assert [route.consumer_name for route in same.routes] == ["billing", "billing"]
+    apart = load({**REDIS, "routes": [one, {**other, "stream": "bills"}]})
+    assert [route.consumer_name for route in apart.routes] == ["commands", "billing"]
 
 
 def test_a_shared_cache_without_scope_and_namespace_gets_advice() -> None:

@@ -136,6 +136,7 @@ class Door:
         cache: Cache,
         namespace: str,
         *,
+        submit: Any = None,
         routes: Sequence[Route] = (),
         max_in_flight: int = 1000,
         body_timeout: float = PATIENCE,
@@ -148,6 +149,7 @@ class Door:
         self.middleware = IdempotencyMiddleware(
             app,
             cache=cache,
+            submit=submit,
             settings=IdempotencySettings(**settings),
             routes=routes,
             namespace=namespace,

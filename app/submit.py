@@ -1,0 +1,134 @@
+"""Submission: the command processor of asynchronous requests. It appends the command to its stream and answers 202.
+
+The middleware runs it like any other: a claim before, a record after. So its 202 is what each retry gets, byte for byte,
+without code of its own. Where nothing was appended, or nobody can tell, the attempt is released and the same request may be
+sent again. A copy may be in the stream then, as after a crash between the two writes; that is harmless, for a consumer
+processes one of a command's copies and skips the others by its own record.
+"""
+
+import asyncio
+from collections.abc import Callable
+from time import time
+from typing import Any
+
+import orjson
+
+from oncegate.app.redis_client import Client
+from oncegate.app.stream import Command, CommandStream, StreamFull
+from oncegate.cache.errors import CacheUnavailable
+from oncegate.middleware.http import Scope, Send
+from oncegate.middleware.processor import (
+    SCOPE_EXTENSION,
+    SUBMISSION_EXTENSION,
+    AttemptView,
+    NotAccepted,
+    OutcomeUnknown,
+    Submission,
+)
+from oncegate.middleware.request import Receive
+from oncegate.middleware.respond import date
+
+MAX_APPENDS = 16
+"""Appends under way at once, and so connections of a process; the others wait in line."""
+_FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."
+_SILENT = (
+    "The command stream did not answer, so the command was not accepted. Send it again with the same key: should a copy "
+    "have arrived all the same, only one of the two is processed."
+)
+
+Count = Callable[[str, str], None]
+"""Told of each submission's route and of what came of it: ``accepted``, ``full`` or ``unavailable``."""
+
+
+class Submitter:
+    """An ASGI app that accepts commands, for `IdempotencyMiddleware`'s ``submit``.
+
+    ``client`` is its own, closed by `close`. ``limit`` is how many entries a stream may hold, ``timeout`` (s) how long an
+    append may take, a connection included; ``prefix`` is what ``Location`` begins with.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        *,
+        prefix: str,
+        limit: int,
+        timeout: float,
+        count: Count = lambda *_: None,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._location = f"{prefix}/commands/".encode()
+        self._limit = limit
+        self._timeout = timeout
+        self._count = count
+        self._appends = asyncio.Semaphore(MAX_APPENDS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Accept one command. Raises `NotAccepted`."""
+        view: AttemptView = scope["extensions"][SCOPE_EXTENSION]
+        submission: Submission = scope["extensions"][SUBMISSION_EXTENSION]
+        command = _command(scope, await _body(receive), view, submission)
+        position = await self._append(command, submission)
+        self._count(submission.route, "accepted")
+        body = orjson.dumps({"status": "accepted", "position": position, "command": command.command})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"location", self._location + command.command.encode()),
+            date(),
+        ]
+        await send({"type": "http.response.start", "status": 202, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _append(self, command: Command, submission: Submission) -> str:
+        stream = CommandStream(self._client, self._namespace, submission.stream)
+        try:
+            async with asyncio.timeout(self._timeout), self._appends:
+                return await stream.append(command, self._limit)
+        except StreamFull as error:
+            self._count(submission.route, "full")
+            raise NotAccepted("overloaded", _FULL) from error
+        except (CacheUnavailable, TimeoutError) as error:
+            self._count(submission.route, "unavailable")
+            raise NotAccepted("cache-unavailable", _SILENT) from error
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._client.aclose()
+
+
+def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submission) -> Command:
+    """What is kept of a request. Its credentials are not: what is forwarded later goes without them."""
+    lines: dict[bytes, str] = {}
+    for name, value in scope["headers"]:
+        lines.setdefault(name, value.decode("latin-1"))
+    query = scope.get("query_string", b"")
+    target = (scope.get("raw_path") or scope["path"].encode()) + (b"?" + query if query else b"")
+    return Command(
+        command=view.record,
+        key=submission.key,
+        fingerprint=submission.fingerprint,
+        method=scope["method"],
+        target=target.decode("latin-1"),
+        route=submission.route,
+        body=body,
+        content_type=lines.get(b"content-type", ""),
+        correlation=lines.get(b"x-correlation-id") or lines.get(b"x-request-id", ""),
+        traceparent=lines.get(b"traceparent", ""),
+        accepted_at_ms=int(time() * 1000),
+    )
+
+
+async def _body(receive: Receive) -> bytes:
+    """The body, which is whole already: no client can leave an enforced request any more."""
+    pieces = []
+    more = True
+    while more:
+        message: dict[str, Any] = dict(await receive())
+        if message["type"] != "http.request":
+            raise OutcomeUnknown("the request's body broke off")
+        pieces.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(pieces)
