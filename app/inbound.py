@@ -1,16 +1,32 @@
-"""uvicorn's HTTP/1.1 connection with the bounds that it lacks: the size of a head, the time for one, trailers.
+"""One HTTP/1.1 connection of a client, as uvicorn's server runs it: bytes in, one `InboundRequest` after the other out.
 
-httptools buffers a field line until it ends, however long it is; it hands trailers over like header fields, which uvicorn
-then adds to the headers of a request that is already running; and it takes the body of a request with ``Upgrade`` for
-another protocol, after which uvicorn takes it for the next request. None of that may reach an app that decides about
-money. Nothing here costs a whole, ordinary request more than a few comparisons.
+It stands in for uvicorn's own protocol, which writes head and body apart (two system calls), sets up a timer and an event
+for each request, and lacks bounds that an app which decides about money needs. httptools parses; what it lets pass, or
+reads otherwise, is judged here:
+
+- it buffers a field line until it ends, however long it is: heads and trailers are bounded, and so is the time for a head;
+- it hands trailers over like header fields: they are dropped, so that nothing is added to a request behind the checks;
+- it takes the body of a request with ``Upgrade`` for another protocol: nothing behind such a request is read;
+- it takes a request line that a bare LF ends for one of HTTP/0.9, and passes on versions that nobody speaks: refused;
+- it has no opinion on which host is meant: one clear `Host` is asked for, and a target's own authority counts.
+
+Pipelined requests wait for their turn, and nothing more is read meanwhile. One timer serves all time limits: it goes by a
+deadline that each request moves, since setting up a timer costs more than to look at the clock.
 """
 
 import asyncio
+import math
 import re
+from collections import deque
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+import httptools
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from oncegate.app.inbound_request import InboundRequest
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
@@ -19,12 +35,22 @@ HEAD_SECONDS = 15.0
 KEEP_ALIVE_SECONDS = 75
 """An idle connection is kept for longer than common load balancers keep theirs (60 s), so that they are the ones to
 close it: a close that crosses a request on its way makes the sender wonder whether it was processed."""
+STALL_SECONDS = 60.0
+"""A client that takes nothing of its response for so long is dropped."""
+HIGH_WATER = 65536
+"""Bytes of a request's body that wait to be received; with more, reading pauses."""
 
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 _HOST = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
 _HOST_VALUE = re.compile(_HOST + rb"*")
 _ABSOLUTE = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
 """A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
 _OFFER_OF_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_MALFORMED = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
+    b"connection: close\r\n\r\nInvalid HTTP request received.\n"
+)
 
 
 class HeadTooLarge(Exception):
@@ -39,153 +65,330 @@ class HostRefused(Exception):
     """Raised into the parser, to stop it."""
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """One connection of a client."""
+class InboundConnection(asyncio.Protocol):
+    """One connection of a client. Made, counted and shut down by uvicorn's server (its protocol's interface)."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],  # noqa: ARG002 - part of uvicorn's interface; nothing is kept in it here
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.app = config.loaded_app
+        self.loop = _loop or asyncio.get_running_loop()
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # uvicorn's server looks at it, too
+        self.tasks = server_state.tasks
+        self._connections = server_state.connections
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows a `close` is ignored
+        self._server: tuple[str, int] | None = None
+        self._client: tuple[str, int] | None = None
+        self._scheme = "http"
+        # The request that is being read, the one that is being answered, and those that wait for it.
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._hosts: list[int] = []
+        self._expects_go_ahead = False
+        self._reading: InboundRequest | None = None
+        self._answering: InboundRequest | None = None
+        self._pipelined: deque[InboundRequest] = deque()
+        # What bounds it.
         self._in_message = False
         self._in_head = False
         self._too_large = False
-        self._upgrading = False
+        self._deaf = False
+        self._stopping = False
         self._fed = 0
         self._quiet = 0  # bytes since the message began or a piece of body was handed on: a head's, or trailers'
+        self._deadline = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._unsent = 0
+        self._read_paused = False
+        self._writable: asyncio.Event | None = None
+
+    # -- the transport's side -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected: it has a while to say something."""
-        super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows it in the same way
-        self._watch(KEEP_ALIVE_SECONDS)
+        self.transport = transport  # type: ignore[assignment]  # uvloop's are none of asyncio's classes
+        self._connections.add(self)  # type: ignore[arg-type]  # the set is for uvicorn's own protocols; ours acts like one
+        channel = transport.get_extra_info("socket")
+        self._server, self._client = _address(channel.getsockname), _address(channel.getpeername)
+        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        self._within(KEEP_ALIVE_SECONDS)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone, and with it what was timed."""
-        self._unwatch()
-        super().connection_lost(exc)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
+        """The connection is gone: the requests on it are told, and end as they see fit."""
+        self._connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for request in (self._answering, self._reading):
+            if request is not None:
+                request.leave()
+        self._pipelined.clear()
+        self.resume_writing()
+        self._parser = None  # type: ignore[assignment]  # it refers back to us: without it the collector has nothing to do
 
     def data_received(self, data: bytes) -> None:
         """Parse, then judge what is still unfinished."""
-        if self._upgrading:
-            return  # another protocol's, or a body that the parser doesn't see as one: never the next request
+        if self._deaf:
+            return  # behind an Upgrade (another protocol's, or a body that isn't seen as one), or behind what was refused
         if not self._in_message and b"h2c" in data:
             data = _without_offer(data)
         self._fed = len(data)
         self._quiet += self._fed
-        super().data_received(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # the gateway answers it
+        except httptools.HttpParserError:
+            self._refuse()
+            return
         if self._in_message and not self.transport.is_closing():
             if self._quiet > MAX_HEAD_BYTES:
                 self._too_large = True
-                self.send_400_response("")
-            elif self._in_head and self._timer is None:
-                self._watch(HEAD_SECONDS)
+                self._refuse()
+            elif self._in_head and self._deadline == math.inf:
+                self._within(HEAD_SECONDS)
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is given: see to it that it takes something."""
+        self._writable = asyncio.Event()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._within(STALL_SECONDS)
+
+    def resume_writing(self) -> None:
+        """The client takes more again."""
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+            self._deadline = math.inf
+
+    # -- the parser's side --------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
-        super().on_message_begin()
+        self._url = b""
+        self._headers = []
+        self._hosts = []
+        self._expects_go_ahead = False
         self._in_message = self._in_head = True
         self._quiet = 0
-        self._unwatch()
+        if self._writable is None:
+            self._deadline = math.inf
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request's target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field of the head. (Of trailers, too: the list is one that nobody reads by then.)"""
+        name = name.lower()
+        if name == b"host":
+            self._hosts.append(len(self._headers))
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self._expects_go_ahead = True
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The head is whole: its size is known exactly."""
+        """The head is whole: its size is known exactly, and the request can begin."""
         self._in_head = False
-        self._unwatch()
-        if self.parser.get_http_version() not in ("1.1", "1.0"):
+        parser = self._parser
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
             # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
             # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
             raise VersionRefused
-        self._check_host()
+        self._check_host(version)
         if self._quiet + self._fed > MAX_HEAD_BYTES:
-            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
             if size > MAX_HEAD_BYTES:
                 self._too_large = True
                 raise HeadTooLarge
-        super().on_headers_complete()
-        if self.parser.should_upgrade():
+        keep_alive = version == "1.1" and parser.should_keep_alive()
+        if parser.should_upgrade():
             # The parser takes what follows for another protocol, a body that was announced too. The gateway refuses, and
             # nothing more may be read: a body would be taken for the next request.
-            self._upgrading = True
-            self.cycle.keep_alive = False
-        if self.cycle.scope["http_version"] == "1.0":
-            self.cycle.__class__ = _OldCycle  # its task has not begun yet
+            self._deaf = True
+            keep_alive = False
+        request = InboundRequest(self, self._scope(version), keep_alive, self._expects_go_ahead)
+        self._reading = request
         self._quiet = 0
-        # The scope keeps the list that it was given; trailers go into this one, which nobody reads (RFC 9110 section
-        # 6.5.1: they must not be merged). Otherwise a client could add fields after everything was checked.
-        self.headers = []
-
-    def _check_host(self) -> None:
-        """One valid `Host`, as RFC 9112 section 3.2 has it; only version 1.0 may be without. A target's own authority wins."""
-        at = [number for number, (name, _) in enumerate(self.headers) if name == b"host"]
-        if len(at) != 1 and (at or self.parser.get_http_version() == "1.1"):
-            raise HostRefused
-        if at and not _HOST_VALUE.fullmatch(self.headers[at[0]][1]):
-            raise HostRefused
-        if self.url.startswith(b"/") or (self.url == b"*" and self.parser.get_method() == b"OPTIONS"):
-            return
-        absolute = _ABSOLUTE.match(self.url)
-        if absolute is None:
-            raise HostRefused
-        for number in at:
-            del self.headers[number]
-        self.headers.append((b"host", absolute[1]))
-        rest = self.url[absolute.end() :]
-        if not rest and self.parser.get_method() == b"OPTIONS":
-            rest = b"*"  # RFC 9112 section 3.2.4
-        self.url = rest if rest.startswith((b"/", b"*")) else b"/" + rest
+        self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
+        if self._answering is None:
+            self._begin(request)
+        else:
+            self.pause_reading()
+            self._pipelined.append(request)
 
     def on_body(self, body: bytes) -> None:
         """A piece of body: its size is the middleware's and the forwarder's business."""
         self._quiet = 0
-        super().on_body(body)
+        if self._reading is not None and self._reading.feed(body) > HIGH_WATER:
+            self.pause_reading()
 
     def on_message_complete(self) -> None:
         """The last byte of a request, trailers included."""
         self._in_message = False
-        super().on_message_complete()
+        if self._reading is not None:
+            self._reading.feed_end()
+            self._reading = None
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what can't be parsed, and close; 431 where it is only too large."""
-        if not self._too_large:
-            super().send_400_response(msg)
+    def _check_host(self, version: str) -> None:
+        """One valid `Host`, as RFC 9112 section 3.2 has it; only version 1.0 may be without. A target's own authority wins."""
+        at, url = self._hosts, self._url
+        if len(at) != 1 and (at or version == "1.1"):
+            raise HostRefused
+        if at and not _HOST_VALUE.fullmatch(self._headers[at[0]][1]):
+            raise HostRefused
+        if url[:1] == b"/" or (url == b"*" and self._parser.get_method() == b"OPTIONS"):
             return
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            self.transport.write(
-                b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-            )
+        absolute = _ABSOLUTE.match(url)
+        if absolute is None:
+            raise HostRefused
+        for number in at:
+            del self._headers[number]
+        self._headers.append((b"host", absolute[1]))
+        rest = url[absolute.end() :]
+        if not rest and self._parser.get_method() == b"OPTIONS":
+            rest = b"*"  # RFC 9112 section 3.2.4
+        self._url = rest if rest.startswith((b"/", b"*")) else b"/" + rest
+
+    def _scope(self, version: str) -> dict[str, Any]:
+        url = self._url
+        if url[:1] == b"/" and b"#" not in url:
+            raw_path, _, query = url.partition(b"?")
+        else:
+            parsed = httptools.parse_url(url)
+            raw_path, query = parsed.path, parsed.query or b""
+        path = raw_path.decode("ascii")
+        return {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": self._scheme,
+            "method": self._parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": self._headers,
+        }
+
+    # -- the requests' side -------------------------------------------------------------------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the request that is being answered is the last one."""
+        return self._stopping and not self._pipelined
+
+    @property
+    def writable(self) -> asyncio.Event | None:
+        """What is to be awaited before more is written; ``None``: nothing."""
+        return self._writable
+
+    def write(self, data: bytes) -> bool:
+        """Hand bytes to the transport. False: the client is gone."""
+        transport = self.transport
+        if transport.is_closing():
+            return False
+        try:
+            transport.write(data)
+        except (OSError, RuntimeError):  # uvloop raises where asyncio only logs: no business of who happens to write
+            transport.abort()
+            return False
+        return True
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the client for now."""
+        if not self._read_paused and not self.transport.is_closing():
+            self._read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take more again."""
+        if self._read_paused and not self.transport.is_closing():
+            self._read_paused = False
+            self.transport.resume_reading()
+
+    def answered(self, keep_alive: bool) -> None:
+        """The response has been written: on to the next request, if there may be one."""
+        self._answering = None
+        if self.transport.is_closing():
+            return
+        if keep_alive and self._pipelined:
+            self._begin(self._pipelined.popleft())
+        elif not keep_alive or self._stopping:
+            self.transport.close()
+        else:
+            self.resume_reading()
+            if self._deadline == math.inf:
+                self._within(HEAD_SECONDS if self._in_head else KEEP_ALIVE_SECONDS)
+
+    def _begin(self, request: InboundRequest) -> None:
+        self._answering = request
+        request.task = task = self.loop.create_task(request.run())
+        self.tasks.add(task)
+
+    def shutdown(self) -> None:
+        """The server stops: an idle connection is closed at once, another one after the response that is under way."""
+        self._stopping = True
+        self._pipelined.clear()
+        if self._answering is None:
+            self.transport.close()
+
+    # -- bounds -------------------------------------------------------------------------------------------------------
+
+    def _refuse(self) -> None:
+        """Refuse what can't be parsed, and close; 431 where it is only too large. Never into a response that has begun."""
+        self._in_message = False
+        if self._answering is not None and self._answering is not self._reading:
+            # What came before it keeps its answers; this one gets none, and neither does anything behind it.
+            self._deaf = self._stopping = True
+            return
+        if self._answering is None or not self._answering.begun:
+            self.write(_TOO_LARGE if self._too_large else _MALFORMED)
         self.transport.close()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Nothing: the gateway answers it, and an offer of h2c is no reason to warn."""
+    def _within(self, seconds: float) -> None:
+        self._deadline = self.loop.time() + seconds
+        if self._deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = self._deadline
+            self._timer = self.loop.call_at(self._deadline, self._look)
 
-    def _watch(self, seconds: float) -> None:
-        self._timer = self.loop.call_later(seconds, self._too_slow)
-
-    def _unwatch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _too_slow(self) -> None:
-        self._timer = None
+    def _look(self) -> None:
+        """The timer fired: at the deadline, or at one that has been moved since."""
+        self._timer, self._timer_at = None, math.inf
+        if self.transport.is_closing():
+            return
+        if self._deadline > self.loop.time():
+            if self._deadline < math.inf:
+                self._within(self._deadline - self.loop.time())
+            return
+        if self._writable is not None:
+            unsent = self.transport.get_write_buffer_size()
+            if unsent < self._unsent:  # it does take something, if slowly
+                self._unsent = unsent
+                self._within(STALL_SECONDS)
+                return
+            self.transport.abort()
+            return
         self.transport.close()
 
 
-class _OldCycle(RequestResponseCycle):
-    """A response to an HTTP/1.0 request, which must not be chunked (RFC 9112 section 6.1): its end is the connection's.
-
-    uvicorn chunks whatever has no length. `ab` and older nginx, as a proxy, still ask in this version.
-    """
-
-    _without_length = False
-
-    async def send(self, message: Any) -> None:
-        """As uvicorn's, with every piece of body as long as it happens to be."""
-        if message["type"] == "http.response.start":
-            self._without_length = all(name.lower() != b"content-length" for name, _ in message["headers"])
-            if self._without_length:
-                self.chunked_encoding = False
-        elif self._without_length:
-            self.expected_content_length = len(message.get("body", b""))
-        await super().send(message)
+def _address(ask: Callable[[], Any]) -> tuple[str, int] | None:
+    """Host and port, where the socket has them: one that is gone already has none."""
+    try:
+        address = ask()
+    except OSError:
+        return None
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None
 
 
 def _without_offer(data: bytes) -> bytes:

@@ -18,7 +18,7 @@ import uvicorn
 from oncegate.app import logs
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway import Gateway
-from oncegate.app.inbound import KEEP_ALIVE_SECONDS, BoundedProtocol
+from oncegate.app.inbound import InboundConnection
 from oncegate.app.settings import GatewaySettings, redact
 from oncegate.app.workers import REFUSED, Workers, unblock_signals
 from oncegate.middleware.observe import Observe
@@ -88,7 +88,7 @@ def server_config(gateway: Gateway) -> uvicorn.Config:
     return uvicorn.Config(
         gateway,
         interface="asgi3",
-        http=BoundedProtocol,
+        http=InboundConnection,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -97,7 +97,6 @@ def server_config(gateway: Gateway) -> uvicorn.Config:
         date_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
 
 

@@ -1,4 +1,4 @@
-"""The forwarder behind the real server: what uvicorn makes of its messages, seen from a client's socket."""
+"""The forwarder behind the real server: what the server makes of its messages, seen from a client's socket."""
 
 import asyncio
 import socket
@@ -10,6 +10,7 @@ import uvicorn
 
 from oncegate.app import outgoing
 from oncegate.app.forward import Forwarder
+from oncegate.app.inbound import InboundConnection
 from tests.upstreams import OK, Behaviour, Peer, Upstream, answering
 
 
@@ -18,7 +19,7 @@ async def gateway(behave: Behaviour) -> AsyncIterator[tuple[int, Upstream]]:
     """The port of a server that forwards to an upstream of that behaviour."""
     async with Upstream(behave) as upstream:
         forwarder = Forwarder(upstream.url)
-        config = uvicorn.Config(forwarder, lifespan="off", log_config=None, http="httptools", server_header=False)
+        config = uvicorn.Config(forwarder, lifespan="off", log_config=None, http=InboundConnection, server_header=False)
         config.load()
         server = uvicorn.Server(config)
         with socket.socket() as listener:

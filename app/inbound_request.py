@@ -1,0 +1,223 @@
+"""One request of a client and the response to it: what an ASGI app gets for ``receive`` and ``send``.
+
+The head of a response waits for its first piece of body, so that both are one write; it waits no longer than the event loop's
+next round, so that a stream whose first piece is late still shows its head at once. A client that has left takes whatever is
+sent to it in silence: an app hears of it by ``http.disconnect``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from oncegate.middleware.capture import Message
+
+if TYPE_CHECKING:
+    from oncegate.app.inbound import InboundConnection
+
+log = logging.getLogger("oncegate.inbound")
+
+_ONE_WRITE = 65536
+"""Above it, copying a body behind its head costs more than a second write."""
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+_STATUS_LINES = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(600)]
+_FRAMING = frozenset({b"content-length", b"connection", b"transfer-encoding"})
+_WITHOUT_CONTENT = frozenset({204, 304})
+_GO_AHEAD = b"HTTP/1.1 100 Continue\r\n\r\n"
+_FAILED = (
+    b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
+    b"connection: close\r\n\r\nInternal Server Error"
+)
+
+
+class InboundRequest:
+    """``begun``: something of the response may have been written; ``gone``: nobody is there any more to take it."""
+
+    __slots__ = (
+        "_body",
+        "_chunked",
+        "_complete",
+        "_connection",
+        "_expects_go_ahead",
+        "_head",
+        "_is_head",
+        "_keep_alive",
+        "_left",
+        "_more",
+        "_news",
+        "begun",
+        "gone",
+        "scope",
+        "task",
+    )
+
+    def __init__(
+        self, connection: "InboundConnection", scope: dict[str, Any], keep_alive: bool, expects_go_ahead: bool
+    ) -> None:
+        self.scope = scope
+        self.begun = False
+        self.gone = False
+        self.task: asyncio.Task[None] | None = None
+        self._connection = connection
+        self._keep_alive = keep_alive
+        self._expects_go_ahead = expects_go_ahead
+        self._is_head = scope["method"] == "HEAD"
+        self._body: bytes | bytearray = b""
+        self._more: bool | None = True
+        """Whether more of it will come; ``None`` once all of it was received."""
+        self._news: asyncio.Event | None = None
+        self._head = b""
+        self._complete = False
+        self._chunked = False
+        self._left = -1
+        """Bytes of the declared length still to come; below 0 where none was declared."""
+
+    async def run(self) -> None:
+        """Call the app once. What it leaves open is an error: an answer that can't be finished closes the connection."""
+        connection = self._connection
+        try:
+            await connection.app(self.scope, self.receive, self.send)
+        except Exception as error:
+            log.error("a request failed", exc_info=error)
+        finally:
+            connection.tasks.discard(self.task)
+            if not self._complete and not self.gone:
+                self._break_off()
+
+    # -- the request --------------------------------------------------------------------------------------------------
+
+    def feed(self, body: bytes) -> int:
+        """Take a piece of body; how many bytes wait now to be received."""
+        if self._complete or self.gone:
+            return 0
+        if not self._body:
+            self._body = body
+        else:
+            if not isinstance(self._body, bytearray):
+                self._body = bytearray(self._body)
+            self._body += body
+        self._wake()
+        return len(self._body)
+
+    def feed_end(self) -> None:
+        """The body is whole."""
+        self._more = False
+        self._wake()
+
+    def leave(self) -> None:
+        """The client is gone."""
+        self.gone = not self._complete
+        self._wake()
+
+    async def receive(self) -> Message:
+        """ASGI ``receive``: the body, once, in as many pieces as it takes; then nothing, until there is nobody to answer."""
+        if self._expects_go_ahead and not self.begun:
+            self._expects_go_ahead = False
+            self._connection.write(_GO_AHEAD)
+        while not (self._body or self.gone or self._complete or self._more is False):
+            self._connection.resume_reading()
+            if self._news is None:
+                self._news = asyncio.Event()
+            await self._news.wait()
+            self._news.clear()
+        if self.gone or self._complete:
+            return {"type": "http.disconnect"}
+        body, self._body = bytes(self._body), b""
+        more = self._more is True
+        if not more:
+            self._more = None
+        return {"type": "http.request", "body": body, "more_body": more}
+
+    def _wake(self) -> None:
+        if self._news is not None:
+            self._news.set()
+
+    # -- the response -------------------------------------------------------------------------------------------------
+
+    async def send(self, message: Message) -> None:
+        """ASGI ``send``. Raises ``RuntimeError`` for messages out of turn, and for a body that is not of the declared length."""
+        connection = self._connection
+        while connection.writable is not None and not self.gone:
+            await connection.writable.wait()
+        if self.gone:
+            return
+        kind = message["type"]
+        if kind == "http.response.body" and self.begun and not self._complete:
+            more = message.get("more_body", False)
+            data = self._framed(message.get("body", b""), more)
+            head, self._head = self._head, b""
+            if head and len(data) > _ONE_WRITE:
+                connection.write(head)
+                head = b""
+            if (head or data) and not connection.write(head + data):
+                self.leave()
+            elif not more:
+                self._complete = True
+                self._wake()
+                connection.answered(self._keep_alive)
+        elif kind == "http.response.start" and not self.begun:
+            self._head = self._framed_head(message["status"], message.get("headers", ()))
+            self.begun = True
+            connection.loop.call_soon(self.write_head)
+        else:
+            raise RuntimeError(f"{kind} is out of turn")
+
+    def write_head(self) -> None:
+        """Let the head go that waits for its body."""
+        head, self._head = self._head, b""
+        if head and not self.gone and not self._connection.write(head):
+            self.leave()
+
+    def _framed_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """Status line and fields, with the framing that the body will have."""
+        lines = [_STATUS_LINES[status]]
+        for field in headers:
+            if field[0] not in _FRAMING:
+                lines.append(b"%b: %b\r\n" % field)
+            elif field[0] == b"content-length":
+                self._left = int(field[1])
+                lines.append(b"%b: %b\r\n" % field)
+            elif b"close" in field[1].lower():  # of Connection; which coding the body gets is no business of the app's
+                self._keep_alive = False
+        self._frame_body(status, lines)
+        lines.append(b"\r\n" if self._keep_alive else b"connection: close\r\n\r\n")
+        head = b"".join(lines)
+        # Every line brought one CRLF of its own: any other would begin a field, or a response, of somebody else's making.
+        breaks = len(lines) + (not self._keep_alive)
+        if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:
+            raise RuntimeError("a header field holds a line break or a NUL")
+        return head
+
+    def _frame_body(self, status: int, lines: list[bytes]) -> None:
+        if self._is_head or status in _WITHOUT_CONTENT:
+            self._left = 0
+        elif self._left < 0 and self.scope["http_version"] == "1.1":
+            self._chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        elif self._left < 0:
+            # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
+            self._keep_alive = False
+        if self._connection.stopping:
+            self._keep_alive = False
+
+    def _framed(self, body: bytes, more: bool) -> bytes:
+        """A piece of body as it goes over the wire."""
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            return data if more else data + b"0\r\n\r\n"
+        if self._is_head:
+            return b""
+        if self._left >= 0:
+            self._left -= len(body)
+            if self._left < 0 or (self._left and not more):
+                raise RuntimeError("the body is not as long as its Content-Length says")
+        return body
+
+    def _break_off(self) -> None:
+        """The app has ended before its response: say so where nothing was said yet, and close."""
+        if self.begun:
+            self.write_head()
+        else:
+            self._connection.write(_FAILED)
+        self._connection.transport.close()
