@@ -12,17 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 
 from oncegate.app.settings import GatewaySettings
+from oncegate.app.worker_settings import WorkerSettings
 from oncegate.middleware.settings import IdempotencySettings, Route
 
 PREFIX = "ONCEGATE_"
 NOT_SETTINGS = {"ONCEGATE_CONFIG", "ONCEGATE_ADMIN_TOKEN"}
 """Variables that are ours without being a setting of the file: where the file is, and a secret that no file should hold."""
+TABLES: dict[str, type[BaseModel]] = {"idempotency": IdempotencySettings, "worker": WorkerSettings}
+"""The tables of the file that are settings of their own."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -102,10 +105,11 @@ def _check_known(name: str) -> None:
     setting, *nested = name.upper().removeprefix(PREFIX).lower().split("__")
     known = setting in GatewaySettings.model_fields
     if nested:
-        known = setting == "idempotency" and len(nested) == 1 and nested[0] in IdempotencySettings.model_fields
+        known = setting in TABLES and len(nested) == 1 and nested[0] in TABLES[setting].model_fields
     if not known:
         variables = [PREFIX + field.upper() for field in GatewaySettings.model_fields]
-        variables += [f"{PREFIX}IDEMPOTENCY__{field.upper()}" for field in IdempotencySettings.model_fields]
+        for table, model in TABLES.items():
+            variables += [f"{PREFIX}{table.upper()}__{field.upper()}" for field in model.model_fields]
         raise ConfigurationError(f"{name} (environment): unknown setting{_nearest(name.upper(), variables)}; unset it")
 
 
@@ -138,7 +142,7 @@ def _explain(fault: ErrorDetails) -> str:
             return "is missing: give --upstream URL, set ONCEGATE_UPSTREAM, or upstream in the --config file"
         return "is missing"
     if fault["type"] == "extra_forbidden":
-        fields = IdempotencySettings.model_fields if loc[0] == "idempotency" else GatewaySettings.model_fields
+        fields = TABLES.get(str(loc[0]), GatewaySettings).model_fields
         return f"unknown setting{_nearest(str(loc[-1]), list(fields))}; remove it"
     message = fault["msg"].replace("Value error, ", "").replace("Input should", "must")
     if message.startswith("unknown setting "):

@@ -1,0 +1,61 @@
+-- Acknowledge an entry of a command stream; with its dead letter, where it is given up.
+--
+-- KEYS[1]  the stream
+-- KEYS[2]  the stream's dead letters
+-- ARGV[1]  the group
+-- ARGV[2]  the entry's id
+-- ARGV[3]  a field, then its value, then the next field...: what is told of the entry's death; nothing: it was processed
+-- returns  1  done
+--          0  it is not pending here: somebody has acknowledged it before, and nothing was written
+--
+-- The letter is written before the acknowledgement: where Redis refuses it (it is out of memory, say), the script ends there,
+-- and the entry stays pending. No shebang, for the reason given in stream.lua: without a letter this only frees memory.
+--
+-- An entry that no group needs any more goes at once. Trimming alone could not free what lies behind one that waits long
+-- to be tried again, and the stream would fill up with what was processed.
+local MOST_FIELDS = 1000  -- unpack can't take any number of them, and no command of ours has more than a dozen
+local stream, dead, group, id = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+
+if #redis.call('XPENDING', stream, group, id, id, 1) == 0 then
+  return 0
+end
+
+if #ARGV > 2 then
+  local letter = {}
+  local entry = redis.call('XRANGE', stream, id, id)[1]
+  for i, part in ipairs(entry and entry[2] or {}) do
+    if i > 2 * MOST_FIELDS then
+      break
+    end
+    letter[i] = part
+  end
+  for i = 3, #ARGV do
+    letter[#letter + 1] = ARGV[i]
+  end
+  redis.call('XADD', dead, '*', unpack(letter))
+end
+
+redis.call('XACK', stream, group, id)
+
+-- Ids are "ms-seq", 64 bits each: more than a Lua number holds exactly, so they are compared as decimal strings.
+local function below(one, other)
+  local ms, seq = one:match('(%d+)-(%d+)')
+  local ms2, seq2 = other:match('(%d+)-(%d+)')
+  if ms == ms2 then
+    ms, ms2 = seq, seq2
+  end
+  return #ms < #ms2 or (#ms == #ms2 and ms < ms2)
+end
+
+for _, told in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+  local field = {}
+  for i = 1, #told, 2 do
+    field[told[i]] = told[i + 1]
+  end
+  local other = field['name']
+  if below(field['last-delivered-id'], id) or #redis.call('XPENDING', stream, other, id, id, 1) > 0 then
+    return 1
+  end
+end
+redis.call('XDEL', stream, id)
+return 1

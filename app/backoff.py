@@ -1,0 +1,71 @@
+"""When a command is tried again: how long to wait, and the list of those that wait. No I/O and no clock of its own."""
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_MOST_DOUBLINGS = 62
+"""Beyond, every cap is reached; and a float would overflow some time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential backoff with full jitter: a pause is anything from 0 to ``base`` doubled with each try, at most ``cap`` (s).
+
+    Full jitter, because commands that failed together, on a service that was down, must not come back together.
+    """
+
+    base: float
+    cap: float
+
+    def pause(self, tries: int, draw: Callable[[], float] = random.random) -> float:
+        """Seconds to wait after the ``tries``-th try in vain, counted from 1. ``draw`` gives a number from 0 to 1."""
+        doubled = self.base * 2.0 ** min(max(tries, 1) - 1, _MOST_DOUBLINGS)
+        return min(self.cap, doubled) * draw()
+
+
+class Schedule:
+    """What is to be looked at again, and when. It holds entries' ids, never what is in them: a body is read when it is due.
+
+    Times are those of whatever clock the caller goes by. An id that is added again has its new time alone.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[bytes, float] = {}
+        self._heap: list[tuple[float, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def __contains__(self, entry: bytes) -> bool:
+        return entry in self._due
+
+    def add(self, entry: bytes, due: float) -> None:
+        """Have ``entry`` looked at when it is ``due``."""
+        self._due[entry] = due
+        heapq.heappush(self._heap, (due, entry))
+
+    def take(self, now: float) -> list[bytes]:
+        """Those that are due, the longest overdue first. They are in the schedule no longer."""
+        taken = []
+        while self._heap and (self._heap[0][0] <= now or self._stale()):
+            due, entry = heapq.heappop(self._heap)
+            if self._due.get(entry) == due:
+                del self._due[entry]
+                taken.append(entry)
+        return taken
+
+    def next(self) -> float | None:
+        """When the next one is due; ``None`` while nothing waits."""
+        while self._heap and self._stale():
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def remaining(self, now: float) -> dict[bytes, float]:
+        """All that wait, with how long they still have to."""
+        return {entry: max(0.0, due - now) for entry, due in self._due.items()}
+
+    def _stale(self) -> bool:
+        due, entry = self._heap[0]
+        return self._due.get(entry) != due

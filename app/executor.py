@@ -1,0 +1,93 @@
+"""What a worker hands a command to, and what may come of it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from oncegate.app.stream import Command
+from oncegate.cache.record import StoredResponse
+from oncegate.middleware.processor import NotRetryable
+
+Confirm = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandContext:
+    """What a handler may know about the command, besides its payload.
+
+    ``key`` is the caller's idempotency key: pass it on to whatever is called on the command's behalf (see ``headers``).
+    ``record`` is the record's id, fit for logs, and ``entry`` the id in the stream. ``attempt`` counts from 1. ``method`` and
+    ``target`` are those of the request, as they were sent; the rest is empty where it had none.
+    """
+
+    key: str
+    record: str
+    entry: str
+    attempt: int
+    method: str
+    target: str
+    content_type: str = ""
+    correlation: str = ""
+    traceparent: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The fields to send along to a service that is called for this command: by the key, it can tell a repetition."""
+        fields = {
+            "Idempotency-Key": self.key,
+            "Idempotency-Attempt": str(self.attempt),
+            "X-Correlation-ID": self.correlation,
+            "traceparent": self.traceparent,
+        }
+        return {name: value for name, value in fields.items() if value}
+
+
+def context_of(command: Command, entry: str, attempt: int) -> CommandContext:
+    """The context of ``command``, which is in the stream as ``entry``."""
+    return CommandContext(
+        key=command.key,
+        record=command.command,
+        entry=entry,
+        attempt=attempt,
+        method=command.method,
+        target=command.target,
+        content_type=command.content_type,
+        correlation=command.correlation,
+        traceparent=command.traceparent,
+    )
+
+
+class CommandRefused(NotRetryable):
+    """Whoever executes commands has refused this one for good. ``status`` is what the record says, as that of a response."""
+
+    def __init__(self, text: str, *, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class CommandFailed(Exception):
+    """The command was not processed, and is to be tried again: ``after`` seconds from now at the earliest."""
+
+    def __init__(self, text: str, *, status: int = 500, after: float = 0.0) -> None:
+        super().__init__(text)
+        self.status = status
+        self.after = after
+
+
+class Executor(Protocol):
+    """Executes commands, several at a time. ``can_be_cut``: an execution can be cancelled when its time is over."""
+
+    can_be_cut: bool
+
+    async def execute(self, command: Command, context: CommandContext, confirm: Confirm) -> StoredResponse:
+        """Execute the command. What is returned is kept as its result.
+
+        ``confirm`` is awaited right before the effect; it raises `NotProcessed` where the attempt is somebody else's by now.
+        Raises that too where nothing was begun (it counts as no attempt), `NotRetryable` (never again), `OutcomeUnknown`, or
+        anything else: tried again.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of what it holds. Does not wait for what still runs."""
+        ...

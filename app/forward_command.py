@@ -1,0 +1,129 @@
+"""Forwarding commands to an HTTP service, as the gateway would have: by its own forwarder, since that one knows whether the
+service can have acted, and needs nothing to be installed.
+
+What an answer means for a command (``[routes.status]`` overrides the kind of a status):
+
+| kind | by default | the command |
+| --- | --- | --- |
+| success | 2xx, 3xx | is done; the answer is its result |
+| failure | 4xx | is refused for good: a dead letter |
+| failure | 5xx | is tried again |
+| release, unknown | 401, 403, 408, 425, 429; 502, 504 | is tried again |
+| no connection | | is tried again, and it counts as no attempt |
+| no answer | | is tried again: whether it was executed, the service knows, by the key |
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from oncegate.app.executor import CommandContext, CommandFailed, CommandRefused, Confirm
+from oncegate.app.forward import Forwarder
+from oncegate.app.stream import Command
+from oncegate.cache.record import State, StoredResponse
+from oncegate.middleware import respond
+from oncegate.middleware.capture import Capture, Message
+from oncegate.middleware.policy import Policies, Policy
+from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView, OutcomeUnknown
+from oncegate.middleware.request import Receive
+
+_LONGEST_DELAY = 86400
+
+
+class ForwardedCommands:
+    """The `oncegate.app.executor.Executor` that sends each command on by ``forwarder``, with ``headers`` added.
+
+    ``policies`` say what an answer means, and how large a result may be.
+    """
+
+    can_be_cut = True
+
+    def __init__(self, forwarder: Forwarder, policies: Policies, headers: Mapping[str, str]) -> None:
+        self._forwarder = forwarder
+        self._policies = policies
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+    async def execute(self, command: Command, context: CommandContext, confirm: Confirm) -> StoredResponse:
+        """See `oncegate.app.executor.Executor.execute`."""
+        path, _, query = command.target.partition("?")
+        policy = self._policies.match(command.method, unquote(path, "latin-1")) or self._policies.all()[-1]
+        capture = Capture(policy.settings.max_response_body, _nobody_waits)
+        capture.leave()  # there is no client: the answer is read at the service's pace
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": command.method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode("latin-1"),
+            "query_string": query.encode("latin-1"),
+            "headers": self._fields(command, context, policy),
+            "extensions": {SCOPE_EXTENSION: AttemptView(context.attempt, context.record, confirm)},
+        }
+        await self._forwarder(scope, _once(command.body), capture.send)
+        if not capture.whole:
+            raise OutcomeUnknown("the service's answer broke off")
+        return _judged(capture, policy)
+
+    async def close(self) -> None:
+        """See `oncegate.app.executor.Executor.close`."""
+        await self._forwarder.close()
+
+    def _fields(self, command: Command, context: CommandContext, policy: Policy) -> list[tuple[bytes, bytes]]:
+        fields = [
+            (b"content-type", command.content_type.encode("latin-1")),
+            (b"x-correlation-id", command.correlation.encode("latin-1")),
+            (b"traceparent", command.traceparent.encode("latin-1")),
+        ]
+        return [
+            (policy.key_names[0], _key_line(command.key)),
+            (b"idempotency-attempt", b"%d" % context.attempt),
+            (b"content-length", b"%d" % len(command.body)),
+            *[field for field in fields if field[1]],
+            *self._headers,
+        ]
+
+
+def _judged(capture: Capture, policy: Policy) -> StoredResponse:
+    status = capture.status
+    state = policy.state(status)
+    if state is State.SUCCEEDED:
+        return respond.stored(capture, policy)
+    if state is State.FAILED and 400 <= status < 500:
+        raise CommandRefused(f"the service refused the command with status {status}", status=status)
+    raise CommandFailed(f"the service answered with status {status}", status=status, after=_delay(capture))
+
+
+def _delay(capture: Capture) -> float:
+    """What Retry-After asks for (RFC 9110 section 10.2.3), in its form of seconds."""
+    for name, value in capture.headers:
+        if name == b"retry-after" and value.isdigit():
+            return float(min(int(value[:9]), _LONGEST_DELAY))
+    return 0.0
+
+
+async def _nobody_waits(_: Capture) -> None:
+    """The outcome is recorded by who asked for the execution."""
+
+
+def _once(body: bytes) -> Receive:
+    """ASGI ``receive`` for a whole body: there is no client that could leave after it."""
+    given = False
+
+    async def receive() -> Message:
+        nonlocal given
+        if given:
+            await asyncio.get_running_loop().create_future()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+def _key_line(key: str) -> bytes:
+    """The key as a header's value: as the bare token that most services expect, else as an RFC 9651 String."""
+    if re.fullmatch(r"[!#-+\--\[\]-~]+", key):
+        return key.encode()
+    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'.encode()

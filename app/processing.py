@@ -1,0 +1,184 @@
+"""What becomes of one entry of a stream: it is decided about by the hook, executed where it is to be, and its outcome recorded.
+
+Nothing here acknowledges anything. A `Verdict` says what to tell the stream, and is given only once the outcome is recorded:
+where it can't be, the entry is looked at again.
+"""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import time
+
+import orjson
+
+from oncegate.app.backoff import Backoff
+from oncegate.app.executor import CommandFailed, Executor, context_of
+from oncegate.app.stream import Command, NotACommand
+from oncegate.cache.record import StoredResponse
+from oncegate.middleware.begun import Begun, Recording
+from oncegate.middleware.delivery import Action, Delivery, DeliveryDecision
+from oncegate.middleware.processor import NotProcessed, NotRetryable, OutcomeUnknown
+from oncegate.middleware.subscription import Subscription
+
+log = logging.getLogger("oncegate.worker")
+
+MAX_ERROR_BYTES = 2000
+"""Of an error's text that goes with a dead letter. The record keeps more of it."""
+_CONSUMER = b"consumer"
+"""The field of an entry that is meant for one consumer alone: of a dead letter that was driven again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do with an entry. ``again`` is the seconds until it is to be looked at anew; ``None``: it is done with, and
+    ``death``, where there is one, says as fields what the dead letter is to tell.
+    """
+
+    again: float | None = None
+    death: Mapping[bytes, bytes] | None = None
+
+
+DONE = Verdict()
+
+
+class Processing:
+    """Processes entries under ``subscription`` by ``executor``. ``worker`` is who is said to have done it.
+
+    ``backoff`` is for commands that failed; what can't be looked at yet, because it is in flight elsewhere or the cache does
+    not answer, is looked at again after ``glance``'s pauses.
+    """
+
+    def __init__(
+        self, subscription: Subscription, executor: Executor, backoff: Backoff, glance: Backoff, worker: str
+    ) -> None:
+        self._subscription = subscription
+        self._executor = executor
+        self._backoff = backoff
+        self._glance = glance
+        self._worker = worker
+
+    async def process(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Verdict:
+        """Process one entry. ``looks`` counts how often it was looked at, this time included. Raises only a cancellation."""
+        meant_for = fields.get(_CONSUMER)
+        if meant_for and meant_for != self._subscription.consumer.encode():
+            return DONE
+        try:
+            command = Command.read(dict(fields))
+        except NotACommand as error:
+            log.error("entry %s: is no command, and becomes a dead letter: %s", entry.decode(), error)
+            return self._dead(entry, "undecodable", 0, ("NotACommand", str(error)))
+        begun = await self._subscription.begin(
+            Delivery(
+                key=command.key,
+                record=command.command,
+                fingerprint=command.fingerprint,
+                attempts_before=command.attempts_before,
+            )
+        )
+        after = 0.0
+        if begun.run:
+            after = await self._execute(begun, command, entry)
+        if begun.action is Action.ACKNOWLEDGE:
+            return DONE
+        if begun.action is Action.DEAD_LETTER:
+            return self._given_up(entry, begun)
+        return Verdict(again=self._pause(begun, command, looks, after))
+
+    async def _execute(self, begun: Begun, command: Command, entry: bytes) -> float:
+        """Execute a command that is to run and record what came of it; the least seconds until another attempt."""
+        context = context_of(command, entry.decode(), begun.attempt)
+        timeout = self._subscription.settings.timeout if self._executor.can_be_cut else None
+        after = 0.0
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                response = await self._executor.execute(command, context, begun.confirm)
+        except NotProcessed as error:
+            log.warning("record %s: nothing was begun: %s", begun.record, error)
+            await begun.release()
+        except NotRetryable as error:
+            begun.raised = error
+            await begun.fail(error, final=True, status=getattr(error, "status", 500))
+        except OutcomeUnknown as error:
+            log.warning("record %s: attempt %d has no known outcome: %s", begun.record, begun.attempt, error)
+            begun.raised = error
+            await begun.unknown(str(error))
+        except TimeoutError as error:
+            self._failed(begun, error)
+            await (begun.unknown("ran into attempt_timeout") if limit.expired() else begun.fail(error))
+        except CommandFailed as error:
+            self._failed(begun, error)
+            after = error.after
+            await begun.fail(error, status=error.status)
+        except Exception as error:  # noqa: BLE001  # whatever a handler raises is the failure of its command
+            self._failed(begun, error)
+            await begun.fail(error)
+        else:
+            await begun.succeed(response)
+        await self._recorded(begun)
+        return after
+
+    @staticmethod
+    def _failed(begun: Begun, error: Exception) -> None:
+        # That it failed, and with what type of error, the hook logs. Its text may hold what was in the command.
+        begun.raised = error
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        log.debug("record %s: raised in %s, %s:%s", begun.record, where.name, where.filename, where.lineno)
+
+    @staticmethod
+    async def _recorded(begun: Begun) -> None:
+        """Return once it is certain whether the outcome is recorded; while the cache is away that takes as long as it is."""
+        while await begun.recorded() is Recording.PENDING:
+            log.warning(
+                "record %s: the outcome is still not recorded, and nothing is acknowledged before", begun.record
+            )
+
+    def _pause(self, begun: Begun, command: Command, looks: int, after: float) -> float:
+        if begun.run and begun.raised is not None:
+            return max(after, self._backoff.pause(begun.attempt - command.attempts_before))
+        if begun.run:  # nothing was begun, or it came too late: no attempt, so what counts is how often it was tried
+            return self._backoff.pause(looks)
+        log.debug("record %s: %s", begun.record, begun.decision.value)
+        return self._glance.pause(looks)
+
+    def _given_up(self, entry: bytes, begun: Begun) -> Verdict:
+        kind, text = _told(begun.response) if begun.raised is None else ("", "")
+        if begun.raised is not None:
+            kind, text = type(begun.raised).__qualname__, _text(begun.raised)
+        reason = begun.decision.value
+        if begun.run:
+            reason = "rejected" if isinstance(begun.raised, NotRetryable) else DeliveryDecision.EXHAUSTED.value
+        log.error("record %s: becomes a dead letter after %d attempts: %s", begun.record, begun.attempt, reason)
+        return self._dead(entry, reason, begun.attempt, (kind, text or begun.reason))
+
+    def _dead(self, entry: bytes, reason: str, attempts: int, error: tuple[str, str]) -> Verdict:
+        kind, text = (part.encode("utf-8", "backslashreplace") for part in error)
+        return Verdict(
+            death={
+                b"dead.consumer": self._subscription.consumer.encode(),
+                b"dead.reason": reason.encode(),
+                b"dead.attempts": b"%d" % attempts,
+                b"dead.error_type": kind[:MAX_ERROR_BYTES],
+                b"dead.error": text[:MAX_ERROR_BYTES],
+                b"dead.entry": entry,
+                b"dead.worker": self._worker.encode(),
+                b"dead.at": b"%d" % (time() * 1000),
+            }
+        )
+
+
+def _told(response: StoredResponse | None) -> tuple[str, str]:
+    """The type and text of a kept error."""
+    try:
+        told = orjson.loads((response.body if response else None) or b"{}")
+        return str(told.get("type", "")), str(told.get("message", ""))
+    except (ValueError, AttributeError):
+        return "", ""
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # it is told of even if it can't be put into words
+        return ""

@@ -1,0 +1,177 @@
+"""Running a worker: what it is made of, signals, and a stop that finishes what was begun.
+
+SIGTERM or SIGINT: nothing more is read, what waits to be tried again is left to others, what is executed ends, within
+``shutdown_timeout``; exit code 0. A second one ends it at once: what was executed is left to its lease.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+from oncegate.app import logs
+from oncegate.app.backoff import Backoff
+from oncegate.app.executor import Executor
+from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
+from oncegate.app.group import Group
+from oncegate.app.handler import Handler, HandlerError, find_handler
+from oncegate.app.processing import Processing
+from oncegate.app.redis_client import create_client
+from oncegate.app.settings import GatewaySettings, redact
+from oncegate.app.stream import CommandStream
+from oncegate.app.worker import BLOCK_MS, Worker
+from oncegate.cache.base import Cache
+from oncegate.cache.errors import CacheError, CacheUnavailable
+from oncegate.middleware.delivery import SubscriptionSettings
+from oncegate.middleware.subscription import Subscription
+
+log = logging.getLogger("oncegate.worker")
+
+FAILED, USAGE = 1, 2
+LAST_WORDS_SECONDS = 1.0
+"""For outcomes that were known at the end to be recorded."""
+
+
+class WorkerRefused(Exception):
+    """A worker can't be made of these settings, or run on this cache. The text is one line; ``code`` is the exit code."""
+
+    def __init__(self, text: str, code: int = USAGE) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings], Cache] = create_cache) -> int:
+    """Run a worker until it is told to stop; returns the exit code. ``create`` makes the cache of its records."""
+    logs.configure(settings.log_level, settings.log_format)
+    try:
+        executor = create_executor(settings)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            left = runner.run(_work(settings, executor, create(settings)))
+    except WorkerRefused as refusal:
+        sys.stderr.write(f"oncegate: {refusal}\n")
+        return refusal.code
+    except Exception:
+        log.exception("the worker failed")
+        left = FAILED
+        return _end(FAILED)
+    return _end(0) if left else 0
+
+
+def create_executor(settings: GatewaySettings) -> Executor:
+    """What the worker of ``settings`` hands commands to. Raises `WorkerRefused`."""
+    worker, rules = settings.worker, settings.idempotency
+    if worker.handler:
+        try:
+            return Handler(find_handler(worker.handler), threads=worker.concurrency, max_result=rules.max_response_body)
+        except HandlerError as error:
+            raise WorkerRefused(f"worker.handler: {error}") from error.__cause__
+    if not worker.forward:
+        raise WorkerRefused(
+            "worker: what executes the commands? Give --handler package.module:function or --forward URL"
+        )
+    from oncegate.app.forward import Forwarder
+    from oncegate.app.forward_command import ForwardedCommands
+    from oncegate.middleware.policy import Policies
+
+    try:
+        forwarder = Forwarder(
+            worker.forward,
+            connect_timeout=min(CONNECT_TIMEOUT, rules.response_timeout),
+            keepalive=settings.upstream_keepalive,
+            ca_file=settings.upstream_ca or None,
+            max_idle=worker.concurrency,
+            end_to_end=(rules.header, *worker.forward_headers),
+        )
+    except (OSError, ValueError) as error:
+        raise WorkerRefused(f"worker.forward: upstream_ca or the URL can't be used: {error}") from None
+    return ForwardedCommands(forwarder, Policies(rules, settings.routes), worker.forward_headers)
+
+
+def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
+    """The hook's settings: its own where the worker has them, else those of all routes."""
+    rules = settings.idempotency
+    return SubscriptionSettings(
+        lease=rules.lease,
+        ttl=rules.ttl,
+        timeout=rules.attempt_timeout,
+        max_result=rules.max_response_body,
+        max_attempts=settings.worker.max_attempts,
+        max_in_flight=2 * settings.worker.concurrency,
+        on_missing_key="reject",
+    )
+
+
+async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> int:
+    worker_settings, lease = settings.worker, settings.idempotency.lease
+    name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
+    client = create_client(settings.cache, timeout=settings.cache_timeout)
+    reading = create_client(settings.cache, timeout=settings.cache_timeout + BLOCK_MS / 1000)
+    stream = CommandStream(client, settings.namespace, worker_settings.stream)
+    subscription = Subscription(
+        worker_settings.consumer_name,
+        cache=cache,
+        namespace=settings.namespace,
+        settings=subscription_settings(settings),
+    )
+    processing = Processing(
+        subscription,
+        executor,
+        Backoff(worker_settings.retry_base, worker_settings.retry_cap),
+        glance=Backoff(min(0.5, lease / 8), lease / 3),
+        worker=name,
+    )
+    worker = Worker(
+        Group(stream, reading, worker_settings.consumer_name, name),
+        processing.process,
+        concurrency=worker_settings.concurrency,
+        idle=lease,
+        trim=stream.trim,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+    try:
+        await _look_at(cache)
+        log.info(
+            "worker %s reads stream %s as %s, cache %s",
+            *(name, worker_settings.stream, worker_settings.consumer_name, redact(settings.cache)),
+        )
+        left = await worker.run(settings.shutdown_timeout)
+        await subscription.drain(LAST_WORDS_SECONDS)
+        log.info("the worker has stopped")
+        return left
+    finally:
+        await executor.close()
+        await cache.close()
+        await client.aclose()
+        await reading.aclose()
+
+
+async def _look_at(cache: Cache) -> None:
+    try:
+        for line in await cache.check():
+            log.warning("%s", line)
+    except CacheUnavailable as error:
+        log.warning("the cache can't be reached yet, nothing is processed until then: %s", error)
+    except CacheError as error:
+        raise WorkerRefused(f"cache: {error}", FAILED) from None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _end(code: int) -> int:
+    """End the process although threads of handlers still run: Python would wait for them."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,92 @@
+"""Starts workers as processes, quickly: it has imported all that they need, and forks. ``python -m tests.worker.forks``.
+
+One JSON object a line on standard input, one a line back: ``{"start": {environment}, "log": path}`` -> its process id;
+``{"poll": pid}`` -> its exit code, ``null`` while it lives, below 0 for the signal that ended it.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import tests.worker.handlers
+from oncegate.app import forward_command  # noqa: F401  # imported here, once for all workers
+from oncegate.app.configuration import load
+from oncegate.app.settings import GatewaySettings
+from oncegate.app.worker_run import run_worker
+from oncegate.cache.base import Cache, Claim
+from oncegate.cache.record import State
+from oncegate.cache.redis import RedisCache
+
+
+class MortalCache(RedisCache):
+    """The cache of a worker that dies by SIGKILL right before or after it has claimed or completed an execution."""
+
+    point = ""
+
+    async def claim(self, key: str, **options: Any) -> Claim:
+        self._die_at("before-claim", key)
+        claim = await super().claim(key, **options)
+        if claim.won:
+            self._die_at("after-claim", key)
+        return claim
+
+    async def complete(self, key: str, **options: Any) -> bool:
+        succeeded = options["state"] is State.SUCCEEDED
+        self._die_at("before-complete" if succeeded else "before-failed", key)
+        done = await super().complete(key, **options)
+        self._die_at("after-complete" if succeeded else "after-failed", key)
+        return done
+
+    def _die_at(self, point: str, key: str) -> None:
+        if point == self.point and key.startswith("{"):  # an execution record, not a submission
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def create(settings: GatewaySettings) -> Cache:
+    cache = MortalCache.from_url(settings.cache, timeout=settings.cache_timeout)
+    assert isinstance(cache, MortalCache)
+    cache.point = os.environ.get("DIES_AT", "")
+    return cache
+
+
+def work(environment: dict[str, str]) -> int:
+    os.environ.update(environment)
+    tests.worker.handlers.settle_in()
+    return run_worker(load({}, defaults={"upstream": "http://localhost"}), create=create)
+
+
+def fork(function: Callable[[], int], log: str) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for descriptor, target in ((null, 0), (out, 1), (out, 2)):
+            os.dup2(descriptor, target)
+        os.setsid()
+        code = function()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        asked = json.loads(line)
+        told: object
+        if "start" in asked:
+            told = fork(lambda environment=asked["start"]: work(environment), asked["log"])  # type: ignore[misc]  # a default binds it
+        else:
+            pid, status = os.waitpid(asked["poll"], os.WNOHANG)
+            told = os.waitstatus_to_exitcode(status) if pid else None
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

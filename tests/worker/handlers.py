@@ -1,0 +1,86 @@
+"""Handlers for workers under test. What they do is in the command's payload; that they did it is in a file outside of Redis.
+
+``{"do": ...}``: ``book`` (the default) has an effect, the others fail, die or wait in their ways.
+"""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from oncegate import NotProcessed, NotRetryable
+from oncegate.app.executor import CommandContext
+
+_effects = -1
+
+
+def settle_in() -> None:
+    """Open the file of effects: each is one line, appended in one write."""
+    global _effects
+    _effects = os.open(os.environ["EFFECTS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def effect(context: CommandContext) -> None:
+    os.write(_effects, f"{context.key} {context.attempt} {os.getpid()}\n".encode())
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def book(payload: dict[str, Any], context: CommandContext) -> Any:
+    do = payload.get("do", "book")
+    if do == "die-before" and context.attempt == 1:
+        die()
+    if do == "wait":
+        gate = Path(payload["gate"])
+        gate.with_suffix(f".{os.getpid()}").touch()  # says who waits at it
+        while not gate.exists():
+            time.sleep(0.01)
+    if do == "fail" or (do == "fail-once" and context.attempt == 1):
+        raise ValueError(f"could not book for {payload.get('name')}")
+    if do == "reject":
+        raise NotRetryable("no such account")
+    if do == "nothing" and not Path(payload["gate"]).exists():
+        raise NotProcessed("the shop is closed")
+    effect(context)
+    if do == "die-after" and context.attempt == 1:
+        die()
+    if do == "odd":
+        return object()
+    if do == "large":
+        return "x" * payload["size"]
+    return {"booked": context.key, "attempt": context.attempt}
+
+
+async def book_async(payload: dict[str, Any], context: CommandContext) -> Any:
+    if payload.get("do") == "hang":
+        effect(context)
+        await asyncio.sleep(3600)
+    return book(payload, context)
+
+
+class Payment(BaseModel):
+    amount: int
+
+
+def pay(payment: Payment, context: CommandContext) -> dict[str, int]:
+    effect(context)
+    return {"paid": payment.amount}
+
+
+def book_once(payload: dict[str, Any], context: CommandContext) -> str:
+    """Check, then act, in one transaction of the handler's own store: what closes the window between effect and record."""
+    with sqlite3.connect(os.environ["BOOKS"], timeout=30, isolation_level="IMMEDIATE") as books:
+        books.execute("CREATE TABLE IF NOT EXISTS booked (key TEXT PRIMARY KEY)")
+        done = books.execute("INSERT OR IGNORE INTO booked VALUES (?)", (context.key,)).rowcount
+        if done:
+            effect(context)
+    if payload.get("do") == "die-after" and context.attempt == 1:
+        die()
+    return "booked" if done else "booked before"

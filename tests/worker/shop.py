@@ -1,0 +1,242 @@
+"""A stream, its workers and the file of effects, for one test each: submit, start, kill, look, wait."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+import redis
+
+from oncegate.app.stream import Command, dead_letters_key, stream_key
+from oncegate.cache.codec import decode
+from oncegate.cache.record import Record
+from oncegate.middleware.fingerprint import fingerprint
+from oncegate.middleware.key import execution_key, record_id, record_key
+
+DEADLINE = 60.0
+"""Seconds for anything that must happen at all."""
+LEASE = 1.5
+"""Short, since tests wait for it to lapse; long enough for renewals on a slow machine."""
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """What ``condition`` tells as soon as it is true; fails with ``what`` if it never is."""
+    deadline = time.monotonic() + DEADLINE
+    while not (told := condition()):
+        assert time.monotonic() < deadline, f"not within {DEADLINE:g} s: {what}"
+        time.sleep(0.01)
+    return told
+
+
+class Forks:
+    """The process that forks workers (tests/worker/forks.py), for the length of a ``with``."""
+
+    def __enter__(self) -> Self:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.worker.forks"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=Path(__file__).parent.parent.parent,
+        )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.communicate()
+
+    def ask(self, question: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+class WorkerProcess:
+    """A worker that was started; its log is kept."""
+
+    def __init__(self, forks: Forks, environment: dict[str, str], log: Path) -> None:
+        self.log = log
+        self._forks = forks
+        self._code: int | None = None
+        self.pid: int = forks.ask({"start": environment, "log": str(log)})
+
+    def text(self) -> str:
+        return self.log.read_text("utf-8") if self.log.exists() else ""
+
+    def reads(self) -> Self:
+        until(lambda: "reads stream" in self.text() or self.ended(), f"the worker starts:\n{self.text()}")
+        return self
+
+    def says(self, text: str, times: int = 1) -> Self:
+        until(lambda: self.text().count(text) >= times, f"the worker says {text!r}")
+        return self
+
+    def ended(self) -> bool:
+        if self._code is None:
+            self._code = self._forks.ask({"poll": self.pid})
+        return self._code is not None
+
+    def code(self) -> int:
+        """Its exit code, once it has ended; below 0: the signal."""
+        until(self.ended, f"the worker ends:\n{self.text()}")
+        assert self._code is not None
+        return self._code
+
+    def dies(self) -> None:
+        """Waits for it to be killed by itself, at the point it was told."""
+        assert self.code() == -signal.SIGKILL, self.text()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.code()
+
+    def signal(self, number: int) -> None:
+        if not self.ended():
+            os.kill(self.pid, number)
+
+    def stall(self) -> None:
+        """Stops it in its tracks."""
+        self.signal(signal.SIGSTOP)
+        until(lambda: Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
+
+    def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.code()
+
+
+class Shop:
+    """What a test needs, on the Redis at ``url``; ``folder`` is its own. `close` kills the workers."""
+
+    _numbers = count(1)
+
+    def __init__(self, url: str, folder: Path, forks: Forks) -> None:
+        self.url = url
+        self.folder = folder
+        self.namespace = f"shop-{os.getpid()}-{next(self._numbers)}"
+        self.redis = redis.Redis.from_url(url)
+        self.stream = stream_key(self.namespace, "commands")
+        self.dead = dead_letters_key(self.namespace, "commands")
+        self.effects_file = folder / "effects"
+        self._forks = forks
+        self._workers: list[WorkerProcess] = []
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+        self.redis.close()
+
+    # -- doing --------------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        handler: str = "book",
+        *,
+        dies_at: str = "",
+        forward: str = "",
+        settings: dict[str, Any] | None = None,
+        **worker: Any,
+    ) -> WorkerProcess:
+        """Start a worker. ``worker`` are settings of its table, ``settings`` others."""
+        executor = {"forward": forward} if forward else {"handler": f"tests.worker.handlers:{handler}"}
+        tables: dict[str, Any] = {
+            "cache": self.url,
+            "namespace": self.namespace,
+            "log_level": "debug",
+            "idempotency__lease": LEASE,
+            **{f"worker__{name}": value for name, value in {"retry_base": 0.05, **executor, **worker}.items()},
+            **(settings or {}),
+        }
+        environment = {
+            f"ONCEGATE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+            for name, value in tables.items()
+        }
+        environment |= {
+            "EFFECTS": str(self.effects_file),
+            "BOOKS": str(self.folder / "books.sqlite"),
+            "DIES_AT": dies_at,
+        }
+        log = self.folder / f"worker-{len(self._workers)}.log"
+        self._workers.append(WorkerProcess(self._forks, environment, log))
+        return self._workers[-1]
+
+    def submit(self, key: str, payload: dict[str, Any] | bytes | None = None, **fields: Any) -> bytes:
+        """Append a command as the gateway does; the entry's id."""
+        command = self.command(key, payload, **fields)
+        told: Any = self.redis.xadd(self.stream, command.fields())  # type: ignore[arg-type]  # a dict of bytes is one of those
+        assert isinstance(told, bytes)
+        return told
+
+    def command(self, key: str, payload: dict[str, Any] | bytes | None = None, **fields: Any) -> Command:
+        body = payload if isinstance(payload, bytes) else json.dumps(payload or {}).encode()
+        target = fields.pop("target", "/bookings")
+        return Command(
+            command=record_id(self._key(key)),
+            key=key,
+            fingerprint=fingerprint("POST", target.encode(), b"", body),
+            method="POST",
+            target=target,
+            route="*",
+            body=body,
+            **{"content_type": "application/json", **fields},
+        )
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def effects(self, key: str) -> int:
+        """How often the command has had its effect."""
+        return sum(line.split()[0] == key for line in self.effect_lines())
+
+    def effect_lines(self) -> list[str]:
+        return self.effects_file.read_text().splitlines() if self.effects_file.exists() else []
+
+    def record(self, key: str, consumer: str = "commands") -> Record | None:
+        """The execution record."""
+        name = execution_key(self._key(key), consumer)
+        pipe: Any = self.redis.pipeline()
+        data, left = pipe.get(name).pttl(name).execute()
+        return None if data is None else decode(data, left)
+
+    def state(self, key: str, consumer: str = "commands") -> str:
+        record = self.record(key, consumer)
+        return "absent" if record is None else record.state.value
+
+    def pending(self, consumer: str = "commands") -> int:
+        told: Any = self.redis.xpending(self.stream, consumer)
+        return int(told["pending"])
+
+    def all_done(self, consumer: str = "commands") -> bool:
+        """Whether everything was delivered and acknowledged."""
+        if not self.redis.exists(self.stream):
+            return False
+        groups: Any = self.redis.xinfo_groups(self.stream)
+        last: Any = self.redis.xinfo_stream(self.stream)["last-generated-id"]
+        return any(
+            group["name"] == consumer.encode() and group["last-delivered-id"] == last and group["pending"] == 0
+            for group in groups
+        )
+
+    def letters(self) -> list[dict[str, str]]:
+        """The dead letters, as text."""
+        told: Any = self.redis.xrange(self.dead)
+        return [{name.decode(): value.decode("latin-1") for name, value in fields.items()} for _, fields in told]
+
+    def _key(self, key: str) -> str:
+        return record_key(self.namespace, key, None)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def done(self, consumer: str = "commands") -> None:
+        """Waits until everything is acknowledged."""
+        until(lambda: self.all_done(consumer), "all is acknowledged")
+
+    def becomes(self, key: str, state: str, consumer: str = "commands") -> None:
+        until(lambda: self.state(key, consumer) == state, f"{key} becomes {state}")
