@@ -38,7 +38,7 @@ def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) 
             # Text, not strings: what comes from elsewhere is no markup.
             state = Text(each["state"], _STYLES.get(each["state"], ""))
             table.add_row(Text(each["id"]), state, *map(Text, _cells(each)))
-        console.print(table)
+        _print(console, table)
     else:
         console.print("No such records." if not cursor else "None so far.")
     if cursor:
@@ -72,7 +72,7 @@ def show_records(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
         table.add_column()
         for name, value in _lines(record):
             table.add_row(name, Text(value, _STYLES.get(record["state"], "") if name == "state" else ""))
-        console.print(table)
+        _print(console, table)
 
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -142,6 +142,15 @@ def show_resolution(identifier: str, state: str, *, as_json: bool) -> None:
 def _console() -> Console:
     console = Console(highlight=False, soft_wrap=True)
     return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def _print(console: Console, table: Table) -> None:
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))  # a program wants no padding
 
 
 def _json(document: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.app.cli import ENVIRONMENT
 from tests.servers import free_port
+from tests.wheelhouse import copy_checkout, pack_wheels
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
@@ -29,6 +30,8 @@ FILE = re.compile(r"# ([\w.-]+\.(?:py|toml))\n")
 PORT = re.compile(r"\b(6379|6380|8000|808\d|9000)\b")
 MARK = "-- that was all --"
 READY_WITHIN = 30.0
+CHECKOUT = "./oncegate"
+"""Where a page has the checkout that it installs from."""
 
 
 def run(page: Path) -> list[tuple[str, str, str]]:
@@ -38,7 +41,10 @@ def run(page: Path) -> list[tuple[str, str, str]]:
     back = {free: port for port, free in ports.items()}
     results: list[tuple[str, str, str]] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as processes:
-        shell = processes.enter_context(_shell(Path(folder)))
+        environment = _environment()
+        if CHECKOUT in text:
+            environment |= _stranger(Path(folder), ports)
+        shell = processes.enter_context(_shell(Path(folder), environment))
         for kind, block in BLOCK.findall(text):
             block = PORT.sub(lambda found: ports[found[0]], block)
             if name := FILE.match(block):
@@ -61,6 +67,10 @@ def normal(transcript: str) -> str:
     """``transcript`` without what differs from run to run: dates, seconds that pass, the end of a killed process."""
     transcript = re.sub(r"(?m)^date: .*$", "date: (a date)", transcript.replace("\r", ""))
     transcript = re.sub(r"(?m)^.*\bKilled\b.*\n?", "", transcript)
+    transcript = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "(a time)", transcript)
+    transcript = re.sub(r"\b[\d.]+ s ago\b", "(some) s ago", transcript)
+    transcript = re.sub(r"(?m)  [\w.-]+/\d+(?=  | *$)", "  (a gateway)", transcript)
+    transcript = re.sub(r"(?m) +$", "", re.sub(r" {2,}", "  ", transcript))  # columns are as wide as what they hold
     transcript = re.sub(r"\bttl=\d+", "ttl=(seconds)", transcript)
     transcript = re.sub(r"after \d+ milliseconds with \d+", "after (some) milliseconds with", transcript)
     return re.sub(r'"completed_at":"[^"]*"', '"completed_at":"(a time)"', transcript).strip()
@@ -82,8 +92,17 @@ def _environment() -> dict[str, str]:
     return ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+def _stranger(folder: Path, ports: dict[str, str]) -> dict[str, str]:
+    """Puts a checkout into ``folder``, its examples with this run's ports, and lets pip do without a network."""
+    copy_checkout(folder / "oncegate")
+    for example in (folder / "oncegate/docs/deploy").glob("*.toml"):
+        example.write_text(PORT.sub(lambda found: ports.get(found[0], found[0]), example.read_text("utf-8")), "utf-8")
+    pack_wheels(folder / ".wheels", "oncegate[fastapi]", "setuptools")
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder / ".wheels"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
 @contextmanager
-def _shell(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+def _shell(folder: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
     """A shell in ``folder``; curl shows no progress in it, as on a terminal that shows a response."""
     shell = subprocess.Popen(
         ["bash", "--norc"],
@@ -92,7 +111,7 @@ def _shell(folder: Path) -> Iterator["subprocess.Popen[str]"]:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=folder,
-        env=_environment(),
+        env=environment,
         start_new_session=True,
     )
     try:

@@ -15,8 +15,8 @@ from oncegate.middleware.problems import KINDS, problem
 from tests import pages
 
 DOCS = Path(__file__).parent.parent / "docs"
-GUIDES = ["tutorial", "policies", "problems", "security", "comparison", "faq"]
-RUN_AS_PAGES = ["tutorial", "policies"]
+GUIDES = ["walkthrough", "tutorial", "policies", "problems", "security", "comparison", "faq"]
+RUN_AS_PAGES = ["walkthrough", "tutorial", "policies"]
 
 
 def blocks(guide: str) -> list[tuple[str, str]]:

@@ -1,6 +1,5 @@
 """The wheel holds one package, ``oncegate``, and all of it, although its folders stand at the top of the tree."""
 
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -8,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.wheelhouse import copy_checkout
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = {
@@ -21,14 +22,11 @@ FOLDERS = {
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
     """Built from a copy: a build leaves folders behind, and would find what an earlier one has left."""
-    tree = tmp_path_factory.mktemp("tree")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    for name in ("src", "app", "middleware", "cache"):
-        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignored)
+    tree = tmp_path_factory.mktemp("tree") / "oncegate"
+    copy_checkout(tree)
     out = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(tree)]
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    build += ["--wheel-dir", str(out), str(tree)]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(next(out.glob("*.whl"))) as archive:
