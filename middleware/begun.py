@@ -18,6 +18,7 @@ log = logging.getLogger("oncegate.subscription")
 
 _JSON = ((b"content-type", b"application/json"),)
 _DONE, _FAILED = 200, 500
+_DEFAULTS = SubscriptionSettings()
 
 
 class Recording(enum.Enum):
@@ -62,6 +63,19 @@ class Begun:
         self.response = response
         self.returned: Any = None
         self.raised: BaseException | None = None
+        self.settled = False
+        """An outcome was given. It stands: what is given later changes nothing."""
+        self._outcome: State | None = None
+        self._attempt: Attempt | None = None
+        self._running: asyncio.Future[None] | None = None
+        self._settings = _DEFAULTS
+        self._last = False
+
+    def hold(
+        self, attempt: Attempt, running: "asyncio.Future[None]", settings: SubscriptionSettings, *, last: bool
+    ) -> None:
+        """Be the handle of ``attempt``, which is the ``last`` one that is allowed, until ``running`` is given a result."""
+        self._attempt, self._running, self._settings, self._last = attempt, running, settings, last
 
     @property
     def run(self) -> bool:
@@ -74,20 +88,6 @@ class Begun:
         return self.response.body if self.response and self.decision is DeliveryDecision.DUPLICATE else None
 
     # -- of a delivery that runs --------------------------------------------------------------------------------------
-
-    _attempt: Attempt | None = None
-    _running: "asyncio.Future[None] | None" = None
-    _settings = SubscriptionSettings()
-    _last = False
-    _outcome: State | None = None
-    settled = False
-    """An outcome was given. It stands: what is given later changes nothing."""
-
-    def hold(
-        self, attempt: Attempt, running: "asyncio.Future[None]", settings: SubscriptionSettings, last: bool
-    ) -> None:
-        """Be the handle of ``attempt``, which is the ``last`` one that is allowed, until ``running`` is given a result."""
-        self._attempt, self._running, self._settings, self._last = attempt, running, settings, last
 
     @property
     def succeeded(self) -> bool:
@@ -141,7 +141,8 @@ class Begun:
         dead = final or self._last
         if self._begin_settling(State.FAILED):
             self.action = Action.DEAD_LETTER if dead else Action.REDELIVER
-            self.reason = self.reason or _text(error)[1]
+            kind, self.reason = _text(error)
+            log.warning("record %s: attempt %d failed: %s", self.record, self.attempt, kind)
             await self._settle(State.FAILED, failure(error, dead=dead, status=status))
         recording = await self.recorded()
         if recording is Recording.REFUSED:

@@ -30,10 +30,10 @@ async def run_handler(begun: Begun, call: Callable[[], Any], handler: Callable[.
     A coroutine is cancelled after ``timeout``. A thread can't be: it runs on, and its end is recorded if nobody has taken
     the command over by then.
     """
-    if inspect.iscoroutinefunction(handler):
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
         await _settle(begun, cast(Callable[[], Awaitable[Any]], call), timeout)
         return
-    task = asyncio.get_running_loop().create_task(_settle(begun, lambda: _in_thread(call), None))
+    task = asyncio.get_running_loop().create_task(_settle_thread(begun, call))
     done, _ = await asyncio.wait([task], timeout=timeout)
     if done:
         task.result()
@@ -42,18 +42,26 @@ async def run_handler(begun: Begun, call: Callable[[], Any], handler: Callable[.
         begun.overran()
 
 
-async def _settle(begun: Begun, call: Callable[[], Awaitable[Any]], timeout: float | None) -> None:
+async def _settle(begun: Begun, call: Callable[[], Awaitable[Any]], timeout: float) -> None:
     try:
         async with asyncio.timeout(timeout) as limit:
             begun.returned = await call()
     except (Exception, asyncio.CancelledError) as error:
-        if not begun.settled:
-            await settle_raised(begun, error, timed_out=limit.expired())
+        await settle_raised(begun, error, timed_out=limit.expired())
         if isinstance(error, asyncio.CancelledError):
             raise
     else:
-        if not begun.settled:
-            await begun.succeed(_kept(begun))
+        await begun.succeed(_kept(begun))
+
+
+async def _settle_thread(begun: Begun, call: Callable[[], Any]) -> None:
+    try:
+        begun.returned = await _in_thread(call)
+    except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure: kept, and told to the caller
+        await settle_raised(begun, error)
+    else:
+        await begun.succeed(_kept(begun))
+    # After a cancellation, at the process's end, the thread may still be at work: the lease is left to lapse.
 
 
 async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool = False) -> None:

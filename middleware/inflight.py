@@ -35,6 +35,7 @@ class InFlight:
         self.closing = False
         self._attempts: dict[bytes, Attempt] = {}
         self._background: set[asyncio.Task[None]] = set()
+        self._unsaved: set[Attempt] = set()
         self._unsaved_bytes = 0
 
     def by_token(self, token: bytes) -> Attempt | None:
@@ -90,7 +91,12 @@ class InFlight:
             attempt.outcome = replace(attempt.outcome, response=replace(attempt.outcome.response, body=None))
             size = 0
         self._unsaved_bytes += size
+        self._unsaved.add(attempt)
         attempt.recording = self.in_background(self._write_until_done(attempt, size))
+
+    def owes(self, key: str) -> bool:
+        """Whether what this process knows of the record is still to be written: what the cache says of it is out of date."""
+        return any(attempt.key == key for attempt in self._unsaved)
 
     def withdraw(self, attempt: Attempt) -> None:
         """Give back a claim whose caller is gone, won or not: releasing is fenced, and tried until the cache has answered."""
@@ -114,6 +120,7 @@ class InFlight:
                 else:
                     return
         finally:
+            self._unsaved.discard(attempt)
             self._unsaved_bytes -= size
             self.tell(self.watch.outcomes_waiting, -1)
 

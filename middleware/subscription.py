@@ -96,6 +96,9 @@ class Subscription:
         except Overloaded as error:
             return Begun(DeliveryDecision.UNAVAILABLE, reason=str(error))
         record = record_id(key)
+        if self._enforcer.in_flight.owes(execution_key(key, self.consumer)):
+            # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
+            return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
         try:
             return await self._admit(key, fingerprint, delivery)
         except RecordUnreadable as error:
@@ -158,7 +161,7 @@ class Subscription:
         number = attempt.number
         begun = Begun(DeliveryDecision.RUN, record, attempt=allowed.total(number) if number else 0)
         last = bool(number) and allowed.is_last(number)
-        begun.hold(attempt, self._enforcer.in_flight.hold(attempt), self.settings, last)
+        begun.hold(attempt, self._enforcer.in_flight.hold(attempt), self.settings, last=last)
         if number and not allowed.allows(number):
             if number > 1:
                 attempt.number -= 1  # it is never made

@@ -11,7 +11,6 @@ from oncegate.middleware.delivery import DeliveryDecision
 
 _DECIDED = {State.SUCCEEDED: DeliveryDecision.DUPLICATE, State.IN_FLIGHT: DeliveryDecision.IN_FLIGHT}
 """By the state of an execution; after any other, the command may be executed again."""
-_NO_OUTCOME = failure("Every attempt ended without an outcome, as when its process dies.", dead=True)
 
 
 def by_execution(record: Record, fingerprint: bytes) -> DeliveryDecision | None:
@@ -81,7 +80,7 @@ def last_error(record: Record | None) -> StoredResponse:
     """The error of a command that gets no further attempt, made of the last one that is known."""
     told = _error(record) if record is not None else None
     if record is None or record.response is None or told is None:
-        return _NO_OUTCOME
+        return failure("Every attempt ended without an outcome, as when its process dies.", dead=True)
     return replace(record.response, body=orjson.dumps(told | {"dead": True}))
 
 
