@@ -1,5 +1,6 @@
 """The one place that wires: settings in, gateway out."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from oncegate.middleware.observe import Observation, Observe
 from oncegate.middleware.policy import Policies
 
 if TYPE_CHECKING:
+    from oncegate.app.commands_page import CommandsPage
     from oncegate.app.submit import Submitter
 
 APPEND_TIMEOUTS = 3
@@ -76,18 +78,20 @@ def create_gateway(
             await submitter.close()
         await cache.close()
 
+    operations = Operations(
+        settings.prefix,
+        probe=forwarder.probe,
+        cache=cache,
+        needs_cache=settings.ready_needs_cache,
+        metrics=metrics.page,
+        policy=published(policies.with_methods()),
+        records=RecordsPage(create_records(settings, store), admin_token) if admin_token else None,
+        commands=_commands(settings, policies, store, admin_token, lambda: operations.draining),
+        own_port=settings.ops_port,
+    )
     return Gateway(
         middleware,
-        operations=Operations(
-            settings.prefix,
-            probe=forwarder.probe,
-            cache=cache,
-            needs_cache=settings.ready_needs_cache,
-            metrics=metrics.page,
-            policy=published(policies.with_methods()),
-            records=RecordsPage(create_records(settings, store), admin_token) if admin_token else None,
-            own_port=settings.ops_port,
-        ),
+        operations=operations,
         prefix=settings.prefix,
         docs_url=rules.docs_url,
         cache=cache,
@@ -115,6 +119,27 @@ def create_records(settings: GatewaySettings, cache: Cache) -> Records:
     """The records of the gateway for ``settings``, as operators ask for them."""
     policies = Policies(settings.idempotency, settings.routes)
     return Records(cache, settings.namespace, policies.all())
+
+
+def _commands(
+    settings: GatewaySettings, policies: Policies, cache: Cache, token: str | None, draining: Callable[[], bool]
+) -> "CommandsPage | None":
+    """``None`` where no route is asynchronous."""
+    *routes, default = policies.all()
+    submissions = [policy for policy in routes if policy.submission is not None]
+    if not submissions:
+        return None
+    from oncegate.app.commands_page import CommandsPage
+
+    return CommandsPage(
+        cache,
+        settings.namespace,
+        policies=submissions,
+        consumers=[route.consumer_name for route in settings.routes if route.mode != "sync"],
+        rules=default,
+        token=token,
+        draining=draining,
+    )
 
 
 def _gauges(settings: GatewaySettings, cache: Cache) -> Gauges:

@@ -25,8 +25,8 @@ class Checkable(Protocol):
         ...
 
 
-RecordsPage = Callable[[Scope, Receive, str], Awaitable[Reply]]
-"""Answers a request below ``records/``; the path below that comes along."""
+Page = Callable[[Scope, Receive, str], Awaitable[Reply]]
+"""Answers a request below ``records/`` or ``commands/``; the path below that comes along."""
 
 
 class Operations:
@@ -36,8 +36,8 @@ class Operations:
     doesn't need it: it counts only with ``needs_cache``. While ``draining``, the gateway is not ready.
 
     ``metrics`` writes them down in the format that an ``Accept`` header asks for; ``policy`` is what is published about
-    keys; ``records`` answers below ``records/``. Where they are ``None`` they do not exist. With ``own_port``, metrics and
-    records exist on that port alone, and nothing but operations does.
+    keys; ``records`` and ``commands`` answer below ``records/`` and ``commands/``. Where they are ``None`` they do not exist.
+    With ``own_port``, metrics and records exist on that port alone, and nothing but operations does.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class Operations:
         needs_cache: bool = False,
         metrics: Callable[[str], tuple[bytes, str]] | None = None,
         policy: bytes | None = None,
-        records: RecordsPage | None = None,
+        records: Page | None = None,
+        commands: Page | None = None,
         own_port: int = 0,
     ) -> None:
         self.draining = False
@@ -60,6 +61,7 @@ class Operations:
         self._metrics = metrics
         self._policy = policy
         self._records = records
+        self._commands = commands
         self._own_port = own_port
 
     def owns(self, scope: Scope) -> bool:
@@ -79,6 +81,8 @@ class Operations:
         first, _, below = name.partition("/")
         if first == "records" and self._records is not None and private:
             return await self._records(scope, receive, below)
+        if first == "commands" and self._commands is not None:
+            return await self._commands(scope, receive, below)
         if name not in READING or (name == "metrics" and not private):
             return NOT_FOUND
         if scope["method"] not in ("GET", "HEAD"):

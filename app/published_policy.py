@@ -34,6 +34,7 @@ def _route(policy: Policy, methods: Sequence[str]) -> dict[str, Any]:
     return {
         "path": policy.route,
         "methods": list(methods),
+        "mode": policy.mode,
         "header": settings.header,
         "aliases": list(settings.aliases),
         "required": settings.require_key,

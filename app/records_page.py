@@ -4,7 +4,6 @@
 secret is in the body, since URLs are logged on the way), ``POST records/ID/release`` and ``POST records/ID/resolve``.
 """
 
-import hmac
 import logging
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable
@@ -14,6 +13,7 @@ from urllib.parse import parse_qs
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from oncegate.app.bearer import is_bearer
 from oncegate.app.records import MOST_SECONDS, NotARecord, Records, Resolve, response_to_keep
 from oncegate.app.reply import NOT_FOUND, Reply, method_not_allowed, problem, told
 from oncegate.cache.base import Resolution
@@ -81,7 +81,7 @@ class RecordsPage:
 
     async def __call__(self, scope: Scope, receive: Receive, path: str) -> Reply:
         """The answer to one request."""
-        if not self._is_operator(scope):
+        if not is_bearer(scope, self._token):
             return problem(401, "Unauthorized", "This needs the operators' bearer token.", _CHALLENGE)
         try:
             return await self._answer(scope, receive, path)
@@ -100,13 +100,6 @@ class RecordsPage:
         except CacheError as error:
             log.warning("the cache is unavailable to an operator: %s", error)
             return problem(503, "Cache Unavailable", str(error))
-
-    def _is_operator(self, scope: Scope) -> bool:
-        lines = [value for name, value in scope["headers"] if name == b"authorization"]
-        scheme, _, given = lines[0].partition(b" ") if len(lines) == 1 else (b"", b"", b"")
-        # Always compared, so that the time taken tells nothing.
-        same = hmac.compare_digest(given.strip(), self._token)
-        return same and scheme.lower() == b"bearer"
 
     async def _answer(self, scope: Scope, receive: Receive, path: str) -> Reply:
         identifier, _, action = ("", "", "") if path == "find" else path.partition("/")

@@ -104,7 +104,12 @@ def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
     The parts are length-prefixed before they are hashed, so that no crafted key or header reaches another's record.
     ``namespace`` holds no colon.
     """
-    return f"{namespace}:{_digest((key.encode(),))}:{_digest(scope or ())}"
+    return f"{namespace}:{_digest((key.encode(),))}:{scope_digest(scope)}"
+
+
+def scope_digest(scope: Sequence[bytes] | None) -> str:
+    """The last part of a look-up key: who the caller is, 20 characters."""
+    return _digest(scope or ())
 
 
 def record_id(look_up_key: str) -> str:

@@ -1,0 +1,93 @@
+"""Waiting for a command's end: Prefer: wait on its status."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import oncegate.app.commands_page as commands_page
+from tests.app.submitted import ALICE, Submitted, serving
+from tests.middleware.door import eventually
+from tests.servers import RedisServer
+
+
+@pytest.fixture
+async def submitted(redis_server: RedisServer) -> AsyncIterator[Submitted]:
+    async with serving(redis_server) as there:
+        yield there
+
+
+async def test_a_caller_can_wait_for_the_end(submitted: Submitted) -> None:
+    answer = await submitted.submit()
+    location = answer.headers["location"]
+    begun = await submitted.consumer.begin(await submitted.delivery(answer.json()["command"]))
+    waiting = [
+        asyncio.create_task(submitted.client.get(location, headers=ALICE | {"prefer": "wait=600"})) for _ in range(3)
+    ]
+    await _polls(submitted, 3)
+    await begun.succeed(b"1")
+    for each in asyncio.as_completed(waiting):
+        told = await each
+        assert told.json()["status"] == "succeeded"
+        assert told.headers["preference-applied"] == "wait=30", "capped by max_wait"
+
+
+async def _polls(submitted: Submitted, waiters: int = 1) -> None:
+    """Until so many wait."""
+    page: Any = submitted.gateway.operations._commands
+
+    async def waits() -> bool:
+        return bool(page._waiters == waiters)
+
+    await eventually(waits)
+
+
+async def test_a_failure_that_will_be_tried_again_is_no_end_and_a_dead_letter_is(submitted: Submitted) -> None:
+    answer = await submitted.submit()
+    location = answer.headers["location"]
+    delivery = await submitted.delivery(answer.json()["command"])
+    begun = await submitted.consumer.begin(delivery)
+    await begun.fail("once")
+    waiting = asyncio.create_task(submitted.client.get(location, headers=ALICE | {"prefer": "wait=20"}))
+    await _polls(submitted)
+    begun = await submitted.consumer.begin(delivery)
+    await begun.fail("for good", final=True)
+    told = (await waiting).json()
+    assert (told["status"], told["error"]["message"]) == ("dead-lettered", "for good")
+
+
+async def test_who_waits_in_vain_is_told_how_it_stands(submitted: Submitted) -> None:
+    answer = await submitted.submit()
+    told = await submitted.client.get(answer.headers["location"], headers=ALICE | {"prefer": "wait=1"})
+    assert (told.json()["status"], told.headers["preference-applied"]) == ("accepted", "wait=1")
+
+
+async def test_what_is_over_is_told_at_once(submitted: Submitted) -> None:
+    answer = await submitted.submit()
+    begun = await submitted.consumer.begin(await submitted.delivery(answer.json()["command"]))
+    await begun.succeed(b"1")
+    told = await submitted.client.get(answer.headers["location"], headers=ALICE | {"prefer": "wait=30"})
+    assert told.json()["status"] == "succeeded"
+    assert "preference-applied" not in told.headers, "no wait took place"
+
+
+async def test_only_so_many_wait_at_once(submitted: Submitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands_page, "MAX_WAITERS", 0)
+    answer = await submitted.submit()
+    told = await submitted.client.get(answer.headers["location"], headers=ALICE | {"prefer": "wait=30"})
+    assert (told.json()["status"], "preference-applied" in told.headers) == ("accepted", False)
+
+
+async def test_nobody_waits_for_a_client_that_has_left_or_in_a_gateway_that_stops(submitted: Submitted) -> None:
+    location = (await submitted.submit()).headers["location"]
+    headers = ALICE | {"prefer": "wait=30"}
+    leaves = asyncio.create_task(submitted.client.get(location, headers=headers))
+    await _polls(submitted)
+    leaves.cancel()
+    await _polls(submitted, 0)
+    stays = asyncio.create_task(submitted.client.get(location, headers=headers))
+    await _polls(submitted)
+    submitted.gateway.operations.draining = True
+    async with asyncio.timeout(20):
+        assert (await stays).json()["status"] == "accepted"
