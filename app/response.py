@@ -123,7 +123,7 @@ class ResponseReader:
 
     def on_headers_complete(self) -> None:
         """A head is whole: judge it, and begin to look for the body that it announces."""
-        assert self._parser is not None  # noqa: S101 - it is what calls us
+        assert self._parser is not None  # noqa: S101 - it is what calls us  # nosec B101
         status = self._parser.get_status_code()
         self._check_limits()
         if status < 200:

@@ -27,7 +27,7 @@ log = logging.getLogger("oncegate.serve")
 
 USAGE = 2
 """The exit code for wrong configuration."""
-ADMIN_TOKEN = "ONCEGATE_ADMIN_TOKEN"  # noqa: S105 - its name, not its value
+ADMIN_TOKEN = "ONCEGATE_ADMIN_TOKEN"  # noqa: S105 - its name, not its value  # nosec B105
 """The environment variable with the secret that operators show. In no file, and on no command line."""
 BACKLOG = 2048
 LAST_WORDS_SECONDS = 1.0
