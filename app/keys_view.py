@@ -1,15 +1,13 @@
 """Records as a person reads them, and as a script does."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
-import click
 import orjson
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from oncegate.app.terminal import ago, as_document, console, duration, moment, plain, print_table
 from oncegate.cache.record import State
 
 _STYLES = {
@@ -20,16 +18,14 @@ _STYLES = {
     "unreadable": "bold red",
 }
 MOST_OF_BODY = 2000
-_WIDE = 200
-"""Columns where nobody looks: a table that a program reads must not be folded."""
 
 
 def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) -> None:
     """A table of records, and how to get more of them."""
     if as_json:
-        _json({"records": list(records), "cursor": cursor})
+        as_document({"records": list(records), "cursor": cursor})
         return
-    console = _console()
+    out = console()
     if records:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("record", "state", "attempt", "began", "took", "gateway", "status", "gone in"):
@@ -38,11 +34,11 @@ def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) 
             # Text, not strings: what comes from elsewhere is no markup.
             state = Text(each["state"], _STYLES.get(each["state"], ""))
             table.add_row(Text(each["id"]), state, *map(Text, _cells(each)))
-        _print(console, table)
+        print_table(table)
     else:
-        console.print("No such records." if not cursor else "None so far.")
+        out.print("No such records." if not cursor else "None so far.")
     if cursor:
-        console.print(f"There is more: --cursor {cursor}", markup=False)
+        out.print(f"There is more: --cursor {cursor}", markup=False)
 
 
 def _cells(record: dict[str, Any]) -> list[str]:
@@ -50,42 +46,42 @@ def _cells(record: dict[str, Any]) -> list[str]:
         return []
     return [
         str(record["attempt"]),
-        _moment(record["began_at"]),
-        _duration(record["took"]),
-        _plain(record["gateway"] or "-"),
+        moment(record["began_at"]),
+        duration(record["took"]),
+        plain(record["gateway"] or "-"),
         str(record["status"] or "-"),
-        _duration(record["expires_in"]),
+        duration(record["expires_in"]),
     ]
 
 
 def show_records(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     """All that is known of each of them."""
     if as_json:
-        _json({"records": list(records)})
+        as_document({"records": list(records)})
         return
-    console = _console()
+    out = console()
     for number, record in enumerate(records):
         if number:
-            console.print()
+            out.print()
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
         table.add_column()
         for name, value in _lines(record):
             table.add_row(name, Text(value, _STYLES.get(record["state"], "") if name == "state" else ""))
-        _print(console, table)
+        print_table(table)
 
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     """What a person asks, in the order in which one does."""
     lines = [("record", record["id"]), ("state", _state(record)), ("attempt", _attempt(record))]
-    lines.append(("began", _ago(record["began_at"])))
+    lines.append(("began", ago(record["began_at"])))
     if record["took"] is not None or record["ended_at"]:
-        took = f", after {_duration(record['took'])}" if record["took"] is not None else ""
-        lines.append(("ended", _ago(record["ended_at"]).removesuffix("-") + took if record["ended_at"] else took[2:]))
-    lines += [("gateway", _plain(record["gateway"] or "not known")), ("upstream", _upstream(record))]
+        took = f", after {duration(record['took'])}" if record["took"] is not None else ""
+        lines.append(("ended", ago(record["ended_at"]).removesuffix("-") + took if record["ended_at"] else took[2:]))
+    lines += [("gateway", plain(record["gateway"] or "not known")), ("upstream", _upstream(record))]
     if record["note"]:
-        lines.append(("note", _plain(record["note"])))
-    lines.append(("gone in", _duration(record["expires_in"])))
+        lines.append(("note", plain(record["note"])))
+    lines.append(("gone in", duration(record["expires_in"])))
     lines.append(("a retry", _RETRY[record["state"]]))
     if record["state"] == State.UNKNOWN:
         lines.append(("executed?", f"oncegate keys resolve --record {record['id']} --status 201 --body @FILE"))
@@ -104,9 +100,9 @@ _RETRY = {
 def _state(record: dict[str, Any]) -> str:
     left = record["lease_left"]
     if record["lapsed"]:
-        return f"unknown: its gateway has been silent since its lease ran out {_duration(-left)} ago"
+        return f"unknown: its gateway has been silent since its lease ran out {duration(-left)} ago"
     if record["state"] == State.IN_FLIGHT:
-        return f"in-flight: its lease runs for another {_duration(left)}, and is renewed while its gateway lives"
+        return f"in-flight: its lease runs for another {duration(left)}, and is renewed while its gateway lives"
     return str(record["state"])
 
 
@@ -126,59 +122,14 @@ def _upstream(record: dict[str, Any]) -> str:
         told = "a body that is no text"
     else:
         text = body if isinstance(body, str) else orjson.dumps(body).decode()
-        told = _plain(text[:MOST_OF_BODY]) + (" ..." if len(text) > MOST_OF_BODY else "")
+        told = plain(text[:MOST_OF_BODY]) + (" ..." if len(text) > MOST_OF_BODY else "")
     return f"{response['status']}  {told}".rstrip()
 
 
 def show_resolution(identifier: str, state: str, *, as_json: bool) -> None:
     """That it was done, and what it means."""
     if as_json:
-        _json({"id": identifier, "resolution": "resolved", "state": state})
+        as_document({"id": identifier, "resolution": "resolved", "state": state})
         return
     meaning = "the key is free: a retry is executed" if state == "absent" else f"a retry {_RETRY[state]}"
-    _console().print(f"{identifier} is {state} now; {meaning}", markup=False)
-
-
-def _console() -> Console:
-    console = Console(highlight=False, soft_wrap=True)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
-
-
-def _print(console: Console, table: Table) -> None:
-    if console.is_terminal:
-        console.print(table)
-        return
-    with console.capture() as captured:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))  # a program wants no padding
-
-
-def _json(document: dict[str, Any]) -> None:
-    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
-
-
-def _plain(text: str) -> str:
-    """``text`` without what a terminal would obey: it comes from elsewhere."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def _moment(instant: str | None) -> str:
-    return "-" if instant is None else instant[:19].replace("T", " ") + "Z"
-
-
-def _ago(instant: str | None) -> str:
-    if instant is None:
-        return "not known"
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(instant)).total_seconds()
-    return f"{_moment(instant)}, {_duration(max(0.0, seconds))} ago"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    if seconds < 10:
-        return f"{seconds:.3g} s"
-    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s"
+    console().print(f"{identifier} is {state} now; {meaning}", markup=False)

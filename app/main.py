@@ -7,6 +7,7 @@ import click
 
 from oncegate import __version__
 from oncegate.app.check_command import check
+from oncegate.app.commands import commands
 from oncegate.app.keys import keys
 from oncegate.app.worker_command import worker
 
@@ -117,3 +118,4 @@ def openapi(upstream_spec: str, config: str | None, prefix: str | None, out: Lit
 main.add_command(keys)
 main.add_command(check)
 main.add_command(worker)
+main.add_command(commands)

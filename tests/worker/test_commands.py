@@ -1,0 +1,187 @@
+"""``oncegate commands``: what an operator sees of commands, and how those that were given up come back."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from oncegate.app.main import main
+from tests.app.cli import run
+from tests.worker.shop import Shop
+
+SECRET = "secret-of-alice"
+
+
+def oncegate(shop: Shop, *arguments: str, code: int = 0) -> str:
+    """What it prints, on both outputs."""
+    done = CliRunner().invoke(main, ["commands", *arguments, "--cache", shop.url, "--namespace", shop.namespace])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def told(shop: Shop, *arguments: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(oncegate(shop, *arguments, "--json"))
+    return document
+
+
+def die(shop: Shop, *keys: str) -> None:
+    """Have commands given up."""
+    for key in keys:
+        shop.submit(key, {"do": "reject", "name": SECRET}, target=f"/bookings?token={SECRET}", correlation="trace-1")
+    shop.start()
+    shop.done()
+
+
+def test_dead_letters_are_listed_with_what_killed_them(shop: Shop) -> None:
+    die(shop, "k1", "k2")
+    shown = oncegate(shop, "list")
+    assert shown.count("rejected") == 2
+    assert "NotRetryable: no such account" in shown
+    assert "0 not read yet, 0 pending, 2 dead" in shown
+    document = told(shop, "list")
+    assert [letter["command"] for letter in document["dead_letters"]] == [
+        shop.command("k1").command,
+        shop.command("k2").command,
+    ]
+    assert document["counts"] == {"unread": 0, "pending": 0, "dead": 2}
+    first = told(shop, "list", "--limit", "1")
+    assert len(first["dead_letters"]) == 1
+    rest = told(shop, "list", "--after", first["after"])
+    assert [letter["command"] for letter in rest["dead_letters"]] == [shop.command("k2").command]
+
+
+def test_without_dead_letters_there_are_none(shop: Shop) -> None:
+    assert "No dead letters." in oncegate(shop, "list")
+    assert "Nothing is pending." in oncegate(shop, "list", "--pending")
+    assert oncegate(shop, "retry", "--all").startswith("0 to be processed again")
+
+
+def test_what_is_pending_is_listed_with_its_state_and_who_holds_it(shop: Shop) -> None:
+    shop.submit("k", {"do": "fail"})
+    shop.start(retry_base=3600, retry_cap=3600)
+    shop.becomes("k", "failed")
+    (held,) = told(shop, "list", "--pending")["pending"]
+    assert (held["command"], held["state"], held["attempt"]) == (shop.command("k").command, "failed", 1)
+    assert "failed" in oncegate(shop, "list", "--pending")
+    shown = told(shop, "show", held["entry"])
+    assert shown["execution"]["error"] == {"type": "ValueError", "message": "could not book for None"}
+
+
+def test_a_command_is_shown_by_any_of_its_ids(shop: Shop) -> None:
+    die(shop, "k1")
+    (letter,) = told(shop, "list")["dead_letters"]
+    by_command = told(shop, "show", letter["command"])
+    assert by_command["dead_letters"] == [letter]
+    assert by_command["execution"]["state"] == "failed"
+    assert by_command["execution"]["error"]["dead"] is True
+    for identifier in (letter["id"], letter["entry"]):
+        shown = told(shop, "show", identifier)
+        assert shown["dead_letters"] == by_command["dead_letters"]
+        for each in (shown, by_command):
+            each["execution"].pop("expires_in", None)  # it passes
+        assert shown == by_command
+    text = oncegate(shop, "show", letter["command"])
+    assert "rejected, after 1 attempts by commands" in text
+    assert f"oncegate commands retry {letter['id']}" in text
+
+
+def test_keys_payloads_and_queries_are_shown_on_demand_alone(shop: Shop) -> None:
+    die(shop, "key-of-alice")
+    (letter,) = told(shop, "list")["dead_letters"]
+    for shown in (
+        *(oncegate(shop, "list"), oncegate(shop, "list", "--json"), oncegate(shop, "show", letter["id"])),
+        oncegate(shop, "show", letter["id"], "--json"),
+    ):
+        assert SECRET not in shown
+        assert "key-of-alice" not in shown
+    assert SECRET in oncegate(shop, "show", letter["id"], "--body")
+    (whole,) = told(shop, "show", letter["id"], "--body")["dead_letters"]
+    assert (whole["key"], json.loads(whole["body"])["name"]) == ("key-of-alice", SECRET)
+
+
+def test_a_dead_letter_that_is_retried_gets_as_many_attempts_as_a_new_command(shop: Shop) -> None:
+    shop.submit("k", {"do": "fail"})
+    worker = shop.start(max_attempts=2)
+    shop.done()
+    (letter,) = told(shop, "list")["dead_letters"]
+    oncegate(shop, "retry", letter["command"])
+    shop.done()
+    (again,) = told(shop, "list")["dead_letters"]
+    assert (letter["attempts"], again["attempts"]) == (2, 4)
+    assert worker.text().count("failed: ValueError") == 4
+
+
+def test_a_dead_letter_that_is_retried_succeeds_when_its_cause_is_mended(shop: Shop) -> None:
+    gate = shop.folder / "gate"
+    shop.submit("k", {"do": "nothing", "gate": str(gate)}, correlation="trace-1")
+    shop.submit("poison", {"do": "reject"})
+    worker = shop.start("pay")  # which does not take such payloads
+    shop.done()
+    assert worker.stop() == 0
+    gate.touch()
+    shop.start("book")
+    shown = oncegate(shop, "retry", "--all")
+    assert "2 to be processed again." in shown
+    shop.done()
+    assert (shop.state("k"), shop.effects("k")) == ("succeeded", 1)
+    (letter,) = told(shop, "list")["dead_letters"]
+    assert letter["command"] == shop.command("poison").command
+
+
+def test_retry_is_for_the_consumer_that_gave_up_alone(shop: Shop) -> None:
+    """Another one has processed it, and its record may be gone by now: the command must not be executed there again."""
+    shop.submit("k", {"do": "reject"})
+    shop.redis.xgroup_create(shop.stream, "another", id="0")
+    shop.start()
+    shop.start("pay", consumer="another", max_attempts=1)
+    shop.done()
+    shop.done("another")
+    letters = {letter["consumer"]: letter for letter in told(shop, "list")["dead_letters"]}
+    oncegate(shop, "retry", letters["another"]["id"])
+    shop.done("another")
+    shop.done()
+    left = told(shop, "list")["dead_letters"]
+    assert sorted((letter["consumer"], letter["attempts"]) for letter in left) == [("another", 2), ("commands", 1)]
+
+
+def test_what_is_retried_twice_comes_back_once(shop: Shop) -> None:
+    die(shop, "k")
+    worker = shop.start()
+    worker.reads()
+    (letter,) = told(shop, "list")["dead_letters"]
+    oncegate(shop, "retry", letter["id"])
+    assert "no dead letter of" in oncegate(shop, "retry", letter["id"], code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["show", "nonsense"], 2, "an id is that of a command"),
+        (["show", "1-1"], 1, "no such command"),
+        (["retry"], 2, "give ids, or --all"),
+        (["retry", "1-1", "--all"], 2, "give ids, or --all"),
+        (["retry", "1-1"], 1, "no dead letter of 1-1"),
+        (["list", "--after", "x"], 2, "--after takes"),
+    ],
+)
+def test_what_can_not_be_done_is_said_in_one_line(shop: Shop, arguments: list[str], code: int, said: str) -> None:
+    done = CliRunner().invoke(main, ["commands", *arguments, "--cache", shop.url, "--namespace", shop.namespace])
+    assert (done.exit_code, done.stderr.count("\n")) == (code, 1)
+    assert said in done.stderr
+
+
+def test_without_a_redis_there_is_nothing_to_look_at() -> None:
+    for arguments, code, said in (
+        ([], 2, "cache: commands are in the Redis"),
+        (["--cache", "redis://127.0.0.1:1/0"], 1, "Redis did not answer"),
+        (["--cache", "redis://127.0.0.1:1/0", "--stream", "no/name"], 2, "worker.stream (command line)"),
+    ):
+        done = CliRunner().invoke(main, ["commands", "list", *arguments])
+        assert (done.exit_code, done.stderr.count("\n")) == (code, 1), done.stderr
+        assert said in done.stderr
+
+
+def test_the_installed_command_does_it_too(shop: Shop) -> None:
+    assert "what was given up, and why?" in run("commands", "--help").stdout
+    assert "No dead letters." in run("commands", "list", "--cache", shop.url, "--namespace", shop.namespace).stdout
