@@ -16,6 +16,7 @@ from oncegate.middleware.delivery import SubscriptionSettings
 from oncegate.middleware.observe import Watch
 from oncegate.middleware.settings import IdempotencySettings
 from oncegate.middleware.subscription import Subscription
+from tests.middleware.consumers import Records
 from tests.middleware.door import PATIENCE, Door
 from tests.middleware.till import Make
 
@@ -99,6 +100,11 @@ async def make(cache: Cache, namespace: str) -> AsyncIterator[Make]:
     yield make
     for processor in made:
         assert await processor.drain(30) == 0
+
+
+@pytest.fixture
+def records(cache: Cache, namespace: str) -> Records:
+    return Records(cache, namespace)
 
 
 @pytest.fixture

@@ -1,0 +1,100 @@
+"""The processes of a consumer as tests need them: one that died, one that took over, and what is in the records."""
+
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from oncegate import Delivery
+from oncegate.cache.base import Cache, Claim
+from oncegate.cache.record import Record, State, StoredResponse
+from oncegate.middleware.delivery import delivery_fingerprint
+from oncegate.middleware.fingerprint import fingerprint
+from oncegate.middleware.key import execution_key, record_key
+from tests.middleware.door import eventually
+
+PAYLOAD = b'{"amount": 5}'
+PAY = Delivery("key-1", PAYLOAD)
+GATEWAYS = fingerprint("POST", b"/payments", b"", PAYLOAD)
+"""What the gateway makes of the request that submitted it."""
+STATES = frozenset({State.FAILED, State.UNKNOWN})
+LONG_MS = 600_000
+
+
+class Records:
+    """The records of `PAY`'s key in a test's namespace."""
+
+    def __init__(self, cache: Cache, namespace: str) -> None:
+        self.cache = cache
+        self.submission = record_key(namespace, "key-1", None)
+
+    def of(self, consumer: str) -> str:
+        return execution_key(self.submission, consumer)
+
+    async def execution(self, consumer: str) -> Record | None:
+        found = await self.cache.get(self.of(consumer))
+        return found.record if found else None
+
+    async def state(self, consumer: str) -> State | None:
+        record = await self.execution(consumer)
+        return record.state if record else None
+
+    async def die(self, consumer: str) -> None:
+        """A process of ``consumer`` begins an attempt and dies: the lease lapses."""
+        claim = await self.claim(self.of(consumer), delivery_fingerprint(PAY), lease_ms=1)
+        assert claim.won
+
+        async def lapsed() -> bool:
+            return await self.state(consumer) is State.UNKNOWN
+
+        await eventually(lapsed)
+
+    async def claim(
+        self, key: str, print_: bytes, *, lease_ms: int = LONG_MS, token: bytes = b"", submission: bool = False
+    ) -> Claim:
+        return await self.cache.claim(
+            key,
+            token=token or os.urandom(16),
+            fingerprint=print_,
+            lease_ms=lease_ms,
+            retention_ms=LONG_MS,
+            takeover=STATES,
+            submission=submission,
+        )
+
+    async def submit(self, state: State | None, *, mark: bool, print_: bytes = GATEWAYS) -> None:
+        """The gateway's own record: in flight (``None``) or as ``state``, marked as a submission or executed at once."""
+        token = os.urandom(16)
+        assert (await self.claim(self.submission, print_, token=token, submission=mark)).won
+        if state is not None:
+            assert await self.cache.complete(
+                self.submission,
+                token=token,
+                fingerprint=print_,
+                attempt=1,
+                state=state,
+                response=StoredResponse(201, (), b"the gateway's", 1) if state is State.SUCCEEDED else None,
+                ttl_ms=LONG_MS,
+                submission=mark,
+            )
+
+
+def taking_over(key: str, token: bytes) -> Callable[[Cache], Coroutine[Any, Any, None]]:
+    """Another process of the consumer takes the command over, as soon as its lease has lapsed."""
+
+    async def take(cache: Cache) -> None:
+        async def won() -> bool:
+            found = await cache.get(key)
+            assert found is not None
+            claim = await cache.claim(
+                key,
+                token=token,
+                fingerprint=found.record.fingerprint,
+                lease_ms=LONG_MS,
+                retention_ms=LONG_MS,
+                takeover=STATES,
+            )
+            return claim.won
+
+        await eventually(won)
+
+    return take
