@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from oncegate import Delivery
+from oncegate import Delivery, DeliveryDecision, Subscription
 from oncegate.cache.base import Cache, Claim
 from oncegate.cache.record import Record, State, StoredResponse
 from oncegate.middleware.delivery import delivery_fingerprint
@@ -18,6 +18,15 @@ GATEWAYS = fingerprint("POST", b"/payments", b"", PAYLOAD)
 """What the gateway makes of the request that submitted it."""
 STATES = frozenset({State.FAILED, State.UNKNOWN})
 LONG_MS = 600_000
+
+
+async def decided(subscription: Subscription, delivery: Delivery = PAY) -> DeliveryDecision:
+    """What is decided about ``delivery``; one that would run is given back."""
+    begun = await subscription.begin(delivery)
+    if begun.run:
+        await begun.release()
+        return DeliveryDecision.RUN
+    return begun.decision
 
 
 class Records:

@@ -1,0 +1,120 @@
+"""What the hook finds beside its own record: what the gateway did under the key, and the consumer's former names."""
+
+import pytest
+
+from oncegate import Action, Delivery, DeliveryDecision
+from oncegate.cache.record import State
+from oncegate.middleware.key import record_key
+from tests.middleware.conftest import MakeSubscription
+from tests.middleware.consumers import GATEWAYS, PAY, PAYLOAD, Records, decided
+
+ALL = (State.SUCCEEDED, State.FAILED, State.UNKNOWN, None)
+
+
+# -- former names -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_success_under_a_former_name_is_a_duplicate(subscribe: MakeSubscription) -> None:
+    await (await subscribe("old").begin(PAY)).succeed(b"7")
+    begun = await subscribe("new", aliases=("older", "old")).begin(PAY)
+    assert (begun.decision, begun.result) == (DeliveryDecision.DUPLICATE, b"7")
+    assert await decided(subscribe("new")) is DeliveryDecision.RUN, "which it is by the alias only"
+
+
+async def test_an_attempt_under_a_former_name_is_in_flight(subscribe: MakeSubscription) -> None:
+    old = await subscribe("old").begin(PAY)
+    assert await decided(subscribe("new", aliases=("old",))) is DeliveryDecision.IN_FLIGHT
+    await old.succeed()
+
+
+async def test_failures_under_former_names_count(subscribe: MakeSubscription, records: Records) -> None:
+    await (await subscribe("old").begin(PAY)).fail("no")
+    await records.die("older")
+    new = subscribe("new", aliases=("old", "older"), max_attempts=3)
+    begun = await new.begin(PAY)
+    assert (begun.run, begun.attempt) == (True, 3)
+    await begun.fail("no")
+    assert begun.action is Action.DEAD_LETTER
+    assert await decided(new) is DeliveryDecision.EXHAUSTED
+
+
+@pytest.mark.parametrize("final", [False, True])
+async def test_a_command_that_died_under_a_former_name_is_dead(
+    subscribe: MakeSubscription, records: Records, final: bool
+) -> None:
+    last = await (old := subscribe("old", max_attempts=1 if not final else 5)).begin(PAY)
+    await last.fail("no", final=final)
+    new = subscribe("new", aliases=("old",), max_attempts=1 if not final else 5)
+    dead = await new.begin(PAY)
+    assert dead.decision is DeliveryDecision.EXHAUSTED
+    assert await records.state("new") is State.FAILED, "so that its status tells"
+    driven = Delivery("key-1", PAYLOAD, attempts_before=dead.attempt)
+    assert await decided(new, driven) is DeliveryDecision.RUN
+    assert await decided(old) is DeliveryDecision.EXHAUSTED
+
+
+async def test_another_payload_under_a_former_name_is_a_mismatch(subscribe: MakeSubscription) -> None:
+    await (await subscribe("old").begin(PAY)).fail("no")
+    new = subscribe("new", aliases=("old",))
+    assert await decided(new, Delivery("key-1", b"other")) is DeliveryDecision.MISMATCH
+
+
+# -- what the gateway did under the key -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ALL)
+async def test_what_was_only_accepted_is_processed(
+    subscribe: MakeSubscription, records: Records, state: State | None
+) -> None:
+    await records.submit(state, mark=True)
+    assert await decided(subscribe("ledger"), Delivery("key-1", PAYLOAD, fingerprint=GATEWAYS)) is DeliveryDecision.RUN
+
+
+@pytest.mark.parametrize(
+    ("state", "decision"),
+    [
+        (State.SUCCEEDED, DeliveryDecision.DUPLICATE),
+        (State.FAILED, DeliveryDecision.RUN),
+        (State.UNKNOWN, DeliveryDecision.RUN),
+        (None, DeliveryDecision.IN_FLIGHT),
+    ],
+)
+async def test_what_the_gateway_executed_itself_is_not_processed_again(
+    subscribe: MakeSubscription, records: Records, state: State | None, decision: DeliveryDecision
+) -> None:
+    await records.submit(state, mark=False)
+    for print_ in (GATEWAYS, None):
+        assert await decided(subscribe("ledger"), Delivery("key-1", PAYLOAD, fingerprint=print_)) is decision
+    assert await records.state("ledger") is None
+
+
+async def test_a_duplicate_of_what_the_gateway_executed_has_its_result(
+    subscribe: MakeSubscription, records: Records
+) -> None:
+    await records.submit(State.SUCCEEDED, mark=False)
+    assert (await subscribe("ledger").begin(PAY)).result == b"the gateway's"
+
+
+async def test_a_submission_whose_gateway_died_is_processed(subscribe: MakeSubscription, records: Records) -> None:
+    assert (await records.claim(records.submission, GATEWAYS, lease_ms=1, submission=True)).won
+    assert await decided(subscribe("ledger")) is DeliveryDecision.RUN
+
+
+async def test_another_payload_than_the_gateway_executed_is_a_mismatch(
+    subscribe: MakeSubscription, records: Records
+) -> None:
+    await records.submit(State.SUCCEEDED, mark=False)
+    other = Delivery("key-1", PAYLOAD, fingerprint=b"f" * 16)
+    assert await decided(subscribe("ledger"), other) is DeliveryDecision.MISMATCH
+
+
+async def test_a_delivery_from_the_gateway_is_known_by_its_record(
+    subscribe: MakeSubscription, namespace: str, records: Records
+) -> None:
+    record = record_key(namespace, "key-1", [b"authorization", b"1", b"Bearer x"]).partition(":")[2]
+    delivery = Delivery("key-1", PAYLOAD, record=record, fingerprint=GATEWAYS)
+    begun = await subscribe("ledger").begin(delivery)
+    assert (begun.run, begun.record) == (True, record)
+    await begun.succeed()
+    assert await decided(subscribe("ledger"), delivery) is DeliveryDecision.DUPLICATE
+    assert await records.state("ledger") is None, "that would be another caller's"
