@@ -3,14 +3,17 @@
 import signal
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import click
 
-from loadtests import gateway, plots
+from loadtests import gateway, middleware, plots
 from loadtests.processes import BenchError
-from loadtests.report import publish
+from loadtests.report import Results, publish
 
 RESULTS = Path(__file__).parent / "results"
+_rounds = click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+_seconds = click.option("--seconds", type=click.IntRange(1), default=2, show_default=True, help="For each measurement.")
 _quick = click.option("--quick", is_flag=True, help="A short run, to see that it runs: its figures say nothing.")
 _out = click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the results [loadtests/results/NAME]."
@@ -23,16 +26,31 @@ def main() -> None:
 
 
 @main.command("gateway")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--seconds", type=click.IntRange(1), default=2, show_default=True, help="For each measurement.")
+@_rounds
+@_seconds
 @_quick
 @_out
 def bench_gateway(rounds: int, seconds: int, quick: bool, out: Path | None) -> None:
     """oncegate, nginx proxy_pass, nginx + Lua: pass-through, first request, replay."""
     results = gateway.run(rounds=1 if quick else rounds, seconds=1 if quick else seconds, quick=quick)
-    folder = out or RESULTS / "gateway"
-    publish(results, gateway.tables(results), folder)
-    plots.draw(results, gateway.plot, folder)
+    _publish(gateway, results, out)
+
+
+@main.command("middleware")
+@_rounds
+@_seconds
+@_quick
+@_out
+def bench_middleware(rounds: int, seconds: int, quick: bool, out: Path | None) -> None:
+    """A FastAPI app alone, with oncegate, and with other middlewares: no key, first request, replay."""
+    results = middleware.run(rounds=1 if quick else rounds, seconds=1 if quick else seconds, quick=quick)
+    _publish(middleware, results, out)
+
+
+def _publish(bench: ModuleType, results: Results, out: Path | None) -> None:
+    folder = out or RESULTS / results.bench
+    publish(results, bench.tables(results), folder)
+    plots.draw(results, bench.plot, folder)
 
 
 def _stop(*_: object) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from loadtests.app import MIDDLEWARES
 from loadtests.gateway import CELLS, CONNECTIONS
 from loadtests.processes import BODY
 
@@ -44,3 +45,20 @@ def test_the_gateway_bench_measures_every_cell_and_checks_the_answers(tmp_path: 
         assert sample["arrivals"] == 0 if sample["mode"] == "replay" else sample["arrivals"] >= sample["requests"]
     assert results["checks"]["nginx + Lua"] == results["checks"]["oncegate"]
     assert results["checks"]["oncegate"]["concurrent request"] == "409, 0 arrivals"
+
+
+def test_the_middleware_bench_measures_every_cell_and_tells_what_the_others_answer(tmp_path: Path) -> None:
+    results = bench("middleware", tmp_path)
+    cells = {(sample["server"], sample["mode"]) for sample in results["samples"]}
+    assert cells == {(name, mode) for name in MIDDLEWARES for mode in ("none", "first", "replay")}
+    for sample in results["samples"]:
+        assert sample["requests"] > 0
+        assert 0 < sample["p50_ms"] <= sample["p99_ms"]
+        if (sample["server"], sample["mode"]) == ("alone", "replay"):
+            assert sample["executions"] >= sample["requests"]
+        if (sample["server"], sample["mode"]) == ("oncegate", "replay"):
+            assert sample["executions"] == 0
+    checks = results["checks"]
+    assert checks["alone"]["replay"] == "executed again"
+    assert checks["oncegate"]["concurrent"] == "409 at once"
+    assert set(checks["idemkit"]) == set(checks["asgi-idempotency-header"]) == set(checks["oncegate"])

@@ -1,0 +1,123 @@
+"""The FastAPI app of `scripts/bench middleware`, with one of the middlewares, or alone.
+
+    python -m loadtests.app MIDDLEWARE PORT REDIS_URL
+
+It does what such apps do: validates a body, makes an object, validates and serialises it. It counts its executions, and
+every answer differs, so that a replay can be told from an execution.
+"""
+
+import asyncio
+import sys
+from typing import Annotated
+
+import uvicorn
+from fastapi import FastAPI, Response
+from pydantic import BaseModel, Field
+
+MIDDLEWARES = ("alone", "oncegate", "idemkit", "asgi-idempotency-header")
+SPACED = '{ "big": 1234567890123456789,\n  "small": 1.0, "execution": %d }'
+
+
+class Item(BaseModel):
+    """One line of an order."""
+
+    sku: str
+    count: int
+
+
+class Order(BaseModel):
+    """What requests.lua sends."""
+
+    amount: int = Field(gt=0)
+    currency: str
+    customer: str
+    order: str
+    items: list[Item]
+    note: str = ""
+
+
+class Payment(BaseModel):
+    """What comes back: about 300 bytes of JSON."""
+
+    id: str
+    status: str
+    amount: int
+    currency: str
+    customer: str
+    items: list[Item]
+    note: str
+
+
+def create(middleware: str, redis_url: str) -> FastAPI:
+    """The app with one of `MIDDLEWARES`, each set up as its documentation says."""
+    app = FastAPI()
+    executions = 0
+
+    def execution() -> int:
+        nonlocal executions
+        executions += 1
+        return executions
+
+    @app.post("/payments", status_code=201)
+    async def pay(order: Order, response: Response) -> Payment:
+        number = execution()
+        response.headers["location"] = f"/payments/{number}"
+        return Payment(id=f"pay_{number}", status="succeeded", **order.model_dump())
+
+    @app.post("/slow")
+    async def slow() -> dict[str, int]:
+        number = execution()
+        await asyncio.sleep(0.5)
+        return {"execution": number}
+
+    @app.post("/spaced")
+    async def spaced() -> Response:
+        return Response(SPACED % execution(), media_type="application/json")
+
+    @app.post("/text")
+    async def text() -> Response:
+        return Response(f"execution {execution()}", media_type="text/plain")
+
+    @app.get("/executions")
+    async def tell() -> int:
+        return executions
+
+    _add(app, middleware, redis_url)
+    return app
+
+
+def _add(app: FastAPI, middleware: str, redis_url: str) -> None:
+    if middleware == "oncegate":
+        from oncegate import IdempotencyMiddleware, RedisCache
+
+        app.add_middleware(IdempotencyMiddleware, cache=RedisCache.from_url(redis_url))
+    elif middleware == "idemkit":
+        import idemkit
+
+        def caller(request: Annotated[object, "idemkit's proxy of a request"]) -> str:
+            return request.headers.get("authorization", "")  # type: ignore[attr-defined, no-any-return]  # its type is not public
+
+        app.add_middleware(
+            idemkit.IdempotencyMiddleware,
+            backend=idemkit.RedisBackend.from_url(redis_url),
+            config=idemkit.HttpConfig(scope=caller),
+        )
+    elif middleware == "asgi-idempotency-header":
+        from idempotency_header_middleware import IdempotencyHeaderMiddleware
+        from idempotency_header_middleware.backends import RedisBackend
+        from redis.asyncio import Redis
+
+        app.add_middleware(IdempotencyHeaderMiddleware, backend=RedisBackend(redis=Redis.from_url(redis_url)))
+
+
+def main() -> None:
+    """Serve it on loopback."""
+    middleware, port, redis_url = sys.argv[1:]
+    uvicorn.run(
+        create(middleware, redis_url), host="127.0.0.1", port=int(port), log_level="warning", access_log=False,
+        loop="uvloop", http="httptools",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
