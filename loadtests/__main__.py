@@ -3,11 +3,11 @@
 import signal
 import sys
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import click
 
-from loadtests import gateway, middleware, plots
+from loadtests import cost, cost_report, duplicates, gateway, middleware, plots
 from loadtests.processes import BenchError
 from loadtests.report import Results, publish
 
@@ -47,10 +47,36 @@ def bench_middleware(rounds: int, seconds: int, quick: bool, out: Path | None) -
     _publish(middleware, results, out)
 
 
-def _publish(bench: ModuleType, results: Results, out: Path | None) -> None:
+@main.command("duplicates")
+@_rounds
+@_quick
+@_out
+def bench_duplicates(rounds: int, quick: bool, out: Path | None) -> None:
+    """10, 100 and 1,000 concurrent duplicates of one key: arrivals upstream, time until all are answered."""
+    results = duplicates.run(rounds=1 if quick else rounds, quick=quick)
+    _publish(duplicates, results, out)
+
+
+@main.command("cost")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@_seconds
+@click.option(
+    "--records", type=click.IntRange(1000), default=1_000_000, show_default=True, help="First requests of the soak."
+)
+@_quick
+@_out
+def bench_cost(rounds: int, seconds: int, records: int, quick: bool, out: Path | None) -> None:
+    """Redis commands and memory per record, a soak, latency by concurrency, body size and workers."""
+    if quick:
+        rounds, seconds, records = 1, 1, 1000
+    results = cost.run(rounds=rounds, seconds=seconds, records=records, quick=quick)
+    _publish(cost_report, results, out)
+
+
+def _publish(report: Any, results: Results, out: Path | None) -> None:
     folder = out or RESULTS / results.bench
-    publish(results, bench.tables(results), folder)
-    plots.draw(results, bench.plot, folder)
+    publish(results, report.tables(results), folder)
+    plots.draw(results, report.plot, folder)
 
 
 def _stop(*_: object) -> None:

@@ -4,25 +4,18 @@ All run at once, each measured in turn, round after round, so that what disturbs
 test has one core; wrk, Redis and the upstream share another. Before any of it, and during all of it, answers are checked.
 """
 
-import contextlib
-import re
-import tempfile
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 
-from loadtests import machine, processes
+from loadtests import bed, machine, processes
+from loadtests.bed import LUA, ONCEGATE, PLAIN, Bed
 from loadtests.load import load
-from loadtests.processes import BenchError, Process
+from loadtests.processes import BenchError
 from loadtests.report import Results, Spread, Table, paired, progress, spread
 
-PLAIN, LUA, ONCEGATE = "nginx proxy_pass", "nginx + Lua", "oncegate"
 MODES = {"none": "pass-through", "first": "first request", "replay": "replay"}
 CELLS = [
     (PLAIN, "none"), (LUA, "none"), (ONCEGATE, "none"),
@@ -32,48 +25,6 @@ CONNECTIONS = (32, 256)
 WARM_UP_SECONDS = 1
 ARRIVES_WITHIN = 0.4
 """Seconds for a request to be at the upstream, which takes 0.5 for it."""
-
-
-@dataclass
-class Bed:
-    """What is running: where each server under test listens, and the process that it is."""
-
-    urls: dict[str, str]
-    servers: dict[str, Process]
-    redis: Process
-    upstream: Process
-
-    def arrivals(self) -> int:
-        """How many requests the upstream has had, this question left out."""
-        with urllib.request.urlopen(f"{self.upstream.url}/.arrivals", timeout=10) as answer:
-            found = re.search(rb"requests\s+\d+ \d+ (\d+)", answer.read())
-        if found is None:
-            raise BenchError("the upstream does not tell its arrivals")
-        self._asked += 1
-        return int(found[1]) - self._asked
-
-    _asked: int = 0
-
-
-@contextlib.contextmanager
-def bed(server_core: int, load_core: int) -> Iterator[Bed]:
-    """Everything started, and ended again."""
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncegate-bench-")))
-        redis = stack.enter_context(processes.redis_server(folder, load_core))
-        port = processes.free_port()
-        upstream = processes.nginx("upstream.conf", core=load_core, folder=folder, upstream_port=port)
-        stack.enter_context(upstream)
-        lua_port = processes.free_port()
-        nginx = processes.nginx(
-            "nginx.conf", core=server_core, folder=folder, plain_port=processes.free_port(), lua_port=lua_port,
-            upstream_port=port, redis_port=redis.port,
-        )  # fmt: skip
-        stack.enter_context(nginx)
-        ours = processes.oncegate(upstream.url, f"redis://127.0.0.1:{redis.port}/0", core=server_core, folder=folder)
-        stack.enter_context(ours)
-        urls = {PLAIN: nginx.url, LUA: f"http://127.0.0.1:{lua_port}", ONCEGATE: ours.url}
-        yield Bed(urls, {PLAIN: nginx, LUA: nginx, ONCEGATE: ours}, redis, upstream)
 
 
 def run(*, rounds: int, seconds: float, quick: bool) -> Results:
@@ -86,7 +37,7 @@ def run(*, rounds: int, seconds: float, quick: bool) -> Results:
         "request": "POST, about 200 bytes of JSON, Authorization",
     }  # fmt: skip
     results = Results("gateway", settings)
-    with bed(server_core, load_core) as running, progress() as bar:
+    with bed.gateways(server_core, load_core) as running, progress() as bar:
         for name in (LUA, ONCEGATE):
             results.checks[name] = check(running, name)
         task = bar.add_task("gateway", total=rounds * len(CELLS) * len(settings["connections"]))
@@ -111,8 +62,8 @@ def run(*, rounds: int, seconds: float, quick: bool) -> Results:
 def _measure(
     running: Bed, wrk: str, name: str, mode: str, seed: str, connections: int, seconds: float, core: int, quick: bool
 ) -> dict[str, Any]:
-    url = f"{running.urls[name]}/payments"
-    watched = {"server": running.servers[name], "redis": running.redis, "upstream": running.upstream}
+    url = running.urls[name]
+    watched = {"server": running.servers[name], **running.watched}
     options: dict[str, Any] = {"connections": connections, "core": core, "watched": watched}
     if mode == "replay" or not quick:  # it makes the records that a replay needs, too
         load(wrk, url, mode, seed if mode == "replay" else f"{seed}w", seconds=WARM_UP_SECONDS, **options)

@@ -20,18 +20,20 @@ def load(
     *,
     connections: int,
     seconds: float,
-    core: int,
+    core: int | str,
     watched: Mapping[str, Process],
     keys: int | None = None,
-    script: str = "requests.lua",
+    path: str = "/payments",
+    size: int | None = None,
 ) -> dict[str, Any]:
     """Requests of ``mode`` (see requests.lua) to ``url`` for ``seconds``; ``keys`` is how many keys a replay has, by default
-    one per connection. Times in ms, processor time in us per request and, for the whole core, as a share.
+    one per connection, ``size`` how many bytes a body (200 of JSON else). Times in ms, processor time in us per request and,
+    for the whole core, as a share.
     """
     duration = max(1, round(seconds))
-    arguments = [mode, seed, str(keys or connections)]
+    arguments = [mode, seed, str(keys or connections), path, *([] if size is None else [str(size)])]
     command = ["taskset", "--cpu-list", str(core), wrk, "--threads", "1", "--connections", str(connections),
-               "--duration", f"{duration}s", "--timeout", "20s", "--script", str(HERE / script), url, "--",
+               "--duration", f"{duration}s", "--timeout", "20s", "--script", str(HERE / "requests.lua"), url, "--",
                *arguments]  # fmt: skip
     before = {name: process.cpu_seconds() for name, process in watched.items()}
     used = os.times()

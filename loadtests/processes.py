@@ -41,7 +41,10 @@ def free_port() -> int:
 
 
 class Process:
-    """A server under way. A context manager: started and listening on entry, ended on exit. ``log`` keeps what it says."""
+    """A server under way. A context manager: started and listening on entry, ended on exit. ``log`` keeps what it says.
+
+    ``core`` is the core that it may use, or a list of them (``0,1``).
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Process:
         command: Sequence[str],
         *,
         port: int,
-        core: int,
+        core: int | str,
         folder: Path,
         environment: Mapping[str, str] = {},
     ) -> None:
@@ -110,7 +113,7 @@ class Process:
             process.wait()
 
 
-def redis_server(folder: Path, core: int) -> Process:
+def redis_server(folder: Path, core: int | str) -> Process:
     """A redis-server without persistence: what is measured is not the disk."""
     binary = shutil.which("redis-server")
     if binary is None:
@@ -127,7 +130,7 @@ def redis_client(server: Process) -> Iterator[redis.Redis]:
         yield client
 
 
-def oncegate(upstream: str, cache: str, *, core: int, folder: Path, workers: int = 1, **settings: str) -> Process:
+def oncegate(upstream: str, cache: str, *, core: int | str, folder: Path, workers: int = 1, **settings: str) -> Process:
     """The gateway as anybody starts it: no setting but where things are, unless ``settings`` (environment) says otherwise."""
     port = free_port()
     binary = Path(sys.executable).parent / "oncegate"
@@ -147,7 +150,7 @@ def oncegate(upstream: str, cache: str, *, core: int, folder: Path, workers: int
     return Process("oncegate", command, port=port, core=core, folder=folder, environment=environment)
 
 
-def nginx(template: str, *, core: int, folder: Path, **words: object) -> Process:
+def nginx(template: str, *, core: int | str, folder: Path, **words: object) -> Process:
     """An nginx on ``template`` (a file beside this one). ``words`` fill its @WORDS@; the first is the port to await."""
     home = _tool("nginx")
     values = {"NGINX": home, "FOLDER": folder, "HERE": HERE, "SCRIPTS": ROOT / "cache", "BODY": BODY}

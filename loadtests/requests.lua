@@ -1,13 +1,9 @@
 -- What wrk sends: POST with 200 bytes of JSON and, as its arguments say, a key that no other request has ("first", with a seed
 -- that no other run has), one of a fixed set in turn ("replay", with the size of the set) or none ("none").
---   wrk ... -s requests.lua URL -- first SEED | replay SEED SIZE | none
+--   wrk ... -s requests.lua URL -- MODE SEED SIZE PATH [BYTES OF THE BODY]
 -- Says at the end what became of it, as one line of JSON (times in microseconds).
 local BODY = '{"amount":1999,"currency":"EUR","customer":"cus_0123456789","order":"4711","items":[{"sku":"A-1","count":2},'
   .. '{"sku":"B-22","count":1}],"note":"two hundred bytes of a request, as commands are: no more."}'
-local HEAD = "POST /payments HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: " .. #BODY
-  .. "\r\n"
-local END = "\r\n\r\n" .. BODY
-local KEY = HEAD .. "Authorization: Bearer sk_live_0123456789\r\nIdempotency-Key: "
 
 local threads = 0
 
@@ -17,21 +13,26 @@ function setup(thread)
 end
 
 function init(arguments)
-  local mode, seed, size = arguments[1], arguments[2], tonumber(arguments[3] or "0")
+  local mode, seed, size = arguments[1], arguments[2], tonumber(arguments[3])
+  local path, bytes = arguments[4], arguments[5]
+  local body = bytes and ("x"):rep(tonumber(bytes)) or BODY
+  local head = "POST " .. path .. " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: " .. #body
+    .. "\r\nAuthorization: Bearer sk_live_0123456789"
+  local keyed, rest = head .. "\r\nIdempotency-Key: ", "\r\n\r\n" .. body
   local count = 0
   if mode == "none" then
-    local whole = HEAD .. "Authorization: Bearer sk_live_0123456789" .. END
+    local whole = head .. rest
     request = function() return whole end
   elseif mode == "first" then
-    local begin = KEY .. seed .. "-" .. number .. "-"
+    local begin = keyed .. seed .. "-" .. number .. "-"
     request = function()
       count = count + 1
-      return begin .. count .. END
+      return begin .. count .. rest
     end
   else
     local all = {}
     for each = 1, size do
-      all[each] = KEY .. seed .. "-" .. each .. END
+      all[each] = keyed .. seed .. "-" .. each .. rest
     end
     request = function()
       count = count % size + 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from loadtests.app import MIDDLEWARES
+from loadtests.duplicates import UPSTREAM_SECONDS
 from loadtests.gateway import CELLS, CONNECTIONS
 from loadtests.processes import BODY
 
@@ -62,3 +63,32 @@ def test_the_middleware_bench_measures_every_cell_and_tells_what_the_others_answ
     assert checks["alone"]["replay"] == "executed again"
     assert checks["oncegate"]["concurrent"] == "409 at once"
     assert set(checks["idemkit"]) == set(checks["asgi-idempotency-header"]) == set(checks["oncegate"])
+
+
+def test_the_duplicates_bench_sees_one_arrival_and_an_answer_for_everybody(tmp_path: Path) -> None:
+    results = bench("duplicates", tmp_path)
+    assert {sample["size"] for sample in results["samples"]} == {10, 100}
+    for sample in results["samples"]:
+        assert sample["arrivals"] == 1
+        assert sample["answered"] + sample["refused"] == sample["size"]
+        assert not (sample["wait"] and sample["refused"])
+        assert sample["seconds"] >= UPSTREAM_SECONDS
+
+
+def test_the_cost_bench_measures_each_of_its_parts(tmp_path: Path) -> None:
+    results = bench("cost", tmp_path)
+    assert {kind: counts["sent"] for kind, counts in results["checks"]["commands"].items()} == {
+        "first": 2,
+        "replay": 1,
+        "none": 0,
+    }
+    parts = {sample["part"] for sample in results["samples"]}
+    assert parts == {"concurrency", "size", "workers", "soak"}
+    for sample in results["samples"]:
+        if sample["part"] == "soak":
+            assert 300 < sample["redis_bytes_per_record"] < 3000
+            assert sample["gateway_rss_bytes"] > 1e7
+        else:
+            assert sample["errors"] == 0
+            assert 0 < sample["p50_ms"] <= sample["p99_ms"]
+    assert results["samples"][-1]["records"] >= results["settings"]["records"]

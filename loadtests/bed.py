@@ -1,0 +1,76 @@
+"""What a measurement stands on: an upstream, a Redis, and what is between them, started together and ended together."""
+
+import contextlib
+import re
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtests import processes
+from loadtests.processes import BenchError, Process
+
+PLAIN, LUA, ONCEGATE = "nginx proxy_pass", "nginx + Lua", "oncegate"
+
+
+@dataclass
+class Bed:
+    """What is running: where each server under test listens, and the process that it is."""
+
+    urls: dict[str, str]
+    servers: dict[str, Process]
+    redis: Process
+    upstream: Process
+    _asked: int = 0
+
+    @property
+    def watched(self) -> dict[str, Process]:
+        """What is behind a gateway, by the names that samples have for it."""
+        return {"redis": self.redis, "upstream": self.upstream}
+
+    def arrivals(self) -> int:
+        """How many requests the upstream has had, this question left out."""
+        with urllib.request.urlopen(f"{self.upstream.url}/.arrivals", timeout=30) as answer:
+            found = re.search(rb"requests\s+\d+ \d+ (\d+)", answer.read())
+        if found is None:
+            raise BenchError("the upstream does not tell its arrivals")
+        self._asked += 1
+        return int(found[1]) - self._asked
+
+
+@contextlib.contextmanager
+def gateways(server_core: int, load_core: int) -> Iterator[Bed]:
+    """nginx's proxy_pass, nginx + Lua, and oncegate, on one upstream and one Redis."""
+    with _behind(load_core) as (folder, redis, upstream):
+        ports = {"plain_port": processes.free_port(), "lua_port": processes.free_port()}
+        nginx = processes.nginx(
+            "nginx.conf", core=server_core, folder=folder, **ports, upstream_port=upstream.port, redis_port=redis.port
+        )
+        ours = processes.oncegate(upstream.url, _cache(redis), core=server_core, folder=folder)
+        with nginx, ours:
+            urls = {PLAIN: nginx.url, LUA: f"http://127.0.0.1:{ports['lua_port']}", ONCEGATE: ours.url}
+            yield Bed(urls, {PLAIN: nginx, LUA: nginx, ONCEGATE: ours}, redis, upstream)
+
+
+@contextlib.contextmanager
+def oncegate(server_cores: str, load_cores: str, *, workers: int = 1) -> Iterator[Bed]:
+    """oncegate alone, on an upstream and a Redis."""
+    with (
+        _behind(load_cores) as (folder, redis, upstream),
+        processes.oncegate(upstream.url, _cache(redis), core=server_cores, folder=folder, workers=workers) as ours,
+    ):
+        yield Bed({ONCEGATE: ours.url}, {ONCEGATE: ours}, redis, upstream)
+
+
+@contextlib.contextmanager
+def _behind(core: int | str) -> Iterator[tuple[Path, Process, Process]]:
+    with tempfile.TemporaryDirectory(prefix="oncegate-bench-") as name:
+        folder = Path(name)
+        upstream = processes.nginx("upstream.conf", core=core, folder=folder, upstream_port=processes.free_port())
+        with processes.redis_server(folder, core) as redis, upstream:
+            yield folder, redis, upstream
+
+
+def _cache(redis: Process) -> str:
+    return f"redis://127.0.0.1:{redis.port}/0"
