@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtests import processes
+from loadtests.load import Target
 from loadtests.processes import BenchError, Process
 
 PLAIN, LUA, ONCEGATE = "nginx proxy_pass", "nginx + Lua", "oncegate"
@@ -24,10 +25,10 @@ class Bed:
     upstream: Process
     _asked: int = 0
 
-    @property
-    def watched(self) -> dict[str, Process]:
-        """What is behind a gateway, by the names that samples have for it."""
-        return {"redis": self.redis, "upstream": self.upstream}
+    def target(self, name: str) -> Target:
+        """One of the servers, to be measured."""
+        watched = {"server": self.servers[name], "redis": self.redis, "upstream": self.upstream}
+        return Target(self.urls[name], watched, self.arrivals, self.redis)
 
     def arrivals(self) -> int:
         """How many requests the upstream has had, this question left out."""

@@ -5,6 +5,7 @@ which the gateway's own memory is watched), and latency by concurrency, by size 
 """
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -12,86 +13,70 @@ import redis
 
 from loadtests import bed, machine, processes
 from loadtests.bed import ONCEGATE, Bed
-from loadtests.load import load
+from loadtests.load import Wrk
 from loadtests.processes import BenchError
 from loadtests.report import Results, progress
 
 MILESTONES = (10_000, 100_000, 1_000_000)
-CONNECTIONS = (1, 10, 32, 100, 316, 1000)
-SIZES = (0, 1024, 16_384, 131_072, 1_048_576)
-WORKERS = (1, 2)
+CONNECTIONS: tuple[int, ...] = (1, 10, 32, 100, 316, 1000)
+SIZES: tuple[int, ...] = (0, 1024, 16_384, 131_072, 1_048_576)
+WORKERS: tuple[int, ...] = (1, 2)
 COUNTED = 500
 """Requests of each kind whose commands are counted."""
 LONGEST_CHUNK = 10
 """Seconds of the soak between two looks at the memory."""
 SOAK_ENDS_WITHIN = 1800
 COMMANDS = ("evalsha", "get", "set", "pttl", "getrange")
-BODIES = "/bytes/"
 
 
 def run(*, rounds: int, seconds: int, records: int, quick: bool) -> Results:
     """Measure it all. ``records`` is how many first requests the soak makes."""
     server_core, load_core = map(str, machine.cores())
-    short = slice(0, 2) if quick else slice(None)
-    settings = {
-        "quick": quick, "rounds": rounds, "seconds": seconds, "records": records, "connections": list(CONNECTIONS[short]),
-        "sizes": list(SIZES[:: 4 if quick else 1]), "workers": list(WORKERS[short]), "body_bytes": len(processes.BODY),
+    connections, sizes, workers = CONNECTIONS, SIZES, WORKERS
+    if quick:
+        connections, sizes, workers = (32,), (131_072,), (2,)
+    settings: dict[str, Any] = {
+        "quick": quick, "rounds": rounds, "seconds": seconds, "records": records, "connections": list(connections),
+        "sizes": list(sizes), "workers": list(workers), "body_bytes": len(processes.BODY),
     }  # fmt: skip
     results = Results("cost", settings)
-    wrk = processes.wrk()
+    warm_up = 0 if quick else 1
     with progress() as bar:
-        steps = 2 * rounds * (len(settings["connections"]) + len(settings["sizes"]) + len(settings["workers"]))
+        steps = 2 * rounds * (len(connections) + len(sizes) + len(workers))
         task = bar.add_task("cost", total=steps + 2)
 
-        def step(words: str) -> None:
-            bar.update(task, advance=1, description=words)
+        def take(part: str, value: int, running: Bed, wrk: Wrk, number: int, **options: Any) -> None:
+            for mode in ("first", "replay"):
+                bar.update(task, description=f"{part} {value:,}, {mode}, round {number + 1}")
+                sample = measure(f"{part} {value:,}", running, wrk, mode, seconds=seconds, **options)
+                results.samples.append({"part": part, "mode": mode, "round": number, part: value, **sample})
+                bar.advance(task)
 
+        wrk = Wrk(load_core, warm_up)
         with bed.oncegate(server_core, load_core) as running:
-            step("commands per request")
+            bar.update(task, advance=1, description="commands per request")
             results.checks["commands"] = commands(running)
             for number in range(rounds):
-                for mode in ("first", "replay"):
-                    for connections in settings["connections"]:
-                        step(f"{connections} connections, {mode}, round {number + 1}")
-                        sample = measure(running, wrk, load_core, mode, seconds, connections=connections)
-                        results.samples.append(
-                            {"part": "concurrency", "mode": mode, "round": number, "connections": connections, **sample}
-                        )
-                    for size in settings["sizes"]:
-                        step(f"bodies of {size} bytes, {mode}, round {number + 1}")
-                        sample = measure(
-                            running, wrk, load_core, mode, seconds, connections=8, size=size, path=f"{BODIES}{size}"
-                        )
-                        results.samples.append({"part": "size", "mode": mode, "round": number, "size": size, **sample})
+                for number_of in connections:
+                    take("connections", number_of, running, wrk, number, connections=number_of)
+                for size in sizes:
+                    take("size", size, running, wrk, number, connections=8, body=b"x" * size, path=f"/bytes/{size}")
         everywhere = f"{server_core},{load_core}"
         for number in range(rounds):
-            for workers in settings["workers"]:
-                with bed.oncegate(everywhere, everywhere, workers=workers) as running:
-                    for mode in ("first", "replay"):
-                        step(f"{workers} workers, {mode}, round {number + 1}")
-                        sample = measure(running, wrk, everywhere, mode, seconds, connections=64)
-                        results.samples.append(
-                            {"part": "workers", "mode": mode, "round": number, "workers": workers, **sample}
-                        )
+            for count in workers:
+                with bed.oncegate(everywhere, everywhere, workers=count) as running:
+                    take("workers", count, running, Wrk(everywhere, warm_up), number, connections=64)
         with bed.oncegate(server_core, load_core) as running:
-            step(f"soak, {records:,} first requests")
-            results.samples += soak(running, wrk, load_core, records, lambda words: bar.update(task, description=words))
+            results.samples += soak(running, wrk, records, lambda words: bar.update(task, description=words))
+        bar.advance(task)
     return results
 
 
-def measure(running: Bed, wrk: str, core: str, mode: str, seconds: int, **options: Any) -> dict[str, Any]:
-    """One measurement, after a second of the same. Raises `BenchError` for an answer that is wrong."""
-    seed = f"{time.monotonic_ns()}"
-    watched = {"server": running.servers[ONCEGATE], **running.watched}
-    options |= {"core": core, "watched": watched}
-    load(wrk, running.urls[ONCEGATE], mode, seed if mode == "replay" else f"{seed}w", seconds=1, **options)
-    before = running.arrivals()
-    sample = load(wrk, running.urls[ONCEGATE], mode, seed, seconds=seconds, **options)
-    arrivals = running.arrivals() - before
-    if sample["errors"] or (mode == "replay" and arrivals):
-        raise BenchError(f"{mode}, {options}: {sample['errors']} errors, {arrivals} arrivals upstream")
-    with processes.redis_client(running.redis) as client:
-        client.flushall()
+def measure(what: str, running: Bed, wrk: Wrk, mode: str, **options: Any) -> dict[str, Any]:
+    """One measurement. Raises `BenchError` for an answer that is wrong."""
+    sample = wrk.measure(running.target(ONCEGATE), mode, **options)
+    if sample["errors"] or (mode == "replay" and sample["executed"]):
+        raise BenchError(f"{what}, {mode}: {sample['errors']} errors, {sample['executed']} arrivals upstream")
     return sample
 
 
@@ -102,7 +87,7 @@ def commands(running: Bed) -> dict[str, dict[str, float]]:
         processes.redis_client(running.redis) as client,
         httpx.Client(base_url=running.urls[ONCEGATE], timeout=10) as http,
     ):
-        keyed = [{"Idempotency-Key": f"count-{number}"} for number in range(COUNTED)]
+        keyed: list[dict[str, str]] = [{"Idempotency-Key": f"count-{number}"} for number in range(COUNTED)]
         for name, headers in (("first", keyed), ("replay", keyed), ("none", [{}] * COUNTED)):
             client.config_resetstat()
             for each in headers:
@@ -116,9 +101,9 @@ def commands(running: Bed) -> dict[str, dict[str, float]]:
     return told
 
 
-def soak(running: Bed, wrk: str, core: str, records: int, say: Any) -> list[dict[str, Any]]:
+def soak(running: Bed, wrk: Wrk, records: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """First requests until there are ``records``: after each chunk of them, what Redis and the gateway hold."""
-    server, watched = running.servers[ONCEGATE], {"server": running.servers[ONCEGATE]}
+    server, target = running.servers[ONCEGATE], running.target(ONCEGATE)
     samples: list[dict[str, Any]] = []
     with processes.redis_client(running.redis) as client:
         client.flushall()
@@ -130,23 +115,14 @@ def soak(running: Bed, wrk: str, core: str, records: int, say: Any) -> list[dict
             goal = min(each for each in (*MILESTONES, records) if each > held)
             seconds = min(LONGEST_CHUNK, max(1, round((goal - held) / rate)))
             number += 1
-            sample = load(
-                wrk,
-                running.urls[ONCEGATE],
-                "first",
-                f"soak-{number}",
-                connections=32,
-                seconds=seconds,
-                core=core,
-                watched=watched,
-            )
+            sample = wrk.run(target, "first", f"soak-{number}", connections=32, seconds=seconds)
             if sample["errors"]:
                 raise BenchError(f"soak: {sample['errors']} errors")
             rate, held = sample["requests_per_s"], _settled(client)
             used = client.info("memory")["used_memory"] - empty
             samples.append({
                 "part": "soak", "records": held, "redis_bytes": used, "redis_bytes_per_record": used / held,
-                "record_bytes": client.memory_usage(client.randomkey()), "gateway_rss_bytes": machine.rss_bytes(server.pid),
+                "record_bytes": client.memory_usage(str(client.randomkey())), "gateway_rss_bytes": machine.rss_bytes(server.pid),
                 "requests_per_s": sample["requests_per_s"], "p99_ms": sample["p99_ms"],
             })  # fmt: skip
             say(f"soak, {held:,} of {records:,} first requests")

@@ -60,19 +60,17 @@ def tables(results: Results) -> list[Table]:
             f"Responses of {results.settings['body_bytes']} bytes. After the first tenth of the soak the gateway's memory "
             f"changed by {grown / 1e6:+.1f} MB, {each:+.2f} bytes per request.",
         ),
-        _table(results, "concurrency", "connections", "Latency by concurrency"),
-        _table(results, "size", "size", "Latency by size of both bodies, 8 connections"),
-        _table(
-            results, "workers", "workers", "Workers, on two cores shared with load, Redis and upstream, 64 connections"
-        ),
+        _table(results, "connections", "Latency by concurrency"),
+        _table(results, "size", "Latency by size of both bodies, 8 connections"),
+        _table(results, "workers", "Workers, on two cores shared with load, Redis and upstream, 64 connections"),
     ]
 
 
-def _table(results: Results, part: str, by: str, title: str) -> Table:
+def _table(results: Results, by: str, title: str) -> Table:
     rows = []
     for mode in ("first", "replay"):
-        for value in dict.fromkeys(sample[by] for sample in results.select(part=part)):
-            cell = results.select(part=part, mode=mode, **{by: value})
+        for value in dict.fromkeys(sample[by] for sample in results.select(part=by)):
+            cell = results.select(part=by, mode=mode, **{by: value})
             rows.append([
                 f"{value:,}", MODES[mode], spread(cell, "requests_per_s").text(), spread(cell, "p50_ms").text(2),
                 spread(cell, "p99_ms").text(2), spread(cell, "cpu_us", "server").text(1), spread(cell, "cpu_us", "redis").text(1),
@@ -120,7 +118,7 @@ def plot_concurrency(results: Results, axes: Any) -> None:
     for color, mode in enumerate(("first", "replay")):
         for name, style in (("p50_ms", "-"), ("p99_ms", "--")):
             values = [
-                spread(results.select(part="concurrency", mode=mode, connections=count), name).median
+                spread(results.select(part="connections", mode=mode, connections=count), name).median
                 for count in counts
             ]
             axes.plot(counts, values, f"C{color}{style}", marker="o", label=f"{MODES[mode]}, {name[:3]}")

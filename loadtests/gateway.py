@@ -12,7 +12,7 @@ import httpx
 
 from loadtests import bed, machine, processes
 from loadtests.bed import LUA, ONCEGATE, PLAIN, Bed
-from loadtests.load import load
+from loadtests.load import Wrk
 from loadtests.processes import BenchError
 from loadtests.report import Results, Spread, Table, paired, progress, spread
 
@@ -22,15 +22,14 @@ CELLS = [
     (LUA, "first"), (ONCEGATE, "first"), (LUA, "replay"), (ONCEGATE, "replay"),
 ]  # fmt: skip
 CONNECTIONS = (32, 256)
-WARM_UP_SECONDS = 1
 ARRIVES_WITHIN = 0.4
 """Seconds for a request to be at the upstream, which takes 0.5 for it."""
 
 
-def run(*, rounds: int, seconds: float, quick: bool) -> Results:
+def run(*, rounds: int, seconds: int, quick: bool) -> Results:
     """Measure all cells in turn, ``rounds`` times. Raises `BenchError` where a gateway answers wrongly."""
     server_core, load_core = machine.cores()
-    wrk = processes.wrk()
+    wrk = Wrk(load_core, warm_up=0 if quick else 1)
     settings: dict[str, Any] = {
         "quick": quick, "rounds": rounds, "seconds": seconds, "connections": list(CONNECTIONS[:1] if quick else CONNECTIONS),
         "upstream": f"nginx: return 201 with {len(processes.BODY)} bytes of JSON",
@@ -48,8 +47,7 @@ def run(*, rounds: int, seconds: float, quick: bool) -> Results:
                     bar.update(
                         task, description=f"{name}, {MODES[mode]}, {connections} connections, round {number + 1}"
                     )
-                    seed = f"{number}-{connections}-{time.monotonic_ns()}"
-                    sample = _measure(running, wrk, name, mode, seed, connections, seconds, load_core, quick)
+                    sample = _measure(running, wrk, name, mode, connections, seconds)
                     results.samples.append(
                         {"server": name, "mode": mode, "connections": connections, "round": number, **sample}
                     )
@@ -59,17 +57,9 @@ def run(*, rounds: int, seconds: float, quick: bool) -> Results:
     return results
 
 
-def _measure(
-    running: Bed, wrk: str, name: str, mode: str, seed: str, connections: int, seconds: float, core: int, quick: bool
-) -> dict[str, Any]:
-    url = running.urls[name]
-    watched = {"server": running.servers[name], **running.watched}
-    options: dict[str, Any] = {"connections": connections, "core": core, "watched": watched}
-    if mode == "replay" or not quick:  # it makes the records that a replay needs, too
-        load(wrk, url, mode, seed if mode == "replay" else f"{seed}w", seconds=WARM_UP_SECONDS, **options)
-    before = running.arrivals()
-    sample = load(wrk, url, mode, seed, seconds=seconds, **options)
-    arrivals = running.arrivals() - before
+def _measure(running: Bed, wrk: Wrk, name: str, mode: str, connections: int, seconds: int) -> dict[str, Any]:
+    sample = wrk.measure(running.target(name), mode, connections=connections, seconds=seconds)
+    arrivals = sample["arrivals"] = sample.pop("executed")
     # wrk leaves when its time is over: one request per connection may arrive without having been counted, of this run and of
     # the one before.
     least = 0 if mode == "replay" else sample["requests"]
@@ -78,9 +68,7 @@ def _measure(
         raise BenchError(
             f"{name}, {MODES[mode]}: {sample['errors']} errors, {arrivals} arrivals upstream for {sample['requests']} requests"
         )
-    with processes.redis_client(running.redis) as client:
-        client.flushall()
-    return {**sample, "arrivals": arrivals}
+    return sample
 
 
 def check(running: Bed, name: str) -> dict[str, str]:

@@ -1,62 +1,121 @@
 """wrk, for a while: what came of it, and what each process used meanwhile."""
 
+import http.client
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from loadtests import processes
 from loadtests.processes import HERE, BenchError, Process
 
+BODY = (
+    b'{"amount":1999,"currency":"EUR","customer":"cus_0123456789","order":"4711","items":[{"sku":"A-1","count":2},'
+    b'{"sku":"B-22","count":1}],"note":"two hundred bytes of a request, as commands are: no more."}'
+)
+AUTHORIZATION = "Bearer sk_live_0123456789"  # as in requests.lua
 LEEWAY_SECONDS = 30
 """More than the duration, and wrk is ended."""
 
 
-def load(
-    wrk: str,
-    url: str,
-    mode: str,
-    seed: str,
-    *,
-    connections: int,
-    seconds: float,
-    core: int | str,
-    watched: Mapping[str, Process],
-    keys: int | None = None,
-    path: str = "/payments",
-    size: int | None = None,
-) -> dict[str, Any]:
-    """Requests of ``mode`` (see requests.lua) to ``url`` for ``seconds``; ``keys`` is how many keys a replay has, by default
-    one per connection, ``size`` how many bytes a body (200 of JSON else). Times in ms, processor time in us per request and,
-    for the whole core, as a share.
-    """
-    duration = max(1, round(seconds))
-    arguments = [mode, seed, str(keys or connections), path, *([] if size is None else [str(size)])]
-    command = ["taskset", "--cpu-list", str(core), wrk, "--threads", "1", "--connections", str(connections),
-               "--duration", f"{duration}s", "--timeout", "20s", "--script", str(HERE / "requests.lua"), url, "--",
-               *arguments]  # fmt: skip
-    before = {name: process.cpu_seconds() for name, process in watched.items()}
-    used = os.times()
-    try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=duration + LEEWAY_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise BenchError(f"wrk did not end: is {url} answering?") from None
-    after = {name: process.cpu_seconds() for name, process in watched.items()}
-    if output.returncode:
-        raise BenchError(f"wrk failed: {output.stderr.strip() or output.stdout.strip()}")
-    told = json.loads(output.stdout.strip().splitlines()[-1])
-    requests, taken = told["requests"], told["duration_us"] / 1e6
-    if not requests:
-        raise BenchError(f"{url} answered nothing within {duration} s")
-    cpu = {name: after[name] - before[name] for name in watched}
-    cpu["wrk"] = os.times().children_user + os.times().children_system - used.children_user - used.children_system
-    return {
-        "requests": requests,
-        "requests_per_s": requests / taken,
-        "p50_ms": told["p50_us"] / 1e3,
-        "p99_ms": told["p99_us"] / 1e3,
-        "max_ms": told["max_us"] / 1e3,
-        "cpu_us": {name: spent / requests * 1e6 for name, spent in cpu.items()},
-        "cpu_share": {name: spent / taken for name, spent in cpu.items()},
-        "errors": told["status_errors"] + told["socket_errors"],
-    }
+@dataclass(frozen=True)
+class Target:
+    """What is measured: where it listens, the processes whose CPU counts, how to ask how many requests have been executed."""
+
+    url: str
+    watched: Mapping[str, Process]
+    executed: Callable[[], int]
+    redis: Process
+
+
+@dataclass(frozen=True)
+class Wrk:
+    """wrk on ``core``. A measurement begins with ``warm_up`` seconds of the same requests."""
+
+    core: int | str
+    warm_up: int = 1
+
+    def measure(
+        self, target: Target, mode: str, *, connections: int, seconds: int, body: bytes = BODY, path: str = "/payments"
+    ) -> dict[str, Any]:
+        """Requests of ``mode`` (see requests.lua) for ``seconds``; a replay has one key per connection.
+
+        Times in ms; processor time in us per request and as a share of a core; ``executed`` is how many requests were executed
+        meanwhile, late ones of the warm-up too. Redis is emptied afterwards.
+        """
+        seed = f"{time.monotonic_ns()}"
+        if mode == "replay":
+            _prime(target.url, path, body, [f"{seed}-{number}" for number in range(1, connections + 1)])
+        if self.warm_up:
+            warm = seed if mode == "replay" else f"{seed}w"
+            self.run(target, mode, warm, connections=connections, seconds=self.warm_up, body=body, path=path)
+        executed = target.executed()
+        sample = self.run(target, mode, seed, connections=connections, seconds=seconds, body=body, path=path)
+        sample["executed"] = target.executed() - executed
+        with processes.redis_client(target.redis) as client:
+            client.flushall()
+        return sample
+
+    def run(
+        self,
+        target: Target,
+        mode: str,
+        seed: str,
+        *,
+        connections: int,
+        seconds: int,
+        body: bytes = BODY,
+        path: str = "/payments",
+    ) -> dict[str, Any]:
+        """One run of wrk, and nothing else."""
+        before = {name: process.cpu_seconds() for name, process in target.watched.items()}
+        used = os.times()
+        with tempfile.NamedTemporaryFile(prefix="oncegate-bench-") as file:
+            file.write(body)
+            file.flush()
+            told = self._run(target.url, connections, seconds, [mode, seed, str(connections), path, file.name])
+        cpu = {name: process.cpu_seconds() - before[name] for name, process in target.watched.items()}
+        cpu["wrk"] = os.times().children_user + os.times().children_system - used.children_user - used.children_system
+        requests, taken = told["requests"], told["duration_us"] / 1e6
+        if not requests:
+            raise BenchError(f"{target.url} answered nothing within {seconds} s")
+        return {
+            "requests": requests,
+            "requests_per_s": requests / taken,
+            "p50_ms": told["p50_us"] / 1e3,
+            "p99_ms": told["p99_us"] / 1e3,
+            "max_ms": told["max_us"] / 1e3,
+            "cpu_us": {name: spent / requests * 1e6 for name, spent in cpu.items()},
+            "cpu_share": {name: spent / taken for name, spent in cpu.items()},
+            "errors": told["status_errors"] + told["socket_errors"],
+        }
+
+    def _run(self, url: str, connections: int, seconds: int, arguments: list[str]) -> dict[str, Any]:
+        command = ["taskset", "--cpu-list", str(self.core), processes.wrk(), "--threads", "1", "--connections", str(connections),
+                   "--duration", f"{seconds}s", "--timeout", "20s", "--script", str(HERE / "requests.lua"), url, "--",
+                   *arguments]  # fmt: skip
+        try:
+            output = subprocess.run(command, capture_output=True, text=True, timeout=seconds + LEEWAY_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"wrk did not end: is {url} answering?") from None
+        if output.returncode:
+            raise BenchError(f"wrk failed: {output.stderr.strip() or output.stdout.strip()}")
+        told: dict[str, Any] = json.loads(output.stdout.strip().splitlines()[-1])
+        return told
+
+
+def _prime(url: str, path: str, body: bytes, keys: list[str]) -> None:
+    """Send the first request of each key, as wrk will send its retries."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    for key in keys:
+        headers = {"Idempotency-Key": key, "Authorization": AUTHORIZATION, "Content-Type": "application/json"}
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status >= 300:
+            raise BenchError(f"{url} answers {answer.status} to a first request")
+    connection.close()

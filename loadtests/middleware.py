@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,12 @@ import httpx
 
 from loadtests import machine, peers, processes
 from loadtests.app import MIDDLEWARES, SPACED
-from loadtests.load import load
+from loadtests.load import Target, Wrk
 from loadtests.processes import BenchError, Process
 from loadtests.report import Results, Spread, Table, paired, progress, spread
 
 MODES = {"none": "no key", "first": "first request", "replay": "replay"}
 CONNECTIONS = 32
-WARM_UP_SECONDS = 1
 BEGUN_WITHIN = 5.0
 ORDER = {
     "amount": 1999, "currency": "EUR", "customer": "cus_1", "order": "4711", "items": [{"sku": "A-1", "count": 2}],
@@ -41,16 +41,18 @@ def apps(server_core: int, load_core: int) -> Iterator[tuple[dict[str, Process],
             port = processes.free_port()
             command = [python, "-m", "loadtests.app", name, str(port), f"redis://127.0.0.1:{redis.port}/{number}"]
             environment = {"PYTHONPATH": str(processes.ROOT)}
-            running[name] = stack.enter_context(
-                Process(name, command, port=port, core=server_core, folder=folder, environment=environment)
-            )
+            running[name] = Process(name, command, port=port, core=server_core, folder=folder, environment=environment)
+            stack.push(running[name].__exit__)
+            running[name].start()  # all at once: importing takes its time
+        for process in running.values():
+            process.__enter__()
         yield running, redis
 
 
-def run(*, rounds: int, seconds: float, quick: bool) -> Results:
+def run(*, rounds: int, seconds: int, quick: bool) -> Results:
     """Measure all in turn, ``rounds`` times. Raises `BenchError` where oncegate answers wrongly; of others, it is told."""
     server_core, load_core = machine.cores()
-    wrk = processes.wrk()
+    wrk = Wrk(load_core, warm_up=0 if quick else 1)
     settings = {
         "quick": quick, "rounds": rounds, "seconds": seconds, "connections": CONNECTIONS,
         "app": "FastAPI on uvicorn (uvloop, httptools): pydantic models in and out, 300 bytes of JSON",
@@ -67,29 +69,19 @@ def run(*, rounds: int, seconds: float, quick: bool) -> Results:
             turn = number % len(cells)
             for name, mode in cells[turn:] + cells[:turn]:
                 bar.update(task, description=f"{name}, {MODES[mode]}, round {number + 1}")
-                sample = _measure(wrk, running[name], redis, mode, number, seconds, load_core, quick)
-                if name == "oncegate" and (sample["errors"] or (mode == "replay" and sample["executions"])):
+                sample = wrk.measure(target(running[name], redis), mode, connections=CONNECTIONS, seconds=seconds)
+                if name == "oncegate" and (sample["errors"] or (mode == "replay" and sample["executed"])):
                     raise BenchError(
-                        f"oncegate, {MODES[mode]}: {sample['errors']} errors, {sample['executions']} executions"
+                        f"oncegate, {MODES[mode]}: {sample['errors']} errors, {sample['executed']} executions"
                     )
                 results.samples.append({"server": name, "mode": mode, "round": number, **sample})
                 bar.advance(task)
     return results
 
 
-def _measure(
-    wrk: str, app: Process, redis: Process, mode: str, number: int, seconds: float, core: int, quick: bool
-) -> dict[str, Any]:
-    seed, url = f"{number}-{time.monotonic_ns()}", app.url
-    options: dict[str, Any] = {"connections": CONNECTIONS, "core": core, "watched": {"server": app, "redis": redis}}
-    if mode == "replay" or not quick:  # it makes the records that a replay needs, too
-        load(wrk, url, mode, seed if mode == "replay" else f"{seed}w", seconds=WARM_UP_SECONDS, **options)
-    before = executions(app.url)
-    sample = load(wrk, url, mode, seed, seconds=seconds, **options)
-    sample["executions"] = executions(app.url) - before
-    with processes.redis_client(redis) as client:
-        client.flushall()
-    return sample
+def target(app: Process, redis: Process) -> Target:
+    """An app, to be measured."""
+    return Target(app.url, {"server": app, "redis": redis}, partial(executions, app.url), redis)
 
 
 def executions(url: str) -> int:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -76,7 +77,8 @@ class Process:
         """What it has used so far, its workers included."""
         return machine.cpu_seconds(self.pid)
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Start it, without waiting."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -86,9 +88,13 @@ class Process:
                 env=self._environment,
                 start_new_session=True,
             )
+
+    def __enter__(self) -> Self:
+        if self._process is None:
+            self.start()
         until = time.monotonic() + READY_WITHIN
         while not self._listens():
-            if self._process.poll() is not None or time.monotonic() > until:
+            if self._process is None or self._process.poll() is not None or time.monotonic() > until:
                 self.__exit__()
                 last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise BenchError(f"{self.name} does not start: {last[0] if last else 'it says nothing'}")
@@ -164,6 +170,7 @@ def nginx(template: str, *, core: int | str, folder: Path, **words: object) -> P
     return Process(name, command, port=port, core=core, folder=folder)
 
 
+@lru_cache(maxsize=1)
 def wrk() -> str:
     """The path of wrk."""
     return _tool("wrk")

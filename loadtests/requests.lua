@@ -1,10 +1,7 @@
--- What wrk sends: POST with 200 bytes of JSON and, as its arguments say, a key that no other request has ("first", with a seed
--- that no other run has), one of a fixed set in turn ("replay", with the size of the set) or none ("none").
---   wrk ... -s requests.lua URL -- MODE SEED SIZE PATH [BYTES OF THE BODY]
+-- What wrk sends: POST with a body and, as its arguments say, a key that no other request has ("first", with a seed that no other
+-- run has), one of a fixed set in turn ("replay", with the size of the set) or none ("none").
+--   wrk ... -s requests.lua URL -- MODE SEED SIZE PATH FILE_WITH_THE_BODY
 -- Says at the end what became of it, as one line of JSON (times in microseconds).
-local BODY = '{"amount":1999,"currency":"EUR","customer":"cus_0123456789","order":"4711","items":[{"sku":"A-1","count":2},'
-  .. '{"sku":"B-22","count":1}],"note":"two hundred bytes of a request, as commands are: no more."}'
-
 local threads = 0
 
 function setup(thread)
@@ -14,8 +11,9 @@ end
 
 function init(arguments)
   local mode, seed, size = arguments[1], arguments[2], tonumber(arguments[3])
-  local path, bytes = arguments[4], arguments[5]
-  local body = bytes and ("x"):rep(tonumber(bytes)) or BODY
+  local file = assert(io.open(arguments[5], "rb"))
+  local path, body = arguments[4], file:read("*a")
+  file:close()
   local head = "POST " .. path .. " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: " .. #body
     .. "\r\nAuthorization: Bearer sk_live_0123456789"
   local keyed, rest = head .. "\r\nIdempotency-Key: ", "\r\n\r\n" .. body
