@@ -1,0 +1,63 @@
+"""The Locust users: all is well against a gateway, and they notice where it isn't."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+from oncegate.app.demo_upstream import Payments, PaymentsServer
+from tests.system.gateway import Gateway
+
+KINDS = {"first request", "retry", "concurrent duplicate", "mismatch", "other caller, same key", "no key"}
+
+
+def locust(folder: Path, host: str) -> tuple[int, dict[str, tuple[int, int]], str]:
+    """The exit code; of each kind of request how many were sent and how many failed; the report."""
+    done = subprocess.run(
+        [sys.executable, "-m", "locust", "-f", "loadtests/locustfile.py", "--host", host, "--headless", "--users", "10",
+         "--spawn-rate", "10", "--run-time", "4s", "--html", str(folder / "report.html"), "--csv", str(folder / "told")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    with (folder / "told_stats.csv").open() as file:
+        counts = {row["Name"]: (int(row["Request Count"]), int(row["Failure Count"])) for row in csv.DictReader(file)}
+    return done.returncode, counts, (folder / "report.html").read_text()
+
+
+def test_users_of_a_gateway_get_what_they_should(tmp_path: Path) -> None:
+    with PaymentsServer(Payments(lambda line: None)) as upstream:
+        gateway = Gateway(tmp_path / "log", upstream.url).ready()
+        try:
+            code, counts, report = locust(tmp_path, gateway.url)
+        finally:
+            gateway.end()
+    assert code == 0
+    for kind in KINDS:
+        sent, failed = counts[kind]
+        assert sent > 0, kind
+        assert failed == 0, kind
+    assert "concurrent duplicate" in report
+
+
+def test_users_notice_where_nothing_is_enforced(tmp_path: Path) -> None:
+    """The bare upstream executes everything and answers 201 each time: to a client that only looks at statuses, all is well."""
+    with PaymentsServer(Payments(lambda line: None)) as upstream:
+        code, counts, _ = locust(tmp_path, upstream.url)
+    assert code == 1
+    for kind in ("first request", "no key"):
+        sent, failed = counts[kind]
+        assert failed == sent > 0
+    assert counts["concurrent duplicate"][1] > 0
+
+
+def test_users_notice_a_gateway_whose_replays_are_wrong(tmp_path: Path) -> None:
+    """One that forgets its records: what it says of itself is right, and each retry is executed again."""
+    with PaymentsServer(Payments(lambda line: None)) as upstream:
+        gateway = Gateway(tmp_path / "log", upstream.url, idempotency={"ttl": 1, "lease": 1}, cache_timeout=0.3).ready()
+        try:
+            code, counts, _ = locust(tmp_path, gateway.url)
+        finally:
+            gateway.end()
+    assert code == 1
+    assert counts["retry"][1] > 0
+    assert counts["first request"][1] == 0
