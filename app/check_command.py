@@ -27,18 +27,18 @@ def check(config: str | None, strict: bool, as_json: bool, **options: str | None
     """
     import asyncio
     import logging
-    import os
 
     from oncegate.app.check import Finding, Verdict, examine
-    from oncegate.app.configuration import ConfigurationError, load
+    from oncegate.app.configuration import ConfigurationError, admin_token, load
 
     try:
         settings = load({name: value for name, value in options.items() if value is not None}, config)
+        token = admin_token()
     except ConfigurationError as error:
         _tell([Finding("configuration", Verdict.FAILED, str(error))], as_json=as_json)
         sys.exit(2)
     logging.getLogger("oncegate").addHandler(logging.NullHandler())  # what would be warned of is found, and told below
-    found = asyncio.run(examine(settings, os.environ.get("ONCEGATE_ADMIN_TOKEN")))
+    found = asyncio.run(examine(settings, token))
     _tell(found, as_json=as_json)
     worst = {finding.verdict for finding in found}
     sys.exit(1 if Verdict.FAILED in worst or (strict and Verdict.ADVICE in worst) else 0)

@@ -34,6 +34,17 @@ class ConfigurationError(Exception):
     """The configuration can't be used. The text is one line for the operator."""
 
 
+def admin_token() -> str | None:
+    """The secret that operators show, ``None`` without one. In no file, and on no command line.
+
+    White space around it is not part of it: files and mounted secrets end with a line break. Raises `ConfigurationError`.
+    """
+    token = os.environ.get("ONCEGATE_ADMIN_TOKEN", "").strip()
+    if any(character < " " or character == "\x7f" for character in token):
+        raise ConfigurationError("ONCEGATE_ADMIN_TOKEN holds a control character: no header can carry it")
+    return token or None
+
+
 def load(
     arguments: Mapping[str, object], config: str | None = None, *, defaults: Mapping[str, object] | None = None
 ) -> GatewaySettings:

@@ -197,16 +197,17 @@ def _resolve(source: "Source", identifier: str, resolve: Any, *, as_json: bool) 
 
 
 def _source(cache: str | None, namespace: str | None, config: str | None, gateway: str | None) -> "Source":
-    import os
-
-    from oncegate.app.configuration import ConfigurationError, load
+    from oncegate.app.configuration import ConfigurationError, admin_token, load
     from oncegate.app.records_source import RemoteGateway, SharedCache
 
     if gateway is not None:
         if cache is not None or namespace is not None or config is not None:
             _usage("--gateway excludes --cache, --namespace and --config: the gateway knows its own")
-        token = os.environ.get("ONCEGATE_ADMIN_TOKEN")
-        if not token:
+        try:
+            token = admin_token()
+        except ConfigurationError as error:
+            _usage(str(error))
+        if token is None:
             _usage("ONCEGATE_ADMIN_TOKEN is not set: it is the gateway's token for operators")
         try:
             return RemoteGateway(gateway, token)
@@ -234,7 +235,8 @@ def _find(source: "Source", key: str | None, record: str | None, caller: str | N
         _usage(
             "--caller takes - only, and reads header lines from standard input: a credential is nothing for a command line"
         )
-    lines = None if caller is None else [line for line in sys.stdin.read().splitlines() if line.strip()]
+    text = "" if caller is None else sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+    lines = None if caller is None else [line for line in text.splitlines() if line.strip()]
     return source.of_key(key or "", lines)
 
 

@@ -233,9 +233,11 @@ def response_to_keep(status: int, headers: Sequence[tuple[str, str]], body: byte
 
 
 def _plain_key(key: str) -> str:
-    if key.startswith('"'):
-        return parse_key(key.encode("utf-8", "replace"))
-    return key
+    try:
+        line = key.encode()
+    except UnicodeEncodeError:
+        raise NotARecord("the key is no UTF-8 text") from None
+    return parse_key(line) if key.startswith('"') else key
 
 
 def _instant(unix_ms: int) -> str | None:

@@ -91,6 +91,8 @@ class RemoteGateway:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise ValueError("--gateway is a URL without credentials: http://127.0.0.1:8080")
+        if not _is_plain(url):
+            raise ValueError("--gateway: this can't be a URL")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host = parts.hostname
         self._port = parts.port
@@ -146,9 +148,13 @@ class RemoteGateway:
             if self._tls is not None
             else http.client.HTTPConnection(self._host, self._port, timeout=SECONDS)
         )
-        body = None if members is None else orjson.dumps(members)
         try:
-            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+            body = None if members is None else orjson.dumps(members)
+        except TypeError:  # lone surrogates: what came in was no UTF-8
+            raise NotARecord("what a gateway is asked about has to be UTF-8 text") from None
+        try:
+            credential = f"Bearer {self._token}".encode("utf-8", "surrogateescape")  # as the gateway reads it
+            headers: dict[str, str | bytes] = {"Authorization": credential, "Content-Type": "application/json"}
             connection.request(method, self._base + path, body, headers)
             answer = connection.getresponse()
             status, content = answer.status, answer.read()
@@ -167,3 +173,12 @@ class RemoteGateway:
         if status != 200 and status not in expected:
             raise SourceError(f"the gateway answered {status}: {told.get('detail') or told.get('title')}")
         return status, told
+
+
+def _is_plain(url: str) -> bool:
+    """Whether nothing in it would have to be written otherwise, and its host can be looked up."""
+    try:
+        (urlsplit(url).hostname or "").encode("idna")
+    except UnicodeError:
+        return False
+    return url.isascii() and url.isprintable() and " " not in url

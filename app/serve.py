@@ -16,6 +16,7 @@ from functools import partial
 import uvicorn
 
 from oncegate.app import logs
+from oncegate.app.configuration import ConfigurationError, admin_token
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway import Gateway
 from oncegate.app.inbound import InboundConnection
@@ -27,8 +28,6 @@ log = logging.getLogger("oncegate.serve")
 
 USAGE = 2
 """The exit code for wrong configuration."""
-ADMIN_TOKEN = "ONCEGATE_ADMIN_TOKEN"  # noqa: S105 - its name, not its value  # nosec B105
-"""The environment variable with the secret that operators show. In no file, and on no command line."""
 BACKLOG = 2048
 LAST_WORDS_SECONDS = 1.0
 """After ``shutdown_timeout``, for closing connections in an orderly way."""
@@ -41,7 +40,9 @@ def serve(
     logs.configure(settings.log_level, settings.log_format)
     try:
         # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
-        gateway = create_gateway(settings, observe=observe, admin_token=os.environ.get(ADMIN_TOKEN) or None)
+        gateway = create_gateway(settings, observe=observe, admin_token=admin_token())
+    except ConfigurationError as error:
+        return _refused(str(error), USAGE)
     except (OSError, ValueError) as error:
         return _refused(f"upstream_ca or a URL can't be used: {_reason(error)}", USAGE)
     try:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -10,7 +11,7 @@ from oncegate.app.keys_view import show_list, show_records
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.key import record_id, record_key
-from tests.app.cli import run
+from tests.app.cli import ENVIRONMENT, ONCEGATE, run, running
 from tests.servers import RedisServer
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
@@ -40,6 +41,7 @@ def where(redis_server: RedisServer) -> list[str]:
         (["resolve", "k", "--as", "failed", "--ttl", "nan"], "--ttl is above 0"),
         (["resolve", "k", "--as", "failed", "--ttl", "inf"], "--ttl is above 0"),
         (["resolve", "k", "--as", "failed", "--ttl", "0"], "--ttl is above 0"),
+        (["show", "\udcff"], "no UTF-8 text"),
         (["list", "--cursor", "absurd"], "no cursor"),
         (["list", "--gateway", "http://127.0.0.1:1"], "--gateway excludes"),
     ],
@@ -62,6 +64,44 @@ def test_which_records_must_be_said() -> None:
     done = run("keys", "list", "--gateway", "http://user:hunter2@127.0.0.1:1", ONCEGATE_ADMIN_TOKEN="t")
     assert done.returncode == 2
     assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "gateway", ["http://a..b", "http://127.0.0.1:1/a b", f"http://{'a' * 80}.x", "http://[::1", "x"]
+)
+def test_what_can_be_no_gateway_is_wrong_usage(gateway: str) -> None:
+    done = run("keys", "list", "--gateway", gateway, ONCEGATE_ADMIN_TOKEN="t")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["keys", "list", "--gateway", "http://127.0.0.1:1"],
+        ["serve", "--upstream", "http://127.0.0.1:1", "--port", "0"],
+        ["check", "--upstream", "http://127.0.0.1:1"],
+    ],
+)
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(command: list[str]) -> None:
+    done = run(*command, ONCEGATE_ADMIN_TOKEN="hunter2\nhunter3")
+    assert done.returncode == 2
+    assert "ONCEGATE_ADMIN_TOKEN holds a control character" in done.stderr + done.stdout
+    assert "hunter" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(("gateways", "mine"), [("the token\n", "the token"), ("t\u00e9\u2603", "t\u00e9\u2603\n")])
+def test_white_space_around_the_token_is_not_part_of_it(gateways: str, mine: str) -> None:
+    """As files and mounted secrets have it."""
+    with running("serve", "--upstream", "http://127.0.0.1:1", "--port", "0", ONCEGATE_ADMIN_TOKEN=gateways) as gateway:
+        done = run("keys", "list", "--gateway", gateway.url(), ONCEGATE_ADMIN_TOKEN=mine)
+    assert (done.returncode, done.stdout.strip()) == (0, "No such records.")
+
+
+def test_a_caller_may_be_no_text(where: list[str]) -> None:
+    for wrong, code in ((b"Authorization: Basic \xff", 1), (b"\xff", 2)):
+        command = [*ONCEGATE, "keys", "show", "k", "--caller", "-", *where]
+        done = subprocess.run(command, input=wrong, capture_output=True, env=ENVIRONMENT, timeout=30)
+        assert (done.returncode, len(done.stderr.splitlines())) == (code, 1)
 
 
 def test_where_nothing_answers_the_exit_code_is_1() -> None:
