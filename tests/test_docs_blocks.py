@@ -15,7 +15,7 @@ from oncegate.middleware.problems import KINDS, problem
 from tests import pages
 
 DOCS = Path(__file__).parent.parent / "docs"
-GUIDES = ["walkthrough", "tutorial", "policies", "problems", "security", "comparison", "faq"]
+GUIDES = ["walkthrough", "tutorial", "policies", "subscriptions", "problems", "security", "comparison", "faq"]
 RUN_AS_PAGES = ["walkthrough", "tutorial", "policies"]
 
 
