@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from oncegate.app.commands_page import CommandsPage
     from oncegate.app.submit import Submitter
 
-APPEND_TIMEOUTS = 3
-"""So many times cache_timeout may pass until a command is in its stream: a connection may have to be opened first."""
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the upstream, TLS included. Nothing was sent by then, so giving up early is safe."""
 
@@ -56,11 +54,10 @@ def create_gateway(
         trusted_proxies=settings.trusted_proxies,
         end_to_end=_read_headers(settings),
     )
-    submitter = _create_submitter(settings, metrics) if any(route.mode != "sync" for route in settings.routes) else None
     middleware = IdempotencyMiddleware(
         forwarder,
         cache=cache,
-        submit=submitter,
+        submit=_submitter(settings, store, metrics),
         settings=rules,
         routes=settings.routes,
         namespace=settings.namespace,
@@ -74,8 +71,6 @@ def create_gateway(
 
     async def close() -> None:
         await forwarder.close()
-        if submitter is not None:
-            await submitter.close()
         await cache.close()
 
     operations = Operations(
@@ -101,17 +96,17 @@ def create_gateway(
     )
 
 
-def _create_submitter(settings: GatewaySettings, metrics: Metrics) -> "Submitter":
-    from oncegate.app.redis_client import create_client  # not needed, so not loaded, where nothing is submitted
-    from oncegate.app.submit import Submitter
+def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Submitter | None":
+    """``None`` where no route is asynchronous; where one is, the settings see to it that the cache is a Redis."""
+    if all(route.mode == "sync" for route in settings.routes):
+        return None
+    from oncegate.app.submit import Submitter  # not needed, so not loaded, where nothing is submitted
+    from oncegate.cache.redis import RedisCache
 
+    if not isinstance(cache, RedisCache):
+        raise ValueError("an asynchronous route needs a Redis")
     return Submitter(
-        create_client(settings.cache, timeout=settings.cache_timeout),
-        settings.namespace,
-        prefix=settings.prefix,
-        limit=settings.stream_limit,
-        timeout=APPEND_TIMEOUTS * settings.cache_timeout,
-        count=metrics.submitted,
+        cache, settings.namespace, prefix=settings.prefix, limit=settings.stream_limit, count=metrics.submitted
     )
 
 

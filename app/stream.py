@@ -2,12 +2,12 @@
 
 Strategy. An entry that a group still needs is never trimmed: trimming goes up to the lowest id that some group has not read
 or not acknowledged, and without a group it does nothing. Where that leaves no room, a new command is refused, and an accepted
-one stays. One script does all that (``stream.lua``), so that no group can come in between.
+one stays. One script does all that (``cache/append.lua``), so that no group can come in between.
+
+Appending goes over the connections of the records (`RedisCache.append` says why), all else over redis-py's.
 """
 
-import hashlib
 from dataclasses import dataclass
-from importlib import resources
 from typing import cast
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -15,11 +15,10 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from oncegate.app.redis_client import Client
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import FINGERPRINT_BYTES
+from oncegate.cache.redis import RedisCache
+from oncegate.cache.scripts import APPEND
 
 VERSION = b"1"
-
-_SCRIPT = resources.files(__package__).joinpath("stream.lua").read_text("utf-8")
-_DIGEST = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
 class NotACommand(ValueError):
@@ -122,8 +121,19 @@ def dead_letters_key(namespace: str, name: str) -> str:
     return stream_key(namespace, name) + ":dead"
 
 
+async def append(cache: RedisCache, key: str, command: Command, limit: int) -> str:
+    """Append ``command`` to the stream under the Redis key ``key``, of at most ``limit`` entries; its id there.
+
+    Raises `StreamFull`; `CacheUnavailable`, after which a copy of the command may be in the stream or not.
+    """
+    entry = await cache.append(key, [part for pair in command.fields().items() for part in pair], limit=limit)
+    if entry is None:
+        raise StreamFull(f"the stream {key} is full")
+    return entry
+
+
 class CommandStream:
-    """The command stream ``name`` of ``namespace``. ``client`` stays its owner's, who closes it.
+    """The command stream ``name`` of ``namespace``, for those who read it. ``client`` stays its owner's, who closes it.
 
     What Redis or the way to it refuses is raised as `CacheUnavailable`.
     """
@@ -134,34 +144,20 @@ class CommandStream:
         self.key = stream_key(namespace, name)
         self.dead_key = dead_letters_key(namespace, name)
 
-    async def append(self, command: Command, limit: int) -> str:
-        """Append ``command`` to a stream of at most ``limit`` entries; its id there.
-
-        Raises `StreamFull`; `CacheUnavailable`, after which a copy of the command may be in the stream or not.
-        """
-        pairs = [part for pair in command.fields().items() for part in pair]
-        entry = await self._run(limit, *pairs)
-        if entry is None:
-            raise StreamFull(f"the stream {self.name} is full")
-        return cast(bytes, entry).decode()
-
     async def trim(self) -> int:
         """Remove what no group needs any more; how many entries that were. Without a group: none."""
-        return cast(int, await self._run(0))
+        try:
+            try:
+                return cast(int, await self.client.evalsha(APPEND.digest.decode(), 1, self.key, 0))
+            except NoScriptError:
+                return cast(int, await self.client.eval(APPEND.source.decode(), 1, self.key, 0))
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
 
     async def length(self) -> int:
         """How many entries there are, those included that nobody needs any more."""
         try:
             return int(await self.client.xlen(self.key))
-        except (RedisError, OSError) as error:
-            raise _unavailable(error) from error
-
-    async def _run(self, limit: int, *pairs: bytes) -> object:
-        try:
-            try:
-                return await self.client.evalsha(_DIGEST, 1, self.key, limit, *pairs)
-            except NoScriptError:  # it was not run: no second copy
-                return await self.client.eval(_SCRIPT, 1, self.key, limit, *pairs)
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
 

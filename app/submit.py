@@ -6,16 +6,15 @@ sent again. A copy may be in the stream then, as after a crash between the two w
 processes one of a command's copies and skips the others by its own record.
 """
 
-import asyncio
 from collections.abc import Callable
 from time import time
 from typing import Any
 
 import orjson
 
-from oncegate.app.redis_client import Client
-from oncegate.app.stream import Command, CommandStream, StreamFull
+from oncegate.app.stream import Command, StreamFull, append, stream_key
 from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.redis import RedisCache
 from oncegate.middleware.http import Scope, Send
 from oncegate.middleware.processor import (
     SCOPE_EXTENSION,
@@ -28,8 +27,6 @@ from oncegate.middleware.processor import (
 from oncegate.middleware.request import Receive
 from oncegate.middleware.respond import date
 
-MAX_APPENDS = 16
-"""Appends under way at once, and so connections of a process; the others wait in line."""
 _FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."
 _SILENT = (
     "The command stream did not answer, so the command was not accepted. Send it again with the same key: should a copy "
@@ -43,27 +40,18 @@ Count = Callable[[str, str], None]
 class Submitter:
     """An ASGI app that accepts commands, for `IdempotencyMiddleware`'s ``submit``.
 
-    ``client`` is its own, closed by `close`. ``limit`` is how many entries a stream may hold, ``timeout`` (s) how long an
-    append may take, a connection included; ``prefix`` is what ``Location`` begins with.
+    ``cache`` is where the records are too. ``limit`` is how many entries a stream may hold that somebody needs; ``prefix`` is
+    what ``Location`` begins with.
     """
 
     def __init__(
-        self,
-        client: Client,
-        namespace: str,
-        *,
-        prefix: str,
-        limit: int,
-        timeout: float,
-        count: Count = lambda *_: None,
+        self, cache: RedisCache, namespace: str, *, prefix: str, limit: int, count: Count = lambda *_: None
     ) -> None:
-        self._client = client
+        self._cache = cache
         self._namespace = namespace
         self._location = f"{prefix}/commands/".encode()
         self._limit = limit
-        self._timeout = timeout
         self._count = count
-        self._appends = asyncio.Semaphore(MAX_APPENDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Accept one command. Raises `NotAccepted`."""
@@ -83,20 +71,15 @@ class Submitter:
         await send({"type": "http.response.body", "body": body})
 
     async def _append(self, command: Command, submission: Submission) -> str:
-        stream = CommandStream(self._client, self._namespace, submission.stream)
+        key = stream_key(self._namespace, submission.stream)
         try:
-            async with asyncio.timeout(self._timeout), self._appends:
-                return await stream.append(command, self._limit)
+            return await append(self._cache, key, command, self._limit)
         except StreamFull as error:
             self._count(submission.route, "full")
             raise NotAccepted("overloaded", _FULL) from error
-        except (CacheUnavailable, TimeoutError) as error:
+        except CacheUnavailable as error:
             self._count(submission.route, "unavailable")
             raise NotAccepted("cache-unavailable", _SILENT) from error
-
-    async def close(self) -> None:
-        """Let go of the connections."""
-        await self._client.aclose()
 
 
 def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submission) -> Command:

@@ -8,6 +8,7 @@ What happens to a claim whose reply was lost is told in `oncegate.cache.withdraw
 import asyncio
 import re
 import time
+from collections.abc import Iterable
 from functools import partial
 
 from hiredis import ReplyError
@@ -22,7 +23,20 @@ from oncegate.cache.law import check_duration, check_outcome, check_resolution, 
 from oncegate.cache.link import Bounds, Link, Orphan, Reply, forget
 from oncegate.cache.record import DEAD_TOKEN, TOKEN_BYTES, Record, State, StoredResponse, Trace
 from oncegate.cache.routes import MOST_TRIES, Detour, Routes, Topology
-from oncegate.cache.scripts import ASKING, CLAIM, COMPLETE, EXTEND, GET, PEEK, RELEASE, RESOLVE, SCRIPTS, Script, pack
+from oncegate.cache.scripts import (
+    APPEND,
+    ASKING,
+    CLAIM,
+    COMPLETE,
+    EXTEND,
+    GET,
+    PEEK,
+    RELEASE,
+    RESOLVE,
+    SCRIPTS,
+    Script,
+    pack,
+)
 from oncegate.cache.session import Session
 from oncegate.cache.topology import create_topology
 from oncegate.cache.withdrawal import Withdrawal
@@ -174,6 +188,22 @@ class RedisCache:
         if reply not in _RESOLUTIONS:
             raise RecordUnreadable("a record is damaged, or of another version: it can't be resolved")
         return _RESOLUTIONS[reply]
+
+    async def append(self, stream: str, fields: Iterable[bytes], *, limit: int) -> str | None:
+        """Append an entry to the stream under a Redis key; its id, or ``None`` where ``limit`` entries are needed already.
+
+        ``fields`` are names and values in turn. Not of the `Cache` protocol: only Redis has streams. It goes by the way of the
+        records, so that it arrives where the record of the same command is: a connection of its own might still be to an old
+        master, which takes writes until it hears of its demotion, and then forgets them.
+
+        Raises `CacheUnavailable`: then the entry may be there or not.
+        """
+        address = stream.encode()
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, APPEND.call_with(address, b"%d" % limit, *fields))
+        if isinstance(reply, ReplyError):
+            raise CacheUnavailable(str(faults.of_reply(reply)))
+        return None if reply is None else str(reply, "ascii")
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them.

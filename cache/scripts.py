@@ -18,9 +18,10 @@ class Script:
 
     def __init__(self, name: str, arguments: int) -> None:
         self.name = name
-        source = resources.files(__package__).joinpath(f"{name}.lua").read_bytes()
-        self.load = pack(b"SCRIPT", b"LOAD", source)
-        digest = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+        self.source = resources.files(__package__).joinpath(f"{name}.lua").read_bytes()
+        self.load = pack(b"SCRIPT", b"LOAD", self.source)
+        digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+        self.digest = digest
         # All but the key and the arguments is the same in every call, so it is packed once.
         head = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % (arguments + 4, digest)
         self._format = head + b"$%d\r\n%b\r\n" * (arguments + 1)
@@ -28,6 +29,10 @@ class Script:
     def call(self, *parts: bytes) -> bytes:
         """The packed command that runs this script on a key, which comes first, with its arguments."""
         return self._format % tuple([field for part in parts for field in (len(part), part)])
+
+    def call_with(self, *parts: bytes) -> bytes:
+        """The same with any number of arguments."""
+        return pack(b"EVALSHA", self.digest, b"1", *parts)
 
 
 CLAIM = Script("claim", 3)
@@ -37,4 +42,5 @@ RELEASE = Script("release", 1)
 GET = Script("get", 0)
 PEEK = Script("peek", 0)
 RESOLVE = Script("resolve", 4)
-SCRIPTS = (CLAIM, COMPLETE, EXTEND, RELEASE, GET, PEEK, RESOLVE)
+APPEND = Script("append", 1)
+SCRIPTS = (CLAIM, COMPLETE, EXTEND, RELEASE, GET, PEEK, RESOLVE, APPEND)

@@ -3,14 +3,16 @@
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from oncegate.app.redis_client import create_client
-from oncegate.app.stream import Command, CommandStream, NotACommand, StreamFull
+from oncegate.app.stream import Command, CommandStream, NotACommand, StreamFull, append
 from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.redis import RedisCache
 from tests.groups import ClusterGroup, SentinelGroup
+from tests.middleware.door import eventually
 from tests.servers import RedisServer
 
 COMMAND = Command(
@@ -28,35 +30,52 @@ COMMAND = Command(
 )
 
 
+class Stream(CommandStream):
+    """A stream that can be appended to as well."""
+
+    def __init__(self, url: str, timeout: float = 10) -> None:
+        super().__init__(create_client(url, timeout=timeout), f"test-{os.urandom(6).hex()}", "commands")
+        self.cache = RedisCache.from_url(url, timeout=timeout)
+
+    async def append(self, command: Command, limit: int) -> str:
+        return await append(self.cache, self.key, command, limit)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.client.aclose()
+        await self.cache.close()
+
+
 @pytest.fixture
-async def stream(redis_server: RedisServer) -> AsyncIterator[CommandStream]:
-    client = create_client(redis_server.url, timeout=10)
-    yield CommandStream(client, f"test-{os.urandom(6).hex()}", "commands")
-    await client.aclose()
+async def stream(redis_server: RedisServer) -> AsyncIterator[Stream]:
+    async with Stream(redis_server.url) as made:
+        yield made
 
 
-def _redis(stream: CommandStream) -> Any:
+def _redis(stream: Stream) -> Any:
     """The client without its types: a reply's many possible shapes are of no interest here."""
     return stream.client
 
 
-async def _append(stream: CommandStream, count: int, limit: int = 1000) -> list[str]:
+async def _append(stream: Stream, count: int, limit: int = 1000) -> list[str]:
     return [await stream.append(COMMAND, limit) for _ in range(count)]
 
 
-async def _read(stream: CommandStream, group: str, count: int) -> list[bytes]:
+async def _read(stream: Stream, group: str, count: int) -> list[bytes]:
     told = await _redis(stream).xreadgroup(group, "reader", {stream.key: ">"}, count=count)
     return [entry for entry, _ in told[0][1]] if told else []
 
 
-async def _left(stream: CommandStream) -> list[str]:
+async def _left(stream: Stream) -> list[str]:
     return [entry.decode() for entry, _ in await _redis(stream).xrange(stream.key)]
 
 
 # -- entries
 
 
-async def test_an_entry_reads_as_the_command_that_was_appended(stream: CommandStream) -> None:
+async def test_an_entry_reads_as_the_command_that_was_appended(stream: Stream) -> None:
     entry = await stream.append(COMMAND, 10)
     ((found, fields),) = await _redis(stream).xrange(stream.key)
     assert found.decode() == entry
@@ -91,7 +110,7 @@ def test_an_empty_body_is_a_body() -> None:
 # -- trimming
 
 
-async def test_without_a_group_nothing_is_trimmed_and_the_stream_gets_full(stream: CommandStream) -> None:
+async def test_without_a_group_nothing_is_trimmed_and_the_stream_gets_full(stream: Stream) -> None:
     entries = await _append(stream, 3, limit=3)
     assert await stream.trim() == 0
     with pytest.raises(StreamFull):
@@ -99,7 +118,7 @@ async def test_without_a_group_nothing_is_trimmed_and_the_stream_gets_full(strea
     assert await _left(stream) == entries
 
 
-async def test_a_full_stream_takes_commands_again_once_some_are_acknowledged(stream: CommandStream) -> None:
+async def test_a_full_stream_takes_commands_again_once_some_are_acknowledged(stream: Stream) -> None:
     entries = await _append(stream, 3, limit=3)
     await _redis(stream).xgroup_create(stream.key, "one", "0")
     read = await _read(stream, "one", 2)
@@ -110,7 +129,7 @@ async def test_a_full_stream_takes_commands_again_once_some_are_acknowledged(str
     assert await _left(stream) == [*entries[1:], fresh]
 
 
-async def test_what_the_slowest_group_has_not_read_stays(stream: CommandStream) -> None:
+async def test_what_the_slowest_group_has_not_read_stays(stream: Stream) -> None:
     entries = await _append(stream, 6)
     for group in ("fast", "slow"):
         await _redis(stream).xgroup_create(stream.key, group, "0")
@@ -119,7 +138,7 @@ async def test_what_the_slowest_group_has_not_read_stays(stream: CommandStream) 
     assert await _left(stream) == entries[2:]
 
 
-async def test_what_a_group_has_pending_stays_with_all_that_follows(stream: CommandStream) -> None:
+async def test_what_a_group_has_pending_stays_with_all_that_follows(stream: Stream) -> None:
     entries = await _append(stream, 6)
     for group in ("one", "two"):
         await _redis(stream).xgroup_create(stream.key, group, "0")
@@ -129,7 +148,7 @@ async def test_what_a_group_has_pending_stays_with_all_that_follows(stream: Comm
     assert await _left(stream) == entries[3:]
 
 
-async def test_a_group_that_was_set_back_needs_what_it_will_read_again(stream: CommandStream) -> None:
+async def test_a_group_that_was_set_back_needs_what_it_will_read_again(stream: Stream) -> None:
     entries = await _append(stream, 6)
     await _redis(stream).xgroup_create(stream.key, "one", "0")
     read = await _read(stream, "one", 6)
@@ -139,7 +158,7 @@ async def test_a_group_that_was_set_back_needs_what_it_will_read_again(stream: C
     assert await _left(stream) == entries[2:]
 
 
-async def test_all_goes_once_every_group_has_acknowledged_all(stream: CommandStream) -> None:
+async def test_all_goes_once_every_group_has_acknowledged_all(stream: Stream) -> None:
     await _append(stream, 4)
     await _redis(stream).xgroup_create(stream.key, "one", "0")
     await _redis(stream).xack(stream.key, "one", *await _read(stream, "one", 4))
@@ -147,7 +166,7 @@ async def test_all_goes_once_every_group_has_acknowledged_all(stream: CommandStr
     assert await _left(stream) == []
 
 
-async def test_ids_beyond_what_a_lua_number_holds_are_compared_exactly(stream: CommandStream) -> None:
+async def test_ids_beyond_what_a_lua_number_holds_are_compared_exactly(stream: Stream) -> None:
     high = 2**64 - 10
     for sequence in range(3):
         await _redis(stream).xadd(stream.key, {b"v": b"1"}, id=f"5-{high + sequence}")
@@ -158,7 +177,7 @@ async def test_ids_beyond_what_a_lua_number_holds_are_compared_exactly(stream: C
     assert (await _left(stream))[-2:] == [f"5-{high + 1}", f"5-{high + 2}"]
 
 
-async def test_appending_trims_now_and_then_by_itself(stream: CommandStream) -> None:
+async def test_appending_trims_now_and_then_by_itself(stream: Stream) -> None:
     await _redis(stream).xgroup_create(stream.key, "one", "0", mkstream=True)
     for _ in range(3):
         await _append(stream, 90, limit=100_000)
@@ -166,7 +185,7 @@ async def test_appending_trims_now_and_then_by_itself(stream: CommandStream) -> 
     assert await stream.length() < 190
 
 
-async def test_a_stream_that_does_not_exist_is_empty(stream: CommandStream) -> None:
+async def test_a_stream_that_does_not_exist_is_empty(stream: Stream) -> None:
     assert await stream.trim() == 0
     assert await stream.length() == 0
 
@@ -175,16 +194,12 @@ async def test_a_stream_that_does_not_exist_is_empty(stream: CommandStream) -> N
 
 
 async def _appends_to(url: str) -> None:
-    client = create_client(url, timeout=10)
-    try:
-        stream = CommandStream(client, f"test-{os.urandom(6).hex()}", "commands")
+    async with Stream(url) as stream:
         entry = await stream.append(COMMAND, 10)
         assert await stream.append(COMMAND, 10) > entry
         assert await stream.length() == 2
         await _redis(stream).xgroup_create(stream.key, "one", "$")
         assert await stream.trim() == 2
-    finally:
-        await client.aclose()
 
 
 async def test_appends_behind_sentinel(sentinel_group: SentinelGroup) -> None:
@@ -205,31 +220,48 @@ async def test_appends_over_tls_with_a_password() -> None:
 
 async def test_a_server_that_hangs_is_given_up_on_and_never_asked_twice() -> None:
     with RedisServer() as server:
-        client = create_client(server.url, timeout=0.3)
-        stream = CommandStream(client, "test", "commands")
-        await stream.append(COMMAND, 10)
-        server.pause()
-        with pytest.raises(CacheUnavailable):
+        async with Stream(server.url, timeout=0.3) as stream:
             await stream.append(COMMAND, 10)
-        server.resume()
-        while await stream.length() < 2:  # the server gets to it late: at most one copy
-            pass
-        assert server.calls("xadd") == 2
-        await client.aclose()
+            server.pause()
+            with pytest.raises(CacheUnavailable):
+                await stream.append(COMMAND, 10)
+            with pytest.raises(CacheUnavailable):
+                await stream.length()
+            server.resume()
+
+            async def there() -> bool:
+                return server.calls("xadd") == 2
+
+            await eventually(there)  # the server gets to it late
+            assert await stream.length() == 2
 
 
 async def test_a_full_redis_still_trims() -> None:
     with RedisServer() as server:
-        client = create_client(server.url, timeout=10)
-        stream = CommandStream(client, "test", "commands")
-        await _append(stream, 4)
-        await _redis(stream).xgroup_create(stream.key, "one", "0")
-        await _redis(stream).xack(stream.key, "one", *await _read(stream, "one", 4))
-        server.command("CONFIG", "SET", "maxmemory", "1")
-        with pytest.raises(CacheUnavailable):
-            await stream.append(COMMAND, 1000)
-        assert await stream.trim() == 4
-        await client.aclose()
+        async with Stream(server.url) as stream:
+            await _append(stream, 4)
+            await _redis(stream).xgroup_create(stream.key, "one", "0")
+            await _redis(stream).xack(stream.key, "one", *await _read(stream, "one", 4))
+            server.command("CONFIG", "SET", "maxmemory", "1")
+            with pytest.raises(CacheUnavailable):
+                await stream.append(COMMAND, 1000)
+            assert await stream.trim() == 4
+
+
+async def test_a_large_command_is_appended_whole(stream: Stream) -> None:
+    large = replace(COMMAND, body=os.urandom(1_048_576))
+    await stream.append(large, 10)
+    ((_, fields),) = await _redis(stream).xrange(stream.key)
+    assert Command.read(fields) == large
+
+
+async def test_a_script_that_redis_has_forgotten_is_no_obstacle(stream: Stream, redis_server: RedisServer) -> None:
+    await stream.append(COMMAND, 10)
+    redis_server.command("SCRIPT", "FLUSH")
+    await stream.append(COMMAND, 10)
+    assert await stream.length() == 2
+    redis_server.command("SCRIPT", "FLUSH")
+    assert await stream.trim() == 0
 
 
 @pytest.mark.parametrize(

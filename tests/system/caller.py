@@ -56,8 +56,10 @@ class Caller:
             fields["prefer"] = f"wait={wait}"
         return await self._client.post(gateway.url + path, content=body, headers=fields)
 
-    async def get(self, gateway: Gateway, path: str = "/payments") -> httpx.Response:
-        return await self._client.get(gateway.url + path)
+    async def get(
+        self, gateway: Gateway, path: str = "/payments", headers: dict[str, str] | None = None
+    ) -> httpx.Response:
+        return await self._client.get(gateway.url + path, headers=headers)
 
     async def keyless(self, gateway: Gateway, path: str = "/payments") -> httpx.Response:
         return await self._client.post(gateway.url + path, content=BODY_MARK + b"nobody")

@@ -27,8 +27,8 @@ class LossyProxy:
         self._thread = threading.Thread(target=self._run, name="proxy")
         self._pumps: set[asyncio.Task[None]] = set()
 
-    def lose_reply_to(self, script: str, then: Then, package: str = "oncegate.cache") -> None:
-        source = resources.files(package).joinpath(f"{script}.lua").read_bytes()
+    def lose_reply_to(self, script: str, then: Then) -> None:
+        source = resources.files("oncegate.cache").joinpath(f"{script}.lua").read_bytes()
         self.lost = b""
         self._watched = hashlib.sha1(source).hexdigest().encode(), then
 

@@ -1,0 +1,209 @@
+"""Asynchronous commands through real gateways: killed at each point of a submission, and on Redis beyond one server.
+
+What is in the stream is read behind the gateways' backs. That a command's second copy has no second effect is the consumer's
+business (tests/worker).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from oncegate.app.stream import Command, stream_key
+from tests.groups import ClusterGroup, SentinelGroup
+from tests.servers import RedisServer
+from tests.system.caller import Caller, fresh_key, is_replay, slug, until
+from tests.system.conftest import UNHURRIED, Start
+from tests.system.gateway import Gateway
+from tests.system.ledger import Ledger
+from tests.system.proxy import LossyProxy, Then
+
+ROUTES = [{"path": "/reports", "mode": "async", "require_key": True}, {"path": "/payments", "mode": "either"}]
+RETENTION = 1000
+"""Seconds that the record of a dead gateway's attempt reads unknown."""
+RULES = {"lease": 300, "unknown_ttl": RETENTION, "on_unknown": "refuse"}
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(redis: RedisServer) -> Iterator[LossyProxy]:
+    with LossyProxy(redis.port) as running:
+        yield running
+
+
+@pytest.fixture
+def namespace() -> str:
+    return uuid4().hex
+
+
+def begin(start: Start, ledger: Ledger, cache: str, namespace: str, **settings: Any) -> Gateway:
+    settings = {"cache_timeout": UNHURRIED, "idempotency": RULES} | settings
+    return start(ledger.url, cache, namespace=namespace, routes=ROUTES, **settings)
+
+
+def copies(server: RedisServer | SentinelGroup | ClusterGroup, namespace: str) -> list[Command]:
+    """What is in the stream, the oldest first."""
+    key = stream_key(namespace, "commands")
+    entries = server.command("XRANGE", key, "-", "+")
+    return [Command.read(fields) for _, fields in entries]
+
+
+def let_lease_lapse(server: RedisServer, namespace: str) -> None:
+    """As if the dead gateway's lease were over: the one record that is in flight is left with its retention alone."""
+    records = server.command("KEYS", f"{namespace}:*")
+    (record,) = [key for key in records if server.command("PTTL", key) > RETENTION * 1000]
+    server.command("PEXPIRE", record, RETENTION * 1000 - 1)
+
+
+async def warm(caller: Caller, gateway: Gateway) -> None:
+    """Has a command taken: the connection is open then, and the script is known to Redis."""
+    assert (
+        await caller.post(gateway, fresh_key(), "/payments", headers={"prefer": "respond-async"})
+    ).status_code == 202
+
+
+async def test_killed_between_append_and_record_the_retry_is_accepted_and_makes_a_second_copy(
+    start: Start, redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
+) -> None:
+    one = begin(start, ledger, proxy.url, namespace)
+    other = begin(start, ledger, redis.url, namespace).ready()
+    await warm(caller, one.ready())
+    redis.command("DEL", *redis.command("KEYS", f"*{namespace}:*"))
+    key = fresh_key()
+    proxy.lose_reply_to("append", "stall")
+    lost = caller.send(one, key, "/reports")
+    await until(lambda: proxy.lost, "the command is in the stream, and the gateway does not know")
+    one.kill()
+    await asyncio.wait([lost])
+    assert lost.exception() is not None
+    assert slug(await caller.post(other, key, "/reports")) == "in-flight"
+
+    let_lease_lapse(redis, namespace)
+    accepted = await caller.post(other, key, "/reports")
+    assert (accepted.status_code, is_replay(accepted)) == (202, False)
+    retry = await caller.post(other, key, "/reports")
+    assert (retry.content, is_replay(retry)) == (accepted.content, True)
+    first, second = copies(redis, namespace)
+    assert first.command == second.command == accepted.json()["command"]
+    assert (first.fingerprint, first.body, first.key) == (second.fingerprint, second.body, key)
+    assert ledger.arrivals(key) == []
+
+
+async def test_killed_before_the_append_the_retry_makes_the_only_copy(
+    start: Start, redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
+) -> None:
+    one = begin(start, ledger, proxy.url, namespace)
+    other = begin(start, ledger, redis.url, namespace).ready()
+    await warm(caller, one.ready())
+    redis.command("DEL", *redis.command("KEYS", f"*{namespace}:*"))
+    key = fresh_key()
+    proxy.lose_reply_to("claim", "stall")
+    lost = caller.send(one, key, "/reports")
+    await until(lambda: proxy.lost, "the claim is made, and the gateway does not know")
+    one.kill()
+    await asyncio.wait([lost])
+    assert lost.exception() is not None
+    let_lease_lapse(redis, namespace)
+    assert (await caller.post(other, key, "/reports")).status_code == 202
+    assert len(copies(redis, namespace)) == 1
+
+
+async def test_killed_after_the_record_the_retry_gets_its_202(
+    start: Start, redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
+) -> None:
+    one = begin(start, ledger, proxy.url, namespace)
+    other = begin(start, ledger, redis.url, namespace).ready()
+    await warm(caller, one.ready())
+    redis.command("DEL", *redis.command("KEYS", f"*{namespace}:*"))
+    key = fresh_key()
+    proxy.lose_reply_to("complete", "stall")
+    lost = caller.send(one, key, "/reports")
+    await until(lambda: proxy.lost, "the record is written, and the gateway does not know")
+    one.kill()
+    await asyncio.wait([lost])
+    assert lost.exception() is not None
+    answer = await caller.post(other, key, "/reports")
+    assert (answer.status_code, is_replay(answer)) == (202, True)
+    (command,) = copies(redis, namespace)
+    assert command.command == answer.json()["command"]
+
+
+@pytest.mark.parametrize("then", ["cut", "stall"])
+async def test_an_append_whose_reply_is_lost_is_503_and_the_retry_is_accepted(
+    start: Start, redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str, then: Then
+) -> None:
+    gateway = begin(start, ledger, proxy.url, namespace, cache_timeout=1).ready()
+    await warm(caller, gateway)
+    key = fresh_key()
+    proxy.lose_reply_to("append", then)
+    refused = await caller.post(gateway, key, "/reports")
+    assert (refused.status_code, slug(refused), refused.json()["retryable"]) == (503, "cache-unavailable", True)
+    assert refused.headers["retry-after"]
+    accepted = await caller.settled(gateway, key, "/reports")
+    assert (accepted.status_code, is_replay(accepted)) == (202, False)
+    _, first, second = copies(redis, namespace)
+    assert first.command == second.command == accepted.json()["command"]
+
+
+async def test_a_redis_that_hangs_and_comes_back_loses_no_command(
+    start: Start, ledger: Ledger, caller: Caller, namespace: str
+) -> None:
+    with RedisServer() as server:
+        gateway = begin(start, ledger, server.url, namespace, cache_timeout=0.5).ready()
+        await warm(caller, gateway)
+        key = fresh_key()
+        server.pause()
+        assert slug(await caller.post(gateway, key, "/reports")) == "cache-unavailable"
+        server.resume()
+        assert (await caller.settled(gateway, key, "/reports")).status_code == 202
+        assert key in [command.key for command in copies(server, namespace)]
+
+
+async def test_many_workers_take_commands_and_stop_when_they_are_told(
+    start: Start, redis: RedisServer, ledger: Ledger, caller: Caller, namespace: str
+) -> None:
+    gateway = begin(start, ledger, redis.url, namespace, workers=2).ready()
+    keys = [fresh_key() for _ in range(40)]
+    answers = await asyncio.gather(*[caller.post(gateway, key, "/reports") for key in keys])
+    assert {answer.status_code for answer in answers} == {202}
+    assert sorted(command.key for command in copies(redis, namespace)) == sorted(keys)
+    gateway.tell_to_stop()
+    assert await asyncio.to_thread(gateway.exit_code) == 0
+
+
+async def test_behind_sentinel_commands_are_taken_before_and_after_a_failover(
+    start: Start, ledger: Ledger, caller: Caller, namespace: str
+) -> None:
+    with SentinelGroup() as group:
+        gateway = begin(start, ledger, group.url, namespace, cache_timeout=1, idempotency={"lease": 30}).ready()
+        before = fresh_key()
+        first = await caller.settled(gateway, before, "/reports")
+        assert first.status_code == 202
+        group.fail_over()
+        again = await caller.settled(gateway, before, "/reports")
+        assert (again.content, is_replay(again)) == (first.content, True)
+        after = fresh_key()
+        assert (await caller.settled(gateway, after, "/reports")).status_code == 202
+        assert {command.key for command in copies(group, namespace)} == {before, after}
+
+
+async def test_in_a_cluster_commands_are_taken_and_told_of(
+    start: Start, cluster_group: ClusterGroup, ledger: Ledger, caller: Caller, namespace: str
+) -> None:
+    gateway = begin(start, ledger, cluster_group.url, namespace).ready()
+    keys = [fresh_key() for _ in range(10)]  # over all nodes, and one stream
+    for key in keys:
+        answer = await caller.post(gateway, key, "/reports")
+        assert answer.status_code == 202
+        headers = {"authorization": answer.request.headers["authorization"]}
+        told = await caller.get(gateway, answer.headers["location"], headers)
+        assert (told.status_code, told.json()["status"]) == (200, "accepted")
+        assert (await caller.get(gateway, answer.headers["location"])).status_code == 404
+    assert [command.key for command in copies(cluster_group, namespace)] == keys
