@@ -110,7 +110,7 @@ class Begun:
 
     def overran(self) -> None:
         """The handler did not end in time, and can't be ended: the broker is told to deliver again."""
-        self.action = Action.REDELIVER
+        self.action, self.reason = Action.REDELIVER, "The handler ran into its time-out, and runs on."
 
     async def confirm(self) -> None:
         """Return once the lease is ours for half its length: to be awaited right before an effect that must not be late.
@@ -151,9 +151,7 @@ class Begun:
 
     async def unknown(self, note: str = "") -> Recording:
         """Nobody can know whether the command was done, as after a time-out: it is tried again, and this attempt counts."""
-        if self._begin_settling(State.UNKNOWN):
-            self.action = Action.REDELIVER
-            await self._settle(State.UNKNOWN, None, note)
+        await self.abandon(note)
         return await self.recorded()
 
     async def release(self) -> None:
@@ -165,7 +163,7 @@ class Begun:
     async def abandon(self, note: str) -> None:
         """As `unknown`, but without waiting for a cache that is away: the process may be about to end."""
         if self._begin_settling(State.UNKNOWN):
-            self.action = Action.REDELIVER
+            self.action, self.reason = Action.REDELIVER, note
             await self._settle(State.UNKNOWN, None, note)
 
     async def recorded(self, timeout: float | None = None) -> Recording:

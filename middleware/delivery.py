@@ -2,7 +2,7 @@
 
 import enum
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -28,13 +28,15 @@ class Delivery:
     gateway; without it, the id is made of ``key`` and ``caller``, which scopes the key as in `CommandProcessor.process`.
     ``fingerprint`` is the gateway's, 16 bytes; without it, one is made of ``payload``. ``attempts_before`` is how many
     attempts don't count any more, because an operator drove the command again.
+
+    What must not be logged is not in its ``repr``.
     """
 
-    key: str | None
-    payload: bytes = b""
-    message_id: str = ""
+    key: str | None = field(repr=False)
+    payload: bytes = field(default=b"", repr=False)
+    message_id: str = field(default="", repr=False)
     record: str = ""
-    caller: str = ""
+    caller: str = field(default="", repr=False)
     fingerprint: bytes | None = None
     attempts_before: int = 0
 

@@ -299,6 +299,7 @@ async def test_neither_key_nor_payload_is_logged(subscribe: MakeSubscription, ca
         await (await subscribe("mail", max_result=1).begin(secret)).succeed(b"secret-result")
     assert caplog.records
     assert "secret" not in caplog.text
+    assert "secret" not in repr(secret)
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a b", "x" * 65, "a\n"])
