@@ -32,7 +32,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: ``area`` is configuration, cache or upstream; ``text`` is one line without secrets."""
+    """One thing that was looked at: ``area`` is configuration, cache, stream or upstream; ``text`` one line without secrets."""
 
     area: str
     verdict: Verdict
@@ -41,8 +41,8 @@ class Finding:
 
 async def examine(settings: GatewaySettings, admin_token: str | None) -> list[Finding]:
     """Look at everything. Never raises for what it finds."""
-    areas = await asyncio.gather(_cache(settings), _upstream(settings))
-    return [*_configuration(settings, admin_token), *areas[0], *areas[1]]
+    areas = await asyncio.gather(_cache(settings), _streams(settings), _upstream(settings))
+    return [*_configuration(settings, admin_token), *(finding for area in areas for finding in area)]
 
 
 def _configuration(settings: GatewaySettings, admin_token: str | None) -> list[Finding]:
@@ -82,6 +82,22 @@ async def _cache(settings: GatewaySettings) -> list[Finding]:
         await cache.close()
     found = [Finding("cache", Verdict.ADVICE, f"{where}: {line}") for line in advice]
     return found or [Finding("cache", Verdict.GOOD, f"{where} answers, keeps what it is given, and is new enough")]
+
+
+async def _streams(settings: GatewaySettings) -> list[Finding]:
+    if all(route.mode == "sync" for route in settings.routes):
+        return []
+    from oncegate.app.check_stream import look  # loads redis-py's client, which nothing else here needs
+
+    try:
+        told = await look(settings)
+    except CacheError as error:
+        return [Finding("stream", Verdict.FAILED, f"the command streams can't be looked at: {error}")]
+    found = []
+    for advice, state in told:
+        found.append(Finding("stream", Verdict.GOOD, state))
+        found += [Finding("stream", Verdict.ADVICE, line) for line in advice]
+    return found
 
 
 async def _upstream(settings: GatewaySettings) -> list[Finding]:

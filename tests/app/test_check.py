@@ -8,6 +8,7 @@ import pytest
 
 from oncegate.app.check import Finding, Verdict, examine
 from oncegate.app.settings import GatewaySettings
+from oncegate.app.stream import dead_letters_key, stream_key
 from tests.app.cli import run
 from tests.servers import RedisServer, free_port
 from tests.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
@@ -157,3 +158,39 @@ async def test_ok_is_not_asked_for_a_body() -> None:
     async with Upstream(answering(OK)) as upstream:
         (finding,) = await found("upstream", upstream.url)
     assert finding.verdict in (Verdict.ADVICE, Verdict.FAILED)
+
+
+ASYNC: dict[str, Any] = {"routes": [{"path": "/a", "mode": "either", "consumer": "billing"}], "stream_limit": 4}
+
+
+async def test_a_stream_is_told_of_with_its_groups() -> None:
+    with RedisServer() as redis:
+        (good, missing) = await found("stream", cache=redis.url, **ASYNC)
+        assert good.text == "stream commands: 0 entries, at most 4 (no group reads it)"
+        assert missing.verdict is Verdict.ADVICE
+        assert "nobody has begun to read it as billing" in missing.text
+
+        key = stream_key("checked", "commands")
+        redis.command("XGROUP", "CREATE", key, "billing", "0", "MKSTREAM")
+        (good,) = await found("stream", cache=redis.url, **ASYNC)
+        assert good.verdict is Verdict.GOOD
+        assert good.text.endswith("(billing has 0 to read and 0 to acknowledge)")
+
+        for _ in range(2):
+            redis.command("XADD", key, "*", "v", "1")
+        redis.command("XREADGROUP", "GROUP", "billing", "one", "COUNT", "1", "STREAMS", key, ">")
+        redis.command("XADD", dead_letters_key("checked", "commands"), "*", "v", "1")
+        (good, behind, dead) = await found("stream", cache=redis.url, **ASYNC)
+        assert "2 entries" in good.text
+        assert "billing has 1 to read and 1 to acknowledge, of 4" in behind.text
+        assert "has given up commands, 1 so far" in dead.text
+        assert behind.verdict is dead.verdict is Verdict.ADVICE
+
+
+async def test_streams_are_looked_at_only_where_a_route_is_asynchronous_and_fail_with_their_redis(
+    redis_url: str,
+) -> None:
+    assert await found("stream", cache=redis_url) == []
+    (finding,) = await found("stream", cache=f"redis://:hunter2@127.0.0.1:{free_port()}", **ASYNC)
+    assert finding.verdict is Verdict.FAILED
+    assert "hunter2" not in finding.text
