@@ -35,7 +35,7 @@ def describe_upstream(settings: GatewaySettings, file: str, *, prefix: str | Non
     except (AttributeError, TypeError, ValueError):  # whatever else somebody calls a description
         raise SpecError(f"{file}: is not a valid OpenAPI description") from None
     if (out or read_as) == "json":
-        return json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+        return _to_json(described)
     return _to_yaml(described)
 
 
@@ -49,6 +49,8 @@ def _read(file: str) -> tuple[Any, Format]:
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text), "json"
+        except RecursionError:
+            raise SpecError(f"{file}: nests too deep") from None
         except ValueError:
             pass  # YAML's flow style looks like it
     return _from_yaml(file, text), "yaml"
@@ -87,10 +89,19 @@ def _from_yaml(file: str, text: str) -> Any:
     Loader.add_constructor("tag:yaml.org,2002:float", lambda loader, node: float(loader.construct_scalar(node)))
     try:
         return yaml.load(text, Loader)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a number with thousands of digits
         mark = getattr(error, "problem_mark", None)
         where = f" (at line {mark.line + 1})" if mark is not None else ""
         raise SpecError(f"{file}: is neither JSON nor YAML{where}") from None
+
+
+def _to_json(described: Any) -> str:
+    text = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character, as JSON can spell it
+        return json.dumps(described, indent=2) + "\n"
+    return text
 
 
 def _to_yaml(described: Any) -> str:

@@ -28,7 +28,7 @@ log = logging.getLogger("oncegate.records")
 MOST_BYTES = 8 * 1024 * 1024
 """Of a request: a resolution may bring a response's body."""
 BODY_SECONDS = 30.0
-_STATES = frozenset(state.value for state in State)
+_STATES = frozenset(state.value for state in State) - {State.ABSENT}
 _CHALLENGE = (b"www-authenticate", b'Bearer realm="oncegate records"')
 
 WHY_NOT = {
@@ -116,7 +116,7 @@ class RecordsPage:
         query = {name: values[-1] for name, values in parse_qs(asked.query.decode("latin-1")).items()}
         state, limit = query.get("state"), query.get("limit", "100")
         if state is not None and state not in _STATES:
-            raise NotARecord(f"state is one of {', '.join(sorted(_STATES - {State.ABSENT}))}")
+            raise NotARecord(f"state is one of {', '.join(sorted(_STATES))}")
         if not (limit.isascii() and limit.isdigit() and len(limit) < 6):
             raise NotARecord("limit is a number")
         listing = await self._records.listing(state, cursor=query.get("cursor", ""), limit=int(limit))

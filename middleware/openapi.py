@@ -16,6 +16,8 @@ Description = dict[str, Any]
 
 PROBLEM_TYPE = "application/problem+json"
 SCHEMA_NAME = "IdempotencyProblem"
+MOST_VALUES = 2_000_000
+"""Of a description: far more than anybody writes."""
 
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _REPLAYED = {
@@ -97,9 +99,18 @@ def describe(description: Mapping[str, Any], policies: Policies, *, prefix: str 
 
 def _copied(value: Any) -> Any:
     """A copy in which nothing is there twice: YAML's anchors make one object of several, as would ``deepcopy``."""
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
+    left = MOST_VALUES
+
+    def copied(value: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:  # a page of anchors that refer to each other stands for more than any memory holds
+            raise NotOpenAPI(f"it holds more than {MOST_VALUES} values")
+        if isinstance(value, Mapping):
+            return {key: copied(item) for key, item in value.items()}
+        return [copied(item) for item in value] if isinstance(value, list) else value
+
+    return copied(value)
 
 
 def _enforced(
@@ -111,7 +122,7 @@ def _enforced(
     for path, item in paths.items():
         for method in _METHODS:
             operation = item.get(method) if isinstance(item, dict) else None
-            policy = policies.match(method.upper(), prefix + str(path)) if operation else None
+            policy = policies.match(method.upper(), prefix + str(path)) if isinstance(operation, dict) else None
             if policy is not None and isinstance(operation, dict):
                 yield item, operation, policy
 

@@ -124,6 +124,13 @@ def test_policies_are_asked_with_the_path_that_requests_have(
             "is not a valid OpenAPI",
         ),
         ('{"openapi": "3.1.0", "paths": {"/a": {"post": {"parameters": 5}}}}', "is not a valid OpenAPI"),
+        ('{"openapi": "3.1.0", "x": ' + "[" * 99_999, "nests too deep"),
+        ("openapi: 3.1.0\nx: 1" + "0" * 5000, "is neither JSON nor YAML"),
+        (
+            "openapi: 3.1.0\na0: &a0 [x]\n"
+            + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+            "values",
+        ),
     ],
 )
 def test_what_is_no_description_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
@@ -145,6 +152,13 @@ def test_a_file_that_is_not_there_and_a_wrong_setting_are_refused(spec: Path) ->
     wrong = run("openapi", "--upstream-spec", str(spec), ONCEGATE_IDEMPOTENCY__TTL="never")
     assert wrong.returncode == 2
     assert "idempotency.ttl" in wrong.stderr
+
+
+def test_half_a_character_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    file = tmp_path / "spec"
+    file.write_text('{"openapi": "3.1.0", "x": "\\ud800"}')
+    done = run("openapi", "--upstream-spec", str(file))
+    assert (done.returncode, json.loads(done.stdout)["x"]) == (0, "\ud800")
 
 
 # -- and the gateway answers so ---------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ async def test_a_list_is_by_state_and_goes_on_where_it_ended() -> None:
         assert "body" not in str(first)
 
 
-@pytest.mark.parametrize("query", [{"state": "absurd"}, {"limit": "many"}, {"limit": "-1"}])
+@pytest.mark.parametrize("query", [{"state": "absurd"}, {"state": "absent"}, {"limit": "many"}, {"limit": "-1"}])
 async def test_a_list_that_makes_no_sense_is_refused(query: dict[str, str]) -> None:
     async with guarded(f"http://127.0.0.1:{free_port()}") as client:
         assert (await get(client, **query)).status_code == 400

@@ -112,6 +112,11 @@ def test_responses_that_are_there_are_added_to() -> None:
     assert result["components"]["responses"] == components["responses"]
 
 
+def test_an_operation_that_says_nothing_is_one() -> None:
+    result = described({"/a": {"post": {}}})
+    assert "409" in result["paths"]["/a"]["post"]["responses"]
+
+
 def test_a_circle_of_references_ends() -> None:
     components = {"responses": {"A": {"$ref": "#/components/responses/B"}, "B": {"$ref": "#/components/responses/A"}}}
     responses = {**OK, "409": {"$ref": "#/components/responses/A"}}
