@@ -30,7 +30,7 @@ from oncegate.middleware.respond import date
 _FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."
 _SILENT = (
     "The command stream did not answer, so the command was not accepted. Send it again with the same key: should a copy "
-    "have arrived all the same, only one of the two is processed."
+    "have arrived all the same, the two count as one command."
 )
 
 Count = Callable[[str, str], None]

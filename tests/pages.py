@@ -72,6 +72,7 @@ def normal(transcript: str) -> str:
     transcript = re.sub(r"(?m)  [\w.-]+/\d+(?=  | *$)", "  (a gateway)", transcript)
     transcript = re.sub(r"(?m) +$", "", re.sub(r" {2,}", "  ", transcript))  # columns are as wide as what they hold
     transcript = re.sub(r"\bttl=\d+", "ttl=(seconds)", transcript)
+    transcript = re.sub(r"\b\d{13}-\d+\b", "(a position)", transcript)
     transcript = re.sub(r"after \d+ milliseconds with \d+", "after (some) milliseconds with", transcript)
     return re.sub(r'"completed_at":"[^"]*"', '"completed_at":"(a time)"', transcript).strip()
 

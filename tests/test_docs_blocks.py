@@ -15,8 +15,8 @@ from oncegate.middleware.problems import KINDS, problem
 from tests import pages
 
 DOCS = Path(__file__).parent.parent / "docs"
-GUIDES = ["walkthrough", "tutorial", "policies", "subscriptions", "problems", "security", "comparison", "faq"]
-RUN_AS_PAGES = ["walkthrough", "tutorial", "policies"]
+GUIDES = ["walkthrough", "tutorial", "policies", "async", "subscriptions", "problems", "security", "comparison", "faq"]
+RUN_AS_PAGES = ["walkthrough", "tutorial", "policies", "async"]
 
 
 def blocks(guide: str) -> list[tuple[str, str]]:
