@@ -23,6 +23,14 @@ def blocks(guide: str) -> list[tuple[str, str]]:
     return pages.BLOCK.findall((DOCS / f"{guide}.md").read_text("utf-8"))
 
 
+def test_no_page_has_blocks_that_nothing_runs() -> None:
+    """A page with something to type or to execute is a guide, or a pattern: tests/test_patterns.py runs those."""
+    for page in DOCS.rglob("*.md"):
+        kinds = {kind for kind, _ in pages.BLOCK.findall(page.read_text("utf-8"))}
+        if kinds & {"python", "sh", "bash", "shell", "console"}:
+            assert page.stem in GUIDES or page.parent.name == "patterns", page
+
+
 @pytest.mark.parametrize("guide", RUN_AS_PAGES)
 def test_a_page_does_what_it_shows(guide: str) -> None:
     page = DOCS / f"{guide}.md"
