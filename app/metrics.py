@@ -22,6 +22,7 @@ CACHE_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05
 UPSTREAM_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 OPERATIONS = ("claim", "extend", "complete", "release", "get")
 """Of a cache, those that requests wait for."""
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 RELEASED = "released"
 SUBMISSIONS = ("accepted", "full", "unavailable")
 """What can come of a submission."""
@@ -132,7 +133,8 @@ class Metrics(Watch):
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """All of it in the format that ``accept`` asks for, and the content type of that."""
-        encode, content_type = choose_encoder(accept)
+        # Only the format is the client's choice: prometheus-client fails on a version that is no number, and echoes others.
+        encode, content_type = choose_encoder(OPENMETRICS if OPENMETRICS.partition(";")[0] in accept.lower() else "")
         return encode(self._registry), content_type
 
     def describe(self) -> list[Metric]:

@@ -131,6 +131,16 @@ async def test_openmetrics_is_told_to_who_asks_for_it() -> None:
     assert answer.text.endswith("# EOF\n")
 
 
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text; version=a.b", "text/plain; version=\xff", "text/plain; version=9", ";=,;"]
+)
+async def test_what_can_not_be_asked_for_gets_what_there_is(accept: str) -> None:
+    async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
+        answer = await client.get("/_oncegate/metrics", headers=[(b"accept", accept.encode("latin-1"))])
+    assert answer.status_code == 200
+    assert re.search(r"; version=(0\.0\.4|1\.0\.0);", answer.headers["content-type"])
+
+
 async def test_the_dashboard_asks_for_what_the_gateway_tells() -> None:
     nowhere, routes = f"127.0.0.1:{free_port()}", [{"path": "/reports", "mode": "either"}]
     async with served(f"http://{nowhere}", cache=f"redis://{nowhere}", routes=routes) as (client, _):
