@@ -74,6 +74,35 @@ def slugs_of(settings: IdempotencySettings) -> list[str]:
     return [slug for slug in KINDS if slug not in never]
 
 
+def accepted() -> Description:
+    """The response with which a command is accepted to be processed later."""
+    text = {"type": "string"}
+    return {
+        "description": "The command is accepted, to be processed later",
+        "headers": {
+            "Location": {
+                "description": "What became of it is told there",
+                "schema": {**text, "format": "uri-reference"},
+            },
+            "Preference-Applied": {"description": "respond-async, where it was asked for", "schema": text},
+            **_REPLAYED,
+        },
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["status", "position", "command"],
+                    "properties": {
+                        "status": {**text, "enum": ["accepted"]},
+                        "position": {**text, "description": "In the command stream"},
+                        "command": {**text, "description": "Its id, which Location ends with"},
+                    },
+                }
+            }
+        },
+    }
+
+
 def describe(description: Mapping[str, Any], policies: Policies, *, prefix: str = "") -> Description:
     """``description`` with what enforcement by ``policies`` adds to it. Doing it twice adds nothing.
 
@@ -135,6 +164,8 @@ def _describe_operation(described: Description, item: Description, operation: De
         if str(status).startswith("2"):
             own = responses[status] = _resolved(described, response)
             own["headers"] = {**_REPLAYED, **(own.get("headers") or {})}
+    if policy.submission is not None and 202 not in responses:
+        responses.setdefault("202", accepted())
     by_status: dict[int, list[str]] = {}
     for slug in slugs_of(settings):
         by_status.setdefault(KINDS[slug].status, []).append(slug)

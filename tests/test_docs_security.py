@@ -42,6 +42,27 @@ async def test_a_record_holds_the_response_and_none_of_the_requests_secrets() ->
     assert b"secret" not in name + record
 
 
+async def test_a_command_is_stored_whole_and_without_its_credentials() -> None:
+    with RedisServer() as server:
+        patterns = ("~payments:*", "~{payments:*")
+        server.command(
+            "ACL", "SETUSER", "oncegate", "on", ">pw", *patterns, "+@all", "-info", "-config", "-client|kill"
+        )
+        url = server.url.replace("127.0.0.1", "oncegate:pw@127.0.0.1")
+        routes = [{"path": "/x", "mode": "async", "require_key": True}]
+        async with served("http://127.0.0.1:1", cache=url, namespace="payments", routes=routes) as (client, _):
+            accepted = await pay(client, Cookie="secret-cookie", Proxy_Authorization="secret-proxy")
+            assert accepted.status_code == 202
+            status = await client.get(accepted.headers["location"], headers={"Authorization": CREDENTIAL})
+            assert status.json()["status"] == "accepted"
+        names = sorted(server.command("KEYS", "*"))
+        assert [name.startswith((b"payments:", b"{payments:")) for name in names] == [True, True]
+        ((_, fields),) = server.command("XRANGE", "{payments:stream:commands}", "-", "+")
+    assert (fields[b"key"], fields[b"body"]) == (KEY.encode(), COMMAND)
+    others = [value for name, value in fields.items() if name not in (b"key", b"body")]
+    assert b"secret" not in b"".join(others)
+
+
 async def test_a_changed_credential_makes_a_new_caller() -> None:
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         await pay(client)

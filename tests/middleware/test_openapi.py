@@ -70,6 +70,19 @@ def test_each_route_gets_what_its_policy_says() -> None:
     assert "key-missing" not in result["/others"]["post"]["responses"]["400"]["description"]
 
 
+def test_where_commands_are_accepted_there_is_a_202() -> None:
+    paths: dict[str, Any] = {path: {"post": {"responses": deepcopy(OK)}} for path in ("/a", "/b", "/c", "/d")}
+    paths["/c"]["post"]["responses"]["202"] = {"description": "Theirs"}
+    paths["/d"]["post"]["responses"][202] = {"description": "Theirs, by YAML"}
+    routes = [Route(path="/a", mode="async"), *(Route(path=path, mode="either") for path in ("/c", "/d"))]
+    result = described(paths, *routes)["paths"]
+    accepted = result["/a"]["post"]["responses"]["202"]
+    assert {"Location", "Preference-Applied", "Idempotent-Replayed"} <= set(accepted["headers"])
+    assert "202" not in result["/b"]["post"]["responses"]
+    assert result["/c"]["post"]["responses"]["202"]["description"] == "Theirs"
+    assert "202" not in result["/d"]["post"]["responses"]
+
+
 def test_paths_are_matched_behind_their_prefix() -> None:
     route = Route(path="/v1/payments", require_key=True)
     for prefix, required in (("/v1", True), ("/v1/", True), ("", False)):
