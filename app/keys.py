@@ -103,8 +103,8 @@ def list_(source: "Source", as_json: bool, state: str | None, limit: int, cursor
         step = 1000 if state is not None else min(1000, limit - len(found))
         listing = source.listing(state, cursor, step)
         found.update((record["id"], record) for record in listing.records)
-        cursor = listing.cursor
-        if not cursor:
+        cursor, before = listing.cursor, cursor
+        if cursor in ("", before):
             break
     show_list(list(found.values()), cursor, as_json=as_json)
 

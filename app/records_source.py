@@ -9,8 +9,10 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
+from pydantic import BaseModel, ValidationError
 
 from oncegate.app.factory import create_cache, create_records
+from oncegate.app.record_shapes import ToldIds, ToldListing, ToldProblem, ToldRecord, ToldResolution
 from oncegate.app.records import Listing, NotARecord, Records, Resolve
 from oncegate.app.records_page import header_lines
 from oncegate.app.settings import GatewaySettings
@@ -102,22 +104,17 @@ class RemoteGateway:
     def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
         """See `Source`."""
         asked = {"cursor": cursor, "limit": str(limit), **({"state": state} if state else {})}
-        status, told = self._ask("GET", "?" + urlencode(asked))
-        if status == 404:
-            raise SourceError("no records here: the gateway has no ONCEGATE_ADMIN_TOKEN, or keeps them on its ops_port")
+        told = self._ask("GET", "?" + urlencode(asked), ToldListing)
         return Listing(told["records"], told["cursor"])
 
     def show(self, identifier: str) -> dict[str, Any] | None:
         """See `Source`."""
-        status, told = self._ask("GET", quote(identifier, safe=":"))
-        return None if status == 404 else told
+        told = self._ask("GET", quote(identifier, safe=":"), ToldRecord)
+        return None if told.get("resolution") == Resolution.ABSENT else told
 
     def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
         """See `Source`."""
-        status, told = self._ask("POST", "find", {"key": key, "caller": caller})
-        if status == 404:
-            raise SourceError("no records here: the gateway has no ONCEGATE_ADMIN_TOKEN, or keeps them on its ops_port")
-        return [str(identifier) for identifier in told["ids"]]
+        return list(self._ask("POST", "find", ToldIds, {"key": key, "caller": caller})["ids"])
 
     def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
         """See `Source`."""
@@ -137,12 +134,25 @@ class RemoteGateway:
                     if name != b"content-length"
                 ]
                 members |= {"body": b64encode(response.body or b"").decode(), "body_encoding": "base64"}
-        _, told = self._ask("POST", f"{quote(identifier, safe=':')}/{action}", members, (404, 409))
-        return Resolution(told.get("resolution", Resolution.ABSENT))
+        told = self._ask("POST", f"{quote(identifier, safe=':')}/{action}", ToldResolution, members)
+        return Resolution(told["resolution"])
 
     def _ask(
-        self, method: str, path: str, members: dict[str, Any] | None = None, expected: Sequence[int] = (404,)
-    ) -> tuple[int, dict[str, Any]]:
+        self, method: str, path: str, shape: type[BaseModel], members: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What a gateway tells, in ``shape``; why a record was not touched, too. Raises `SourceError`, `NotARecord`."""
+        status, content = self._exchange(method, path, members)
+        about_a_record = status == 409 or (status == 404 and b'"resolution"' in content)
+        if status != 200 and not about_a_record:
+            raise _refused(status, content)
+        try:
+            (ToldResolution if about_a_record else shape).model_validate_json(content)
+        except ValidationError:
+            raise SourceError(f"that is no gateway's records/: it answered {status}") from None
+        told: dict[str, Any] = orjson.loads(content)
+        return told
+
+    def _exchange(self, method: str, path: str, members: dict[str, Any] | None) -> tuple[int, bytes]:
         connection = (
             http.client.HTTPSConnection(self._host, self._port, timeout=SECONDS, context=self._tls)
             if self._tls is not None
@@ -157,22 +167,22 @@ class RemoteGateway:
             headers: dict[str, str | bytes] = {"Authorization": credential, "Content-Type": "application/json"}
             connection.request(method, self._base + path, body, headers)
             answer = connection.getresponse()
-            status, content = answer.status, answer.read()
+            return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
             raise SourceError(f"the gateway did not answer: {error or type(error).__name__}") from None
         finally:
             connection.close()
-        try:
-            told = orjson.loads(content)
-        except orjson.JSONDecodeError:
-            told = None
-        if not isinstance(told, dict):
-            raise SourceError(f"that is no gateway's records/: it answered {status}")
-        if status == 400:
-            raise NotARecord(str(told.get("detail", "the gateway did not understand")))
-        if status != 200 and status not in expected:
-            raise SourceError(f"the gateway answered {status}: {told.get('detail') or told.get('title')}")
-        return status, told
+
+
+def _refused(status: int, content: bytes) -> Exception:
+    try:
+        told = ToldProblem.model_validate_json(content)
+    except ValidationError:
+        return SourceError(f"that is no gateway's records/: it answered {status}")
+    if status == 404:
+        return SourceError("no records here: the gateway has no ONCEGATE_ADMIN_TOKEN, or keeps them on its ops_port")
+    words = "".join(character if character.isprintable() else " " for character in told.detail or told.title)
+    return NotARecord(words) if status == 400 else SourceError(f"the gateway answered {status}: {words}")
 
 
 def _is_plain(url: str) -> bool:

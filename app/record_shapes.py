@@ -1,0 +1,71 @@
+"""What a gateway's ``records/`` answers, as far as the command line relies on it: whatever answers otherwise is no gateway's."""
+
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+RecordId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}$")]
+
+
+class _Shape(BaseModel):
+    """Members that are not named here may be there: a newer gateway tells more."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+
+class _Summary(_Shape):
+    id: RecordId
+    state: Literal["in-flight", "succeeded", "failed", "unknown"]
+    attempt: int
+    lapsed: bool
+    began_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+    took: float | None
+    gateway: str | None
+    note: str | None
+    status: int | None
+    lease_left: float | None
+    expires_in: float
+
+
+class _Unreadable(_Shape):
+    id: RecordId
+    state: Literal["unreadable"]
+
+
+class _Response(_Shape):
+    status: int
+
+
+class ToldListing(_Shape):
+    """``GET records/``."""
+
+    records: list[_Summary | _Unreadable]
+    cursor: str
+
+
+class ToldRecord(_Summary):
+    """``GET records/ID``."""
+
+    found: str | None
+    response: _Response | None
+
+
+class ToldIds(_Shape):
+    """``POST records/find``."""
+
+    ids: list[RecordId]
+
+
+class ToldResolution(_Shape):
+    """``POST records/ID/release`` and ``resolve``; why nothing was changed, too."""
+
+    resolution: Literal["resolved", "absent", "in-flight", "settled", "other-attempt"]
+
+
+class ToldProblem(_Shape):
+    """Whatever was refused."""
+
+    title: str
+    status: int
+    detail: str | None = None
