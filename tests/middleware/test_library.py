@@ -113,13 +113,14 @@ def test_a_mounted_app_is_documented_by_the_rules_around_it() -> None:
         assert [http.post("/v1/payments/a", headers=KEY).json() for _ in range(2)] == [{"id": 1}] * 2
 
 
-def test_the_core_needs_neither_fastapi_nor_httpx() -> None:
+def test_the_core_needs_nothing_of_the_extras() -> None:
     code = (
         "import sys; sys.modules['fastapi'] = sys.modules['starlette'] = sys.modules['httpx'] = None\n"
+        "sys.modules['faststream'] = None\n"
         "import oncegate\n"
         "for name in oncegate.__all__: getattr(oncegate, name)\n"
         "import oncegate.app.main, oncegate.app.factory, oncegate.middleware.openapi\n"
-        "for name in ('client', 'fastapi'):\n"
+        "for name in ('client', 'fastapi', 'faststream'):\n"
         "    try: __import__(f'oncegate.{name}')\n"
         "    except ImportError as error: assert f'oncegate[{name}]' in str(error), error\n"
         "    else: raise SystemExit(name)\n"

@@ -1,0 +1,164 @@
+"""The other side of each broker: what publishes, and what looks at what is left, without FastStream."""
+
+import json
+from typing import Any
+from uuid import uuid4
+
+import aio_pika
+import nats
+import redis.asyncio
+from nats.js.api import StreamConfig
+
+KEY = "Idempotency-Key"
+
+
+class Bench:
+    """A queue of one broker. Every publication has a fresh broker id."""
+
+    kind: str
+
+    def __init__(self, url: str, name: str = "", consumer: str = "consumer") -> None:
+        self.url = url
+        self.name = name or f"q{uuid4().hex}"
+        self.consumer = consumer
+
+    async def open(self) -> None:
+        """Connect, and make what is published to."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Disconnect."""
+        raise NotImplementedError
+
+    async def clear(self) -> None:
+        """Delete the queue and what is in it."""
+        raise NotImplementedError
+
+    async def publish(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+        """One message; its key is the body's, unless ``headers`` say otherwise."""
+        await self._publish(json.dumps(body).encode(), {KEY: body["key"]} if headers is None else headers)
+
+    async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
+        raise NotImplementedError
+
+    async def dead(self) -> list[dict[str, Any]]:
+        """What was dead-lettered so far."""
+        raise NotImplementedError
+
+    async def left(self) -> int:
+        """How many messages are neither acknowledged nor dead-lettered."""
+        raise NotImplementedError
+
+
+class RabbitBench(Bench):
+    kind = "rabbit"
+
+    async def open(self) -> None:
+        self._connection = await aio_pika.connect(self.url)
+        self.channel = await self._connection.channel()
+        await self.channel.declare_queue(f"{self.name}.dead", durable=True)
+        arguments: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{self.name}.dead"}
+        await self.channel.declare_queue(self.name, durable=True, arguments=arguments)
+        self._dead: list[dict[str, Any]] = []
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def clear(self) -> None:
+        await self.channel.queue_delete(self.name)
+        await self.channel.queue_delete(f"{self.name}.dead")
+
+    async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
+        message = aio_pika.Message(body, headers=dict(headers), message_id=uuid4().hex, content_type="application/json")
+        await self.channel.default_exchange.publish(message, self.name)
+
+    async def dead(self) -> list[dict[str, Any]]:
+        queue = await self.channel.get_queue(f"{self.name}.dead")
+        while message := await queue.get(no_ack=True, fail=False):
+            self._dead.append(json.loads(message.body))
+        return self._dead
+
+    async def left(self) -> int:
+        """Those that a consumer holds unacknowledged are counted once it has disconnected."""
+        queue = await self.channel.declare_queue(self.name, passive=True)
+        return queue.declaration_result.message_count or 0
+
+
+class NatsBench(Bench):
+    kind = "nats"
+
+    async def open(self) -> None:
+        self._client = await nats.connect(self.url)
+        self._stream = self._client.jetstream()
+        await self._stream.add_stream(StreamConfig(name=self.name, subjects=[f"{self.name}.commands"]))
+        self._dead: list[dict[str, Any]] = []
+
+        async def terminated(advisory: Any) -> None:
+            sequence = json.loads(advisory.data)["stream_seq"]
+            message = await self._stream.get_msg(self.name, sequence)
+            self._dead.append(json.loads(message.data or b"{}"))
+
+        await self._client.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{self.name}.>", cb=terminated)
+        await self._client.flush()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def clear(self) -> None:
+        await self._stream.delete_stream(self.name)
+
+    async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
+        await self._stream.publish(f"{self.name}.commands", body, headers=headers)
+
+    async def dead(self) -> list[dict[str, Any]]:
+        return self._dead
+
+    async def left(self) -> int:
+        info = await self._stream.consumer_info(self.name, self.consumer)
+        return (info.num_ack_pending or 0) + (info.num_pending or 0)
+
+
+class RedisBench(Bench):
+    kind = "redis"
+
+    async def open(self) -> None:
+        self._client = redis.asyncio.Redis.from_url(self.url)
+        await self._client.xgroup_create(self.name, self.consumer, id="0", mkstream=True)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def clear(self) -> None:
+        await self._client.delete(self.name, f"{self.name}:dead")
+
+    async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
+        from faststream.redis.parser import BinaryMessageFormatV1  # what FastStream reads, as its own broker writes it
+
+        data = await BinaryMessageFormatV1.encode(
+            message=body, reply_to=None, headers=dict(headers), correlation_id="c"
+        )
+        await self._client.xadd(self.name, {"__data__": data})
+
+    async def dead(self) -> list[dict[str, Any]]:
+        from faststream.redis.parser import BinaryMessageFormatV1
+
+        entries: Any = await self._client.xrange(f"{self.name}:dead")
+        return [json.loads(BinaryMessageFormatV1.parse(fields[b"__data__"])[0]) for _, fields in entries]
+
+    async def left(self) -> int:
+        (group,) = await self._client.xinfo_groups(self.name)
+        return int(group["pending"]) + int(group["lag"] or 0)
+
+
+class PlainRedisBench(RedisBench):
+    """Entries with two fields of their own, as without FastStream."""
+
+    async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
+        await self._client.xadd(self.name, {"key": headers[KEY], "body": body})
+
+    async def dead(self) -> list[dict[str, Any]]:
+        entries: Any = await self._client.xrange(f"{self.name}:dead")
+        return [json.loads(fields[b"body"]) for _, fields in entries]
+
+
+BENCHES = {bench.kind: bench for bench in (RabbitBench, NatsBench, RedisBench)}

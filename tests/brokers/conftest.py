@@ -1,0 +1,109 @@
+"""Real brokers, started once for all tests of this folder, and a queue in each of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faststream.middlewares import AckPolicy
+
+from oncegate import Delivery, Subscription
+from oncegate.faststream import SubscriptionMiddleware
+from tests.brokers.benches import BENCHES, Bench
+from tests.brokers.consumers import CONSUMERS, Effects, subscription
+from tests.brokers.servers import NatsServer, RabbitServer
+from tests.servers import RedisServer
+
+WITHIN = 15.0
+"""Seconds for what has to happen, on a busy machine."""
+PAUSE = 0.1
+"""Seconds at least between two deliveries of one message."""
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Waits for what is true, or comes true when awaited."""
+    async with asyncio.timeout(WITHIN):
+        while True:
+            found = condition()
+            if await found if asyncio.iscoroutine(found) else found:
+                return
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def rabbit_broker_url() -> Iterator[str]:
+    with RabbitServer() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def nats_broker_url() -> Iterator[str]:
+    with NatsServer() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def redis_broker_url() -> Iterator[str]:
+    """A Redis of its own for messages; records are in the one that all tests share."""
+    with RedisServer() as server:
+        yield server.url
+
+
+@pytest.fixture(params=[*BENCHES])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """A queue of each broker in turn."""
+    bench = BENCHES[request.param](request.getfixturevalue(f"{request.param}_broker_url"))
+    await bench.open()
+    yield bench
+    await bench.close()
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Effects:
+    return Effects(tmp_path / "ledger")
+
+
+class Consumers:
+    """Consumers of the bench's queue in this process, each with records in the same namespace, as processes of one would be."""
+
+    def __init__(self, bench: Bench, redis_url: str) -> None:
+        self._bench = bench
+        self._redis_url = redis_url
+        self._brokers: list[Any] = []
+        self._subscriptions: list[Subscription] = []
+
+    async def start(
+        self,
+        handler: Callable[..., Any],
+        *,
+        policy: AckPolicy = AckPolicy.NACK_ON_ERROR,
+        cache: str | None = None,
+        before: tuple[Any, ...] = (),
+        describe: Callable[[Any], Delivery] | None = None,
+        **settings: Any,
+    ) -> Subscription:
+        """``cache`` is another Redis for the records, ``before`` the middlewares around ours."""
+        one = subscription(cache or self._redis_url, self._bench.name, **settings)
+        hook = SubscriptionMiddleware(one, describe=describe, pause=PAUSE, max_pause=0.5)
+        broker = CONSUMERS[self._bench.kind](self._bench.url, self._bench.name, [*before, hook], handler, policy)
+        self._subscriptions.append(one)
+        self._brokers.append(broker)
+        await broker.start()
+        return one
+
+    async def end(self) -> None:
+        """Let them finish what they have begun, and disconnect: what was not acknowledged is in the queue again."""
+        while self._brokers:
+            await self._brokers.pop().stop()
+        while self._subscriptions:
+            one = self._subscriptions.pop()
+            assert await one.drain(WITHIN) == 0
+            await one.cache.close()
+
+
+@pytest.fixture
+async def consumers(bench: Bench, redis_url: str) -> AsyncIterator[Consumers]:
+    made = Consumers(bench, redis_url)
+    yield made
+    await made.end()

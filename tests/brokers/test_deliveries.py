@@ -1,0 +1,272 @@
+"""The middleware under each real broker: what is run, skipped, delivered again and dead-lettered."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from faststream.exceptions import NackMessage, RejectMessage
+from faststream.middlewares import AckPolicy
+
+from oncegate import Delivery, DeliveryDecision, Subscription
+from oncegate.middleware.begun import Begun
+from oncegate.middleware.processor import NotRetryable
+from tests.brokers.benches import KEY, Bench
+from tests.brokers.conftest import PAUSE, Consumers, until
+from tests.brokers.consumers import LEASE, Effects
+from tests.servers import RedisServer
+
+
+def command(key: str, **more: Any) -> dict[str, Any]:
+    return {"key": key, **more}
+
+
+async def ended(consumers: Consumers, bench: Bench, *dead: dict[str, Any]) -> None:
+    """Stops the consumers once ``dead`` are the dead letters; nothing else may be left."""
+
+    async def found() -> bool:
+        return sorted(map(str, await bench.dead())) == sorted(map(str, dead))
+
+    await until(found)
+    await consumers.end()
+    assert await bench.left() == 0
+    assert await found()
+
+
+@pytest.mark.parametrize("policy", [AckPolicy.NACK_ON_ERROR, AckPolicy.REJECT_ON_ERROR])
+async def test_a_message_that_is_published_again_is_skipped(
+    bench: Bench, consumers: Consumers, effects: Effects, policy: AckPolicy
+) -> None:
+    """Under a new broker id, with the key written otherwise; a message behind it tells that it has been seen."""
+
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(body["key"])
+
+    await consumers.start(handle, policy=policy)
+    await bench.publish(command("one"))
+    await until(lambda: effects.count() == {"one": 1})
+    await bench.publish(command("one"), {KEY: "one"})
+    await bench.publish(command("one"), {KEY.lower(): '"one"'})
+    await bench.publish(command("two"))
+    await until(lambda: effects.count().get("two"))
+    await ended(consumers, bench)
+    assert effects.count() == {"one": 1, "two": 1}
+
+
+async def test_another_payload_under_the_same_key_is_dead_lettered(
+    bench: Bench, consumers: Consumers, effects: Effects
+) -> None:
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(f"{body['key']} {body['amount']}")
+
+    await consumers.start(handle)
+    await bench.publish(command("one", amount=5))
+    await until(lambda: effects.count() == {"one 5": 1})
+    await bench.publish(command("one", amount=500))
+    await ended(consumers, bench, command("one", amount=500))
+    assert effects.count() == {"one 5": 1}
+
+
+async def test_a_message_without_a_key_or_with_a_bad_one(bench: Bench, consumers: Consumers, effects: Effects) -> None:
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(body["key"])
+
+    await consumers.start(handle, on_missing_key="reject")
+    await bench.publish(command("none"), {})
+    await bench.publish(command("bad"), {KEY: "a,b"})
+    await bench.publish(command("two"), {KEY: "a", KEY.lower(): "b"})
+    await bench.publish(command("good"))
+    await until(lambda: effects.count() == {"good": 1})
+    await ended(consumers, bench, command("none"), command("bad"), command("two"))
+    assert effects.count() == {"good": 1}
+
+
+async def test_the_brokers_own_id_as_the_key(bench: Bench, consumers: Consumers, effects: Effects) -> None:
+    """It stays the same in each delivery of a message, and is another one for another message."""
+    attempts: list[int] = []
+
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(body["key"])
+        if effects.count()[body["key"]] == 1:
+            raise ValueError("the first delivery fails")
+
+    one = await consumers.start(handle, on_missing_key="message_id")
+    listen(one, lambda begun: attempts.append(begun.attempt))
+    await bench.publish(command("one"), {})
+    await until(lambda: effects.count() == {"one": 2})
+    await bench.publish(command("one"), {})
+    await until(lambda: effects.count() == {"one": 3})
+    await ended(consumers, bench)
+    assert attempts == [1, 2, 1]
+
+
+async def test_a_failing_command_is_delivered_again_then_dead_and_holds_up_nobody(
+    bench: Bench, consumers: Consumers, effects: Effects
+) -> None:
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(body["key"])
+        if body["key"] == "poison" or (body["key"] == "once" and effects.count()["once"] == 1):
+            raise ValueError("no such account")
+
+    await consumers.start(handle, max_attempts=3)
+    await bench.publish(command("poison"))
+    await bench.publish(command("once"))
+    await bench.publish(command("good"))
+    await until(lambda: effects.count().get("good"))
+    await until(lambda: effects.count().get("once") == 2)
+    await ended(consumers, bench, command("poison"))
+    assert effects.count() == {"good": 1, "once": 2, "poison": 3}
+
+
+async def test_a_handler_may_say_itself_what_is_to_happen(bench: Bench, consumers: Consumers, effects: Effects) -> None:
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(body["key"])
+        if body["key"] == "reject":
+            raise RejectMessage
+        if body["key"] == "hopeless":
+            raise NotRetryable("no such account")
+        if body["key"] == "back" and effects.count()["back"] == 1:
+            raise NackMessage
+
+    await consumers.start(handle)
+    for key in ("reject", "hopeless", "back"):
+        await bench.publish(command(key))
+    await until(lambda: effects.count().get("back") == 2)
+    await ended(consumers, bench, command("reject"), command("hopeless"))
+    assert effects.count() == {"back": 2, "hopeless": 1, "reject": 1}
+
+
+async def test_two_consumers_that_get_one_command_at_once(bench: Bench, consumers: Consumers, effects: Effects) -> None:
+    """Two copies: the second is in flight elsewhere, and comes again, until the first is done; then it is a duplicate."""
+    entered, finish = asyncio.Event(), asyncio.Event()
+    decisions: list[DeliveryDecision] = []
+    times: list[float] = []
+
+    def tell(begun: Begun) -> None:
+        decisions.append(begun.decision)
+        times.append(time.monotonic())
+
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(body["key"])
+        entered.set()
+        await finish.wait()
+
+    for _ in range(2):
+        listen(await consumers.start(handle), tell)
+    await bench.publish(command("one"))
+    await entered.wait()
+    await bench.publish(command("one"))
+    await until(lambda: decisions.count(DeliveryDecision.IN_FLIGHT) >= 6)
+    assert times[-1] - times[0] >= PAUSE * 5 / 2, "a hot loop (two copies may be under way)"
+    finish.set()
+    await until(lambda: DeliveryDecision.DUPLICATE in decisions)
+    await ended(consumers, bench)
+    assert effects.count() == {"one": 1}
+    assert decisions.count(DeliveryDecision.RUN) == 1
+
+
+async def test_what_a_handler_takes_too_long_for_is_tried_again(
+    bench: Bench, consumers: Consumers, effects: Effects
+) -> None:
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(body["key"])
+        if effects.count()["slow"] == 1:
+            await asyncio.Event().wait()
+
+    await consumers.start(handle, timeout=0.2)
+    await bench.publish(command("slow"))
+    await until(lambda: effects.count() == {"slow": 2})
+    await ended(consumers, bench)
+    assert effects.count() == {"slow": 2}
+
+
+async def test_a_plain_function_is_not_cut_off_in_its_thread(
+    bench: Bench, consumers: Consumers, effects: Effects
+) -> None:
+    """It can't be ended, and would run beside its second attempt."""
+
+    def handle(body: dict[str, Any]) -> None:
+        effects.add(body["key"])
+        time.sleep(LEASE * 1.5)  # its lease is renewed meanwhile
+
+    await consumers.start(handle, timeout=0.2)
+    await bench.publish(command("slow"))
+    await until(lambda: effects.count() == {"slow": 1})
+    await ended(consumers, bench)
+    assert effects.count() == {"slow": 1}
+
+
+async def test_a_delivery_that_is_described_by_the_user(bench: Bench, consumers: Consumers, effects: Effects) -> None:
+    """Here with the caller, who has keys of his own; what can't be described is kept until it can be."""
+    failures: list[str] = []
+
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(f"{body['caller']} {body['key']}")
+
+    def describe(message: Any) -> Delivery:
+        if message.headers["caller"] == "ann" and len(failures) < 2:
+            failures.append(message.headers["caller"])
+            raise LookupError("ann is not known yet")
+        return Delivery(message.headers["id"], message.body, caller=message.headers["caller"])
+
+    await consumers.start(handle, describe=describe)
+    for caller in ("ann", "bob", "bob"):
+        await bench.publish(command("one", caller=caller), {"id": "one", "caller": caller})
+    await until(lambda: len(effects.count()) == 2)
+    await ended(consumers, bench)
+    assert effects.count() == {"ann one": 1, "bob one": 1}
+
+
+async def test_without_the_cache_nothing_runs_and_nothing_counts(
+    bench: Bench, consumers: Consumers, effects: Effects
+) -> None:
+    begun: list[Begun] = []
+
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(body["key"])
+
+    with RedisServer(persist=True) as records:
+        one = await consumers.start(handle, cache=records.url, max_attempts=1)
+        listen(one, begun.append)
+        records.stop()
+        await bench.publish(command("one"))
+        await until(lambda: len(begun) >= 3)
+        assert {each.decision for each in begun} == {DeliveryDecision.UNAVAILABLE}
+        assert effects.count() == {}
+        records.start()
+        await until(lambda: effects.count() == {"one": 1})
+        await ended(consumers, bench)
+        assert begun[-1].attempt == 1
+
+
+async def test_a_success_that_can_not_be_recorded_is_not_acknowledged(
+    bench: Bench, consumers: Consumers, effects: Effects
+) -> None:
+    """It is recorded when the cache is back, and the next delivery finds it."""
+    begun: list[Begun] = []
+
+    with RedisServer(persist=True) as records:
+
+        async def handle(body: dict[str, Any]) -> None:
+            effects.add(body["key"])
+            records.stop()
+
+        listen(await consumers.start(handle, cache=records.url, lease=30, record_timeout=0.2), begun.append)
+        await bench.publish(command("one"))
+        await until(lambda: len(begun) >= 2)
+        records.start()
+        await until(lambda: begun[-1].decision is DeliveryDecision.DUPLICATE)
+        await ended(consumers, bench)
+    assert effects.count() == {"one": 1}
+
+
+def listen(one: Subscription, tell: Any) -> None:
+    """Has ``tell`` called with each decision; it changes nothing."""
+    begin = one.begin
+
+    async def told(delivery: Delivery) -> Begun:
+        begun = await begin(delivery)
+        tell(begun)
+        return begun
+
+    one.begin = told  # type: ignore[method-assign]

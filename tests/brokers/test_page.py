@@ -1,0 +1,147 @@
+"""The consumers that docs/brokers.md shows, as processes: killed, started again, and sent the same command once more."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faststream.kafka import TestKafkaBroker
+
+from oncegate import RedisCache
+from oncegate.cache.record import State
+from oncegate.middleware.key import execution_key, record_key
+from tests import pages
+from tests.brokers.benches import KEY, Bench, NatsBench, PlainRedisBench, RabbitBench, RedisBench
+from tests.brokers.conftest import until
+from tests.brokers.consumers import PATIENCE
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "brokers.md"
+EXAMPLES: dict[str, type[Bench]] = {
+    "rabbit_consumer.py": RabbitBench,
+    "nats_consumer.py": NatsBench,
+    "redis_consumer.py": RedisBench,
+    "plain_rabbit.py": RabbitBench,
+    "plain_redis.py": PlainRedisBench,
+}
+PORTS = {"redis": "6379", "rabbit": "5672", "nats": "4222"}
+URL = re.compile(r"\w+://[\w:@.]+:(6379|5672|4222)(?:/0?)?")
+
+
+def blocks() -> dict[str, str]:
+    found = {}
+    for kind, block in pages.BLOCK.findall(PAGE.read_text("utf-8")):
+        name = pages.FILE.match(block)
+        assert name or kind == "text", block
+        if name:
+            found[name[1]] = block
+    return found
+
+
+@pytest.fixture
+def urls(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Where the page's ports are, in truth. Records and messages share a Redis there, as in the page."""
+    return {port: request.getfixturevalue(f"{kind}_broker_url") for kind, port in PORTS.items()}
+
+
+@pytest.fixture
+async def example(request: pytest.FixtureRequest, urls: dict[str, str], tmp_path: Path) -> AsyncIterator[Any]:
+    """One of the page's files, and a queue as it expects it, without what an example before it has left."""
+    name: str = request.param
+    (tmp_path / name).write_text(URL.sub(lambda found: urls[found[1]], blocks()[name]))
+    kind = EXAMPLES[name]
+    bench = kind(urls[PORTS[kind.kind]], "payments", "billing")
+    await bench.open()
+    yield tmp_path / name, bench
+    await bench.clear()
+    await bench.close()
+
+
+class Shown:
+    """An example as a process, and what it and the one before it have printed."""
+
+    def __init__(self, file: Path) -> None:
+        self._printed = file.with_suffix(".out")
+        with self._printed.open("a") as out:
+            self.process = subprocess.Popen([sys.executable, str(file)], stdout=out, stderr=out)
+
+    def paid(self, key: str) -> int:
+        said = self._printed.read_text()
+        assert self.process.poll() is None, said
+        return sum(line.startswith("paid ") and key in line for line in said.splitlines())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(30) == 0, self._printed.read_text()
+
+
+async def recorded(cache: RedisCache, key: str) -> bool:
+    """Killed earlier than that, the process would leave a lease of 30 s to be waited for."""
+    found = await cache.get(execution_key(record_key("payments", key, None), "billing"))
+    return found is not None and found.record.state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("example", [*EXAMPLES], indirect=True)
+async def test_an_example_runs_each_command_once(example: Any, urls: dict[str, str]) -> None:
+    file, bench = example
+    cache = RedisCache.from_url(urls["6379"], timeout=PATIENCE)
+    first = Shown(file)
+    second: Shown | None = None
+    try:
+        await bench.publish({"key": f"{file.stem}-one"})
+        await until(lambda: recorded(cache, f"{file.stem}-one"))
+        assert first.paid("one") == 1
+        first.kill()
+        await bench.publish({"key": f"{file.stem}-one"})
+        await bench.publish({"key": f"{file.stem}-one", "amount": 500}, {KEY: f"{file.stem}-one"})
+        await bench.publish({"key": f"{file.stem}-two"})
+        second = Shown(file)
+        await until(lambda: second and second.paid("two") == 1)
+        await until(bench.dead)
+        assert second.paid("one") == 1
+        second.stop()
+    finally:
+        for process in (first, second):
+            if process is not None:
+                process.kill()
+        await cache.close()
+    assert await bench.dead() == [{"key": f"{file.stem}-one", "amount": 500}]
+    assert await bench.left() == 0
+
+
+async def test_the_example_of_kafka_in_the_test_broker(
+    urls: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kafka_consumer.py"
+    file.write_text(URL.sub(lambda found: urls[found[1]], blocks()[file.name]))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec
+    assert spec.loader
+    shown: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(shown)
+    aside: list[Any] = []
+    async with TestKafkaBroker(shown.broker) as broker:
+        publish = broker.publish
+
+        async def noted(body: Any, topic: str, **options: Any) -> Any:
+            if topic == "payments.dead":
+                aside.append(options["headers"]["oncegate-reason"])
+            return await publish(body, topic, **options)
+
+        monkeypatch.setattr(broker, "publish", noted)
+        for amount in (5, 5, 500):
+            await broker.publish({"key": "kafka", "amount": amount}, "payments", headers={KEY: "kafka"})
+    await shown.cache.close()
+    assert capsys.readouterr().out == "paid kafka\n"
+    assert aside == ["The key was used for another payload."]
+
+
+def test_every_consumer_of_the_page_runs() -> None:
+    assert set(blocks()) == {*EXAMPLES, "kafka_consumer.py"}
