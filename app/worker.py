@@ -83,6 +83,8 @@ class Worker:
         """Read nothing more, and let `run` return when what is executed has ended. A second time: without waiting for it."""
         if self._stopping.is_set():
             self._hurry.set()
+        else:
+            log.info("stopping: what is executed ends first")
         self._stopping.set()
         self._tell()
 
@@ -230,7 +232,10 @@ class Worker:
         if entry in self._held:
             return False
         self._held[entry] = 0
-        self._queue.put_nowait((entry, fields))
+        if self._stopping.is_set():  # it came with the last read, or take-over: left to others like all that waits
+            self._put_off(entry, 0.0)
+        else:
+            self._queue.put_nowait((entry, fields))
         return True
 
     def _put_off(self, entry: bytes, seconds: float) -> None:

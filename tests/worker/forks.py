@@ -1,19 +1,25 @@
 """Starts workers as processes, quickly: it has imported all that they need, and forks. ``python -m tests.worker.forks``.
 
-One JSON object a line on standard input, one a line back: ``{"start": {environment}, "log": path}`` -> its process id;
-``{"poll": pid}`` -> its exit code, ``null`` while it lives, below 0 for the signal that ended it.
+One JSON object a line on standard input, one a line back: ``{"start": {environment}, "what": "worker", "log": path}`` -> its
+process id (a ``"gateway"`` may die too); ``{"poll": pid}`` -> its exit code, ``null`` while it lives, below 0: the signal.
 """
 
 import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tests.worker.handlers
-from oncegate.app import forward_command  # noqa: F401  # imported here, once for all workers
+from oncegate.app import (
+    factory,
+    forward_command,  # noqa: F401  # imported here, once for all workers
+)
 from oncegate.app.configuration import load
+from oncegate.app.serve import serve as serve_gateway
 from oncegate.app.settings import GatewaySettings
 from oncegate.app.worker_run import run_worker
 from oncegate.cache.base import Cache, Claim
@@ -22,7 +28,9 @@ from oncegate.cache.redis import RedisCache
 
 
 class MortalCache(RedisCache):
-    """The cache of a worker that dies by SIGKILL right before or after it has claimed or completed an execution."""
+    """The cache of a worker that dies by SIGKILL right before or after it has claimed or completed an execution; or of a
+    gateway that dies when it has appended a command, before it records that.
+    """
 
     point = ""
 
@@ -35,6 +43,8 @@ class MortalCache(RedisCache):
 
     async def complete(self, key: str, **options: Any) -> bool:
         succeeded = options["state"] is State.SUCCEEDED
+        if options["submission"]:
+            self._die_at("before-accepted", "{")
         self._die_at("before-complete" if succeeded else "before-failed", key)
         done = await super().complete(key, **options)
         self._die_at("after-complete" if succeeded else "after-failed", key)
@@ -50,6 +60,12 @@ def create(settings: GatewaySettings) -> Cache:
     assert isinstance(cache, MortalCache)
     cache.point = os.environ.get("DIES_AT", "")
     return cache
+
+
+def serve(environment: dict[str, str]) -> int:
+    os.environ.update(environment)
+    factory.create_cache = create
+    return serve_gateway(load({}))
 
 
 def work(environment: dict[str, str]) -> int:
@@ -70,6 +86,8 @@ def fork(function: Callable[[], int], log: str) -> int:
             os.dup2(descriptor, target)
         os.setsid()
         code = function()
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)
@@ -80,7 +98,7 @@ def main() -> None:
         asked = json.loads(line)
         told: object
         if "start" in asked:
-            told = fork(lambda environment=asked["start"]: work(environment), asked["log"])  # type: ignore[misc]  # a default binds it
+            told = fork(partial(work if asked["what"] == "worker" else serve, asked["start"]), asked["log"])
         else:
             pid, status = os.waitpid(asked["poll"], os.WNOHANG)
             told = os.waitstatus_to_exitcode(status) if pid else None

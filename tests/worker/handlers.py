@@ -42,6 +42,7 @@ def book(payload: dict[str, Any], context: CommandContext) -> Any:
         gate.with_suffix(f".{os.getpid()}").touch()  # says who waits at it
         while not gate.exists():
             time.sleep(0.01)
+        do = payload.get("then", "book")
     if do == "fail" or (do == "fail-once" and context.attempt == 1):
         raise ValueError(f"could not book for {payload.get('name')}")
     if do == "reject":
@@ -63,6 +64,14 @@ async def book_async(payload: dict[str, Any], context: CommandContext) -> Any:
         effect(context)
         await asyncio.sleep(3600)
     return book(payload, context)
+
+
+def tell(payload: dict[str, Any], context: CommandContext) -> list[Any]:
+    effect(context)
+    return [
+        *(context.method, context.target, context.content_type, context.correlation, context.key, context.attempt),
+        payload,
+    ]
 
 
 class Payment(BaseModel):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,13 +62,13 @@ class Forks:
 
 
 class WorkerProcess:
-    """A worker that was started; its log is kept."""
+    """A worker that was started, or a gateway; its log is kept."""
 
-    def __init__(self, forks: Forks, environment: dict[str, str], log: Path) -> None:
+    def __init__(self, forks: Forks, environment: dict[str, str], log: Path, what: str = "worker") -> None:
         self.log = log
         self._forks = forks
         self._code: int | None = None
-        self.pid: int = forks.ask({"start": environment, "log": str(log)})
+        self.pid: int = forks.ask({"start": environment, "what": what, "log": str(log)})
 
     def text(self) -> str:
         return self.log.read_text("utf-8") if self.log.exists() else ""
@@ -114,7 +115,7 @@ class WorkerProcess:
 
 
 class Shop:
-    """What a test needs, on the Redis at ``url``; ``folder`` is its own. `close` kills the workers."""
+    """What a test needs, on the Redis at ``url``; ``folder`` is its own. `close` kills what it has started."""
 
     _numbers = count(1)
 
@@ -127,11 +128,11 @@ class Shop:
         self.dead = dead_letters_key(self.namespace, "commands")
         self.effects_file = folder / "effects"
         self._forks = forks
-        self._workers: list[WorkerProcess] = []
+        self._processes: list[WorkerProcess] = []
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.kill()
+        for process in self._processes:
+            process.kill()
         self.redis.close()
 
     # -- doing --------------------------------------------------------------------------------------------------------
@@ -147,26 +148,33 @@ class Shop:
     ) -> WorkerProcess:
         """Start a worker. ``worker`` are settings of its table, ``settings`` others."""
         executor = {"forward": forward} if forward else {"handler": f"tests.worker.handlers:{handler}"}
-        tables: dict[str, Any] = {
-            "cache": self.url,
-            "namespace": self.namespace,
-            "log_level": "debug",
-            "idempotency__lease": LEASE,
-            **{f"worker__{name}": value for name, value in {"retry_base": 0.05, **executor, **worker}.items()},
-            **(settings or {}),
-        }
+        tables = {f"worker__{name}": value for name, value in {"retry_base": 0.05, **executor, **worker}.items()}
+        return self._start("worker", tables | (settings or {}), dies_at)
+
+    def serve(self, routes: list[dict[str, Any]], *, dies_at: str = "") -> tuple[WorkerProcess, str]:
+        """Start a gateway that forwards nothing; its URL too, once it listens."""
+        settings = {"routes": routes, "port": 0, "upstream": "http://127.0.0.1:9"}
+        gateway = self._start("gateway", settings, dies_at)
+        listening = re.compile(r"listening on (http://[0-9.:]+)")
+        until(lambda: listening.search(gateway.text()) or gateway.ended(), "it listens")
+        found = listening.search(gateway.text())
+        assert found, gateway.text()
+        return gateway, found[1]
+
+    def _start(self, what: str, settings: dict[str, Any], dies_at: str) -> WorkerProcess:
+        common = {"cache": self.url, "namespace": self.namespace, "log_level": "debug", "idempotency__lease": LEASE}
         environment = {
             f"ONCEGATE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
-            for name, value in tables.items()
+            for name, value in (common | settings).items()
         }
         environment |= {
             "EFFECTS": str(self.effects_file),
             "BOOKS": str(self.folder / "books.sqlite"),
             "DIES_AT": dies_at,
         }
-        log = self.folder / f"worker-{len(self._workers)}.log"
-        self._workers.append(WorkerProcess(self._forks, environment, log))
-        return self._workers[-1]
+        log = self.folder / f"{what}-{len(self._processes)}.log"
+        self._processes.append(WorkerProcess(self._forks, environment, log, what))
+        return self._processes[-1]
 
     def submit(self, key: str, payload: dict[str, Any] | bytes | None = None, **fields: Any) -> bytes:
         """Append a command as the gateway does; the entry's id."""

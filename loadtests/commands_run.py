@@ -1,0 +1,312 @@
+"""Thousands of commands through a real gateway, while the workers that process them are killed at random: is each booked once?
+
+    .venv/bin/python -m loadtests.commands_run --commands 20000
+
+A redis-server, a gateway and some workers are started on loopback. Every command is submitted, some twice at the same time,
+some again later; some of their entries are published again under new ids. Meanwhile workers are killed (SIGKILL) and started
+anew, and the handler kills its own process now and then between its effect and the record of it. At the end the books of
+the handler, an SQLite file, must hold exactly the keys that were accepted.
+
+The handler checks before it acts, so no key is booked twice; how often it was entered for a key that it had entered before
+is the number of executions in the documented window, and it is told. Exit code 0 where the books are right, 1 where not.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from loadtests.commands_handler import BOOKS, DIES, open_books
+from oncegate.app.stream import dead_letters_key, stream_key
+from tests.servers import RedisServer
+from tests.system.gateway import Gateway
+
+NAMESPACE, ROUTE = "run", "/bookings"
+LEASE = 3.0
+"""Seconds until what a killed worker held is taken over."""
+AGAIN_AT_ONCE, AGAIN_LATER, COPIED = 0.05, 0.05, 0.05
+"""Shares of the commands that are submitted twice at the same time, submitted again later, and published again."""
+PATIENCE = 300.0
+"""Seconds for the workers to finish once everything is submitted and nobody is killed any more."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do. ``kill_every`` are the seconds between two kills, on the average; ``dies_one_in``: see the handler."""
+
+    commands: int = 20_000
+    workers: int = 3
+    callers: int = 24
+    kill_every: float = 1.0
+    dies_one_in: int = 500
+    seed: int = 1
+
+
+@dataclass
+class Figures:
+    """What came of it."""
+
+    commands: int = 0
+    submissions: int = 0
+    answers: dict[str, int] = field(default_factory=dict)
+    published_again: int = 0
+    entries: int = 0
+    copies_skipped: int = 0
+    kills: int = 0
+    deaths_in_the_window: int = 0
+    handler_entries: int = 0
+    executed_again: int = 0
+    booked: int = 0
+    missing: int = 0
+    unknown: int = 0
+    dead_letters: int = 0
+    seconds_submitting: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def right(self) -> bool:
+        """Whether the books hold exactly what was accepted."""
+        return not (self.missing or self.unknown or self.dead_letters) and self.booked == self.commands
+
+
+class Workers:
+    """The workers, on whom somebody shoots. Those that have ended are replaced by `mend`."""
+
+    def __init__(self, plan: Plan, redis_url: str, folder: Path) -> None:
+        self.deaths = 0
+        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")} | {
+            "ONCEGATE_IDEMPOTENCY__LEASE": str(LEASE),
+            "ONCEGATE_LOG_LEVEL": "warning",
+            BOOKS: str(folder / "books.sqlite"),
+            DIES: str(plan.dies_one_in),
+        }
+        self._command = [sys.executable, "-c", "from oncegate.app.main import main; main()", "worker"]
+        self._command += [
+            "--cache",
+            redis_url,
+            "--namespace",
+            NAMESPACE,
+            "--handler",
+            "loadtests.commands_handler:book",
+        ]
+        self._log = (folder / "workers.log").open("ab")
+        self._running = [self._start() for _ in range(plan.workers)]
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+        )
+
+    def mend(self) -> None:
+        """Start anew what has ended by itself."""
+        for number, process in enumerate(self._running):
+            if process.poll() is not None:
+                self.deaths += process.returncode == -signal.SIGKILL
+                self._running[number] = self._start()
+
+    def shoot(self) -> bool:
+        """Kill one of them, and start another. False: it was dead already."""
+        number = random.randrange(len(self._running))
+        process = self._running[number]
+        process.kill()
+        ours = process.poll() is None
+        process.wait()
+        self._running[number] = self._start()
+        return ours
+
+    def end(self) -> None:
+        """Let them stop; those that don't are killed."""
+        for process in self._running:
+            process.terminate()
+        for process in self._running:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._log.close()
+
+
+class Run:
+    """One run of ``plan``. ``advance`` is told of each command that was accepted."""
+
+    def __init__(self, plan: Plan, server: RedisServer, gateway: Gateway, workers: Workers) -> None:
+        self.plan = plan
+        self.figures = Figures(commands=plan.commands)
+        self.submitting = True
+        self._redis: Any = server.client()
+        self._gateway = gateway
+        self._workers = workers
+        self._answers: Counter[str] = Counter()
+        self._stream = stream_key(NAMESPACE, "commands")
+
+    async def submit_all(self, progress: Progress) -> None:
+        """Submit every command, and some of them again."""
+        bar = progress.add_task("accepted", total=self.plan.commands)
+        numbers = iter(range(self.plan.commands))
+        limits = httpx.Limits(max_connections=self.plan.callers)
+        async with httpx.AsyncClient(base_url=self._gateway.url, limits=limits, timeout=60, trust_env=False) as client:
+
+            async def caller() -> None:
+                for number in numbers:
+                    chance = random.random()
+                    twice = chance < AGAIN_AT_ONCE
+                    await asyncio.gather(*[self._submit(client, number) for _ in range(1 + twice)])
+                    if AGAIN_AT_ONCE <= chance < AGAIN_AT_ONCE + AGAIN_LATER and number:
+                        await self._submit(client, random.randrange(number))  # long ago, or just now
+                    if chance > 1 - COPIED:
+                        self._publish_again()
+                    progress.advance(bar)
+
+            await asyncio.gather(*[caller() for _ in range(self.plan.callers)])
+
+    async def _submit(self, client: httpx.AsyncClient, number: int) -> None:
+        headers = {"idempotency-key": key_of(number), "content-type": "application/json"}
+        while True:
+            answer = await client.post(ROUTE, content=b'{"number": %d}' % number, headers=headers)
+            self.figures.submissions += 1
+            self._answers[
+                f"{answer.status_code} {answer.headers.get('cache-status', '').partition(';')[2].strip()[:3]}"
+            ] += 1
+            if answer.status_code == 202:
+                return
+            if answer.status_code not in (409, 503):
+                raise RuntimeError(f"a submission was answered {answer.status_code}: {answer.text}")
+            await asyncio.sleep(0.05)
+
+    def _publish_again(self) -> None:
+        """A copy of the newest entry, under a new id, as a broker makes it that redelivers what it published."""
+        newest = self._redis.xrevrange(self._stream, count=1)
+        if newest:
+            self._redis.xadd(self._stream, newest[0][1])
+            self.figures.published_again += 1
+
+    async def shoot(self) -> None:
+        """Kill workers for as long as commands are submitted; after that only mend."""
+        following = time.monotonic() + self.plan.kill_every
+        while True:
+            await asyncio.sleep(0.05)
+            self._workers.mend()
+            if self.submitting and time.monotonic() > following:
+                self.figures.kills += self._workers.shoot()
+                following = time.monotonic() + random.uniform(0, 2 * self.plan.kill_every)
+
+    async def until_done(self, progress: Progress) -> None:
+        """Wait until everything was delivered and acknowledged. Raises ``TimeoutError``."""
+        bar = progress.add_task("to do", total=None)
+        async with asyncio.timeout(PATIENCE):
+            while left := self._left():
+                progress.update(bar, description=f"{left} to do")
+                await asyncio.sleep(0.1)
+        progress.update(bar, description="nothing left to do")
+
+    def _left(self) -> int:
+        groups = self._redis.xinfo_groups(self._stream)
+        if not groups:
+            return 1
+        newest = self._redis.xinfo_stream(self._stream)["last-generated-id"]
+        return int(groups[0]["pending"]) or int(groups[0]["last-delivered-id"] != newest)
+
+    def count(self, books: str) -> Figures:
+        """Compare the books with what was accepted."""
+        figures = self.figures
+        figures.answers = dict(self._answers)
+        figures.entries = int(self._redis.xinfo_stream(self._stream)["entries-added"])
+        figures.copies_skipped = figures.entries - figures.commands
+        figures.deaths_in_the_window = self._workers.deaths
+        figures.dead_letters = int(self._redis.xlen(dead_letters_key(NAMESPACE, "commands")))
+        accepted = {key_of(number) for number in range(self.plan.commands)}
+        connection = open_books(books)
+        booked = {key for (key,) in connection.execute("SELECT key FROM booked")}
+        (figures.handler_entries,) = connection.execute("SELECT count(*) FROM entered").fetchone()
+        connection.close()
+        figures.booked = len(booked)
+        figures.executed_again = figures.handler_entries - figures.booked
+        figures.missing, figures.unknown = len(accepted - booked), len(booked - accepted)
+        return figures
+
+
+def key_of(number: int) -> str:
+    """The idempotency key of a command."""
+    return f"run-{number}"
+
+
+@contextmanager
+def machinery(plan: Plan, folder: Path) -> Iterator[Run]:
+    """Redis, a gateway and the workers."""
+    with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
+        gateway = Gateway(
+            folder / "gateway.log",
+            "http://127.0.0.1:9",  # nothing is forwarded
+            server.url,
+            namespace=NAMESPACE,
+            log_level="info",
+            idempotency={"lease": LEASE, "require_key": True},
+            routes=[{"path": ROUTE, "mode": "async"}],
+        )
+        workers = Workers(plan, server.url, folder)
+        try:
+            yield Run(plan, server, gateway.ready(), workers)
+        finally:
+            workers.end()
+            gateway.end()
+
+
+async def drive(run: Run, progress: Progress) -> None:
+    """Submit, shoot, and wait for the end."""
+    began = time.monotonic()
+    shooting = asyncio.create_task(run.shoot())
+    try:
+        await run.submit_all(progress)
+        run.submitting = False
+        run.figures.seconds_submitting = round(time.monotonic() - began, 1)
+        await run.until_done(progress)
+    finally:
+        shooting.cancel()
+    run.figures.seconds = round(time.monotonic() - began, 1)
+
+
+def perform(plan: Plan, console: Console) -> Figures:
+    """One run from beginning to end. Raises ``TimeoutError`` where the workers don't finish."""
+    random.seed(plan.seed)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with tempfile.TemporaryDirectory(prefix="oncegate-run-") as folder, machinery(plan, Path(folder)) as run:
+        with Progress(*columns, console=console) as progress:
+            asyncio.run(drive(run, progress))
+        return run.count(str(Path(folder) / "books.sqlite"))
+
+
+def main() -> int:
+    """Run it, and say what came of it as JSON on standard output."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Plan()
+    parser.add_argument("--commands", type=int, default=default.commands)
+    parser.add_argument("--workers", type=int, default=default.workers)
+    parser.add_argument("--callers", type=int, default=default.callers)
+    parser.add_argument("--kill-every", type=float, default=default.kill_every, metavar="SECONDS")
+    parser.add_argument("--dies-one-in", type=int, default=default.dies_one_in, metavar="CALLS")
+    parser.add_argument("--seed", type=int, default=default.seed)
+    plan = Plan(**vars(parser.parse_args()))
+    figures = perform(plan, Console(stderr=True))
+    print(json.dumps({"plan": asdict(plan), "figures": asdict(figures), "right": figures.right}, indent=2))
+    return 0 if figures.right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

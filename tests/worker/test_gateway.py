@@ -1,0 +1,69 @@
+"""From the caller to the effect: commands that a gateway has accepted, through its own death too."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from oncegate.cache.codec import decode
+from oncegate.cache.record import Record, State
+from oncegate.middleware.key import record_key
+from tests.worker.shop import DEADLINE, Shop, until
+
+ROUTES = [{"path": "/bookings", "mode": "async", "require_key": True}]
+
+
+def post(url: str, key: str, **fields: str) -> httpx.Response:
+    headers = {"idempotency-key": key, "content-type": "application/json", **fields}
+    return httpx.post(url + "/bookings?a=1", content=b'{"n":1}', headers=headers, timeout=DEADLINE)
+
+
+def submission(shop: Shop, key: str) -> Record:
+    """The record of the submission, by the caller without a name."""
+    name = record_key(shop.namespace, key, None)
+    pipe: Any = shop.redis.pipeline()
+    data, left = pipe.get(name).pttl(name).execute()
+    return decode(data, left)
+
+
+def test_what_was_accepted_and_never_processed_is_processed_the_first_time(shop: Shop) -> None:
+    _, url = shop.serve(ROUTES)
+    answer = post(url, "k")
+    assert answer.status_code == 202
+    assert submission(shop, "k").state is State.SUCCEEDED  # of having been accepted
+    assert (shop.state("k"), shop.effects("k")) == ("absent", 0)
+    shop.start()
+    shop.done()
+    assert (shop.state("k"), shop.effects("k")) == ("succeeded", 1)
+    again = post(url, "k")
+    assert (again.status_code, again.content) == (202, answer.content)
+    shop.done()
+    assert shop.effects("k") == 1
+
+
+def test_a_gateway_killed_between_append_and_record_leaves_two_copies_and_one_effect(shop: Shop) -> None:
+    mortal, url = shop.serve(ROUTES, dies_at="before-accepted")
+    with pytest.raises(httpx.TransportError):
+        post(url, "k")
+    mortal.dies()
+    assert submission(shop, "k").state is State.IN_FLIGHT
+    _, url = shop.serve(ROUTES)
+    answer: httpx.Response = until(
+        lambda: post(url, "k").is_success and post(url, "k"), "the caller's retry is accepted"
+    )
+    assert answer.status_code == 202
+    assert shop.redis.xlen(shop.stream) == 2
+    shop.start()
+    shop.done()
+    assert shop.effects("k") == 1
+
+
+def test_a_handler_gets_what_the_request_brought(shop: Shop) -> None:
+    _, url = shop.serve(ROUTES)
+    post(url, "k", **{"x-correlation-id": "trace-1"})
+    shop.start("tell")
+    shop.done()
+    record = shop.record("k")
+    assert record is not None
+    assert record.response is not None
+    assert record.response.body == b'["POST","/bookings?a=1","application/json","trace-1","k",1,{"n":1}]'

@@ -1,0 +1,271 @@
+"""A worker's everyday life: what it holds, what it leaves, when it stops, and Redis that comes and goes."""
+
+import signal
+import time
+from functools import partial
+from typing import Any
+
+from tests.servers import RedisServer
+from tests.worker.shop import LEASE, Shop, until
+
+
+def at_gate(shop: Shop, **more: Any) -> dict[str, Any]:
+    return {"do": "wait", "gate": str(shop.folder / "gate"), **more}
+
+
+def waiting(shop: Shop) -> int:
+    """How many workers have a command that waits at the gate."""
+    return len(list(shop.folder.glob("gate.*")))
+
+
+# -- what is kept, and for whom ---------------------------------------------------------------------------------------
+
+
+def test_a_result_and_an_error_are_in_the_record(shop: Shop) -> None:
+    shop.submit("good")
+    shop.submit("bad", {"do": "reject"})
+    shop.start()
+    shop.done()
+    good, bad = shop.record("good"), shop.record("bad")
+    assert good is not None
+    assert good.response is not None
+    assert (good.response.status, good.response.body) == (200, b'{"booked":"good","attempt":1}')
+    assert bad is not None
+    assert bad.response is not None
+    assert bad.response.body == b'{"type":"NotRetryable","message":"no such account","dead":true}'
+
+
+def test_a_command_that_failed_is_tried_again_and_succeeds(shop: Shop) -> None:
+    shop.submit("k", {"do": "fail-once"})
+    shop.start()
+    shop.done()
+    record = shop.record("k")
+    assert record is not None
+    assert (record.state.value, record.attempt, shop.effects("k")) == ("succeeded", 2, 1)
+
+
+def test_a_payload_that_does_not_fit_the_model_is_never_tried_again(shop: Shop) -> None:
+    shop.submit("k", {"amount": "a lot"})
+    shop.submit("next", {"amount": 5})
+    shop.start("pay")
+    shop.done()
+    (letter,) = shop.letters()
+    assert (letter["key"], letter["dead.reason"], letter["dead.attempts"]) == ("k", "rejected", "1")
+    assert (shop.effects("k"), shop.effects("next")) == (0, 1)
+
+
+def test_what_was_not_begun_is_tried_again_and_does_not_count(shop: Shop) -> None:
+    shop.submit("k", {"do": "nothing", "gate": str(shop.folder / "gate")})
+    worker = shop.start(max_attempts=2, retry_base=0.01)
+    worker.says("nothing was begun", times=4)
+    (shop.folder / "gate").touch()
+    shop.done()
+    record = shop.record("k")
+    assert record is not None
+    assert (record.state.value, record.attempt) == ("succeeded", 1)
+
+
+def test_each_consumer_of_a_stream_processes_every_command(shop: Shop) -> None:
+    accounting = shop.start(consumer="accounting").says("the group accounting was made")
+    shop.start().says("the group commands was made")
+    shop.submit("k")
+    shop.done()
+    shop.done("accounting")
+    assert (shop.state("k"), shop.state("k", "accounting"), shop.effects("k")) == ("succeeded", "succeeded", 2)
+    assert sum(line.endswith(f" {accounting.pid}") for line in shop.effect_lines()) == 1
+
+
+def test_an_async_handler_that_never_ends_is_cut_and_counts_as_an_attempt(shop: Shop) -> None:
+    shop.submit("k", {"do": "hang"})
+    shop.submit("next")
+    shop.start("book_async", concurrency=1, max_attempts=2, settings={"idempotency__attempt_timeout": 0.3})
+    shop.done()
+    (letter,) = shop.letters()
+    assert (letter["dead.reason"], letter["dead.attempts"], shop.effects("k")) == ("exhausted", "2", 2)
+    assert shop.effects("next") == 1
+
+
+# -- what a worker holds ----------------------------------------------------------------------------------------------
+
+
+def test_as_many_run_at_once_as_are_allowed_and_no_more_is_read(shop: Shop) -> None:
+    for number in range(40):
+        shop.submit(f"k{number}", at_gate(shop, gate=str(shop.folder / f"gate-{number}")))
+    shop.start(concurrency=12)
+    until(lambda: len(list(shop.folder.glob("gate-*.*"))) == 12, "twelve are executed at once")
+    assert shop.pending() == 12
+    for number in range(40):
+        (shop.folder / f"gate-{number}").touch()
+    shop.done()
+
+
+def test_a_command_that_takes_longer_than_its_lease_is_left_to_its_worker(shop: Shop) -> None:
+    shop.submit("k", at_gate(shop))
+    first = shop.start()
+    until(lambda: waiting(shop), "it is executed")
+    second = shop.start()
+    entry = shop.redis.xpending_range(shop.stream, "commands", "-", "+", 1)
+    for number in range(60):  # in all that time nobody else is given it, and the lease is renewed
+        shop.submit(f"other-{number}")
+        until(partial(shop.effects, f"other-{number}"), "others are processed")
+        if number > 10 and _idle(shop) > 0 and _seconds_since(shop, entry) > 2.5 * LEASE:
+            break
+        shop.redis.blpop([shop.namespace], timeout=0.1)
+    assert _seconds_since(shop, entry) > 2.5 * LEASE
+    assert _idle(shop) < LEASE * 1000
+    (shop.folder / "gate").touch()
+    shop.done()
+    assert shop.effects("k") == 1
+    assert "taken over" not in first.text() + second.text()
+
+
+def _idle(shop: Shop) -> int:
+    told: Any = shop.redis.xpending_range(shop.stream, "commands", "-", "+", 1)
+    (held,) = told
+    return int(held["time_since_delivered"])
+
+
+def _seconds_since(shop: Shop, entry: Any) -> float:
+    now: Any = shop.redis.time()
+    seconds, microseconds = now
+    return float(seconds + microseconds / 1e6 - int(entry[0]["message_id"].partition(b"-")[0]) / 1000)
+
+
+def test_processed_entries_go_even_behind_one_that_waits(shop: Shop) -> None:
+    """Trimming alone goes up to the oldest that is needed: one poison command would fill the stream up to its limit."""
+    poison = shop.submit("poison", {"do": "fail"})
+    shop.start(retry_base=3600, retry_cap=3600)
+    shop.becomes("poison", "failed")
+    for number in range(20):
+        shop.submit(f"k{number}")
+    until(lambda: shop.pending() == 1 and shop.redis.xlen(shop.stream) == 1, "only the poison is left")
+    left: Any = shop.redis.xrange(shop.stream)
+    assert [entry for entry, _ in left] == [poison]
+
+
+def test_an_entry_that_another_group_needs_stays(shop: Shop) -> None:
+    shop.submit("k")
+    shop.redis.xgroup_create(shop.stream, "another", id="0")
+    shop.start()
+    shop.done()
+    assert shop.redis.xlen(shop.stream) == 1
+    shop.start(consumer="another")
+    until(lambda: shop.redis.xlen(shop.stream) == 0, "both have processed it")
+
+
+# -- its end ----------------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_lets_what_is_executed_end_and_leaves_the_rest(shop: Shop) -> None:
+    shop.submit("running", at_gate(shop))
+    shop.submit("poison", {"do": "fail"})
+    worker = shop.start(retry_base=3600, retry_cap=3600)
+    until(lambda: waiting(shop) and shop.state("poison") == "failed", "one is executed, one waits")
+    worker.signal(signal.SIGTERM)
+    worker.says("stopping")
+    late = shop.submit("late")
+    (shop.folder / "gate").touch()
+    assert worker.code() == 0
+    assert (shop.state("running"), shop.effects("running")) == ("succeeded", 1)
+    assert shop.state("late") == "absent"
+    assert shop.redis.xrange(shop.stream, late, late)
+    assert 1 <= shop.pending() <= 2  # the poison, for others; the late one too, if the last read has brought it
+    second = shop.start(max_attempts=2)
+    second.says("taken over")
+    shop.done()
+    assert [letter["key"] for letter in shop.letters()] == ["poison"]
+
+
+def test_a_second_sigterm_ends_it_at_once_and_leaves_its_leases(shop: Shop) -> None:
+    shop.submit("k", at_gate(shop))
+    worker = shop.start()
+    until(lambda: waiting(shop), "it is executed")
+    worker.signal(signal.SIGTERM)
+    worker.says("stopping")
+    worker.signal(signal.SIGTERM)
+    assert worker.code() == 0
+    assert "1 commands are still being executed" in worker.text()
+    assert (shop.state("k"), shop.pending()) == ("in-flight", 1)
+    (shop.folder / "gate").touch()
+    shop.start()
+    shop.done()
+    assert shop.effects("k") == 1
+
+
+def test_a_handler_that_does_not_end_in_time_is_left_to_its_lease(shop: Shop) -> None:
+    shop.submit("k", at_gate(shop))
+    worker = shop.start(settings={"shutdown_timeout": 0.2})
+    until(lambda: waiting(shop), "it is executed")
+    assert worker.stop() == 0  # although its thread still runs
+    assert "are still being executed" in worker.text()
+
+
+def test_a_worker_that_stops_is_struck_off_unless_something_is_left(shop: Shop) -> None:
+    shop.submit("k")
+    worker = shop.start()
+    shop.done()
+    assert len(shop.redis.xinfo_consumers(shop.stream, "commands")) == 1
+    assert worker.stop() == 0
+    assert shop.redis.xinfo_consumers(shop.stream, "commands") == []
+
+
+# -- Redis comes and goes ---------------------------------------------------------------------------------------------
+
+
+def test_a_stream_that_is_deleted_is_begun_anew(shop: Shop) -> None:
+    worker = shop.start().reads()
+    until(lambda: shop.redis.exists(shop.stream), "its group is there")
+    shop.redis.delete(shop.stream)
+    worker.says("was not there, and was made")
+    shop.submit("k")
+    shop.done()
+    assert shop.effects("k") == 1
+
+
+def test_a_worker_may_be_there_before_redis(own_shop: Shop, own_redis: RedisServer) -> None:
+    own_redis.stop()
+    worker = own_shop.start().says("nothing is processed until then").says("the stream can't be read")
+    own_redis.start()
+    worker.says("the stream can be read again")
+    own_shop.submit("k")
+    own_shop.done()
+    assert own_shop.effects("k") == 1
+
+
+def test_after_an_outage_nothing_is_taken_from_a_worker_that_lives(own_shop: Shop, own_redis: RedisServer) -> None:
+    """Longer than the time after which an entry is taken for abandoned: then all entries look so."""
+    own_shop.submit("k", at_gate(own_shop))
+    first = own_shop.start()
+    until(lambda: waiting(own_shop), "it is executed")
+    second = own_shop.start().reads()
+    own_redis.stop()
+    for worker in (first, second):
+        worker.says("the stream can't be read")
+    until(lambda: _older(own_shop, 1.5 * LEASE), "the entry is idle for long")
+    own_redis.start()
+    for worker in (first, second):
+        worker.says("the stream can be read again")
+    (own_shop.folder / "gate").touch()
+    own_shop.done()
+    assert own_shop.effects("k") == 1
+    assert "taken over" not in first.text() + second.text()
+
+
+def _older(shop: Shop, seconds: float) -> bool:
+    marks = list(shop.folder.glob("gate.*"))
+    return bool(marks) and time.time() - marks[0].stat().st_mtime > seconds
+
+
+def test_while_nobody_can_be_told_of_a_success_nothing_is_acknowledged(own_shop: Shop, own_redis: RedisServer) -> None:
+    own_shop.submit("k", at_gate(own_shop))
+    worker = own_shop.start()
+    until(lambda: waiting(own_shop), "it is executed")
+    own_redis.stop()
+    (own_shop.folder / "gate").touch()
+    worker.says("the outcome is not recorded yet")
+    worker.kill()  # the success was known to nobody else
+    own_redis.start()
+    assert own_shop.pending() == 1
+    own_shop.start()
+    own_shop.done()
+    assert own_shop.effects("k") == 2  # the window
