@@ -1,0 +1,44 @@
+"""A worker on a Redis Cluster and behind Sentinel: one command that succeeds, one that dies, and its way back."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from oncegate.app.main import main
+from oncegate.app.redis_client import create_client
+from tests.worker.shop import DEADLINE, Forks, Shop
+
+
+@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
+async def test_a_worker_and_an_operator_work_wherever_the_records_are(
+    kind: str, request: pytest.FixtureRequest, redis_url: str, tmp_path: Path, forks: Forks
+) -> None:
+    group = request.getfixturevalue(f"{kind}_group")
+    shop = Shop(redis_url, tmp_path, forks)  # its own client is not used: it knows single servers only
+    shop.url = group.url
+    client: Any = create_client(group.url, timeout=5)
+
+    async def dead(count: int) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while (  # noqa: ASYNC110  # another process is waited for
+                await client.xlen(shop.dead) != count or (await client.xpending(shop.stream, "commands"))["pending"]
+            ):
+                await asyncio.sleep(0.02)
+
+    try:
+        for key, payload in (("good", {}), ("bad", {"do": "reject"})):
+            await client.xadd(shop.stream, shop.command(key, payload).fields())
+        worker = shop.start(settings={"cache_timeout": 0.5})
+        await dead(1)
+        assert (shop.effects("good"), shop.effects("bad")) == (1, 0)
+        arguments = ["--cache", group.url, "--namespace", shop.namespace]
+        retried = await asyncio.to_thread(CliRunner().invoke, main, ["commands", "retry", "--all", *arguments])
+        assert "1 to be processed again." in retried.output
+        await dead(1)
+        assert await asyncio.to_thread(worker.stop) == 0
+    finally:
+        shop.close()
+        await client.aclose()
