@@ -68,6 +68,24 @@ async def test_an_error_never_overwrites_a_success(subscribe: MakeSubscription, 
     assert await records.state("ledger") is State.SUCCEEDED
 
 
+async def test_a_later_outcome_changes_nothing_of_what_the_broker_is_told(subscribe: MakeSubscription) -> None:
+    begun = await subscribe("ledger").begin(PAY)
+    await begun.fail("no such account", final=True)
+    await begun.succeed(b"1")
+    assert (begun.action, begun.reason) == (Action.DEAD_LETTER, "no such account")
+
+
+async def test_failures_and_unknown_outcomes_are_kept_for_ttl_so_that_attempts_are_counted_over_any_pause(
+    subscribe: MakeSubscription, records: Records
+) -> None:
+    for outcome in ("fail", "unknown"):
+        begun = await subscribe("ledger", ttl=7200).begin(PAY)
+        await (begun.fail("no") if outcome == "fail" else begun.unknown())
+        found = await records.cache.get(records.of("ledger"))
+        assert found is not None
+        assert 7_000_000 < found.remaining_ms <= 7_200_000
+
+
 async def test_a_released_attempt_does_not_count(subscribe: MakeSubscription, records: Records) -> None:
     first = await subscribe("ledger", max_attempts=1).begin(PAY)
     await first.release()

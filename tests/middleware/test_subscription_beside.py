@@ -108,6 +108,14 @@ async def test_another_payload_than_the_gateway_executed_is_a_mismatch(
     assert await decided(subscribe("ledger"), other) is DeliveryDecision.MISMATCH
 
 
+async def test_an_attempt_of_the_gateway_that_failed_says_nothing_whatever_its_payload(
+    subscribe: MakeSubscription, records: Records
+) -> None:
+    await records.submit(State.FAILED, mark=False)
+    other = Delivery("key-1", PAYLOAD, fingerprint=b"f" * 16)
+    assert await decided(subscribe("ledger"), other) is DeliveryDecision.RUN
+
+
 async def test_a_delivery_from_the_gateway_is_known_by_its_record(
     subscribe: MakeSubscription, namespace: str, records: Records
 ) -> None:

@@ -17,7 +17,9 @@ from oncegate import (
     NotRetryable,
     OutcomeUnknown,
     Recording,
+    Subscription,
 )
+from oncegate.cache.memory import MemoryCache
 from oncegate.cache.record import State, StoredResponse
 from tests.middleware.conftest import Elsewhere, MakeSubscription
 from tests.middleware.consumers import PAY, Records, taking_over
@@ -221,6 +223,30 @@ async def test_a_thread_that_runs_out_of_time_is_redelivered_and_recorded_when_i
         return await records.state("ledger") is State.SUCCEEDED
 
     await eventually(recorded)
+
+
+def test_a_thread_at_work_when_its_process_ends_keeps_its_lease() -> None:
+    """All tasks are cancelled then, as `asyncio.run` does it: a record that read unknown would be taken over at once."""
+    cache = MemoryCache()
+    handler = Blocking()
+    with asyncio.Runner() as runner:
+
+        async def begin() -> "asyncio.Task[Begun]":
+            task = asyncio.create_task(Subscription("ledger", cache=cache, namespace="n").execute(PAY, handler))
+            await reaches(lambda: handler.calls == 1)
+            return task
+
+        async def end() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        executing = runner.run(begin())
+        runner.run(end())
+        assert executing.cancelled()
+        assert runner.run(Records(cache, "n").state("ledger")) is State.IN_FLIGHT
+        handler.gate.set()
 
 
 # -- as a context -----------------------------------------------------------------------------------------------------
