@@ -1,0 +1,189 @@
+"""Commands forwarded to an HTTP service: what it gets, and what its answers mean."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oncegate.cache.record import Record
+from tests.servers import free_port
+from tests.system.ledger import Ledger, Reply
+from tests.worker.shop import Shop
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Ledger]:
+    """It counts what arrives for each key, and answers as it was told."""
+    with Ledger() as running:
+        yield running
+
+
+def processed(shop: Shop, key: str) -> Record:
+    shop.done()
+    record = shop.record(key)
+    assert record is not None
+    return record
+
+
+def test_a_service_gets_the_request_as_it_was_with_its_key(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-whole"
+    shop.submit(
+        key,
+        b'{"amount": 1.0}',
+        target="/bookings/%7Ea;b=c?x=1&y=%20",
+        content_type="application/vnd.shop+json",
+        correlation="trace-1",
+        traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    )
+    shop.start(forward=service.url, forward_headers={"X-Service-Token": "of the worker"})
+    assert processed(shop, key).state.value == "succeeded"
+    (request,) = service.arrivals(key)
+    assert request.line == "POST /bookings/%7Ea;b=c?x=1&y=%20 HTTP/1.1"
+    assert request.body == b'{"amount": 1.0}'
+    for name, value in {
+        "content-type": "application/vnd.shop+json",
+        "idempotency-attempt": "1",
+        "x-correlation-id": "trace-1",
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "x-service-token": "of the worker",
+    }.items():
+        assert request.values(name) == [value]
+    assert request.values("authorization") == []
+
+
+def test_its_answer_is_the_result(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-answer"
+    service.answer(key, Reply(201, (("x-receipt", "7"), ("set-cookie", "a=b")), b'{"receipt":7}'))
+    shop.submit(key)
+    shop.start(forward=service.url)
+    record = processed(shop, key)
+    assert record.response is not None
+    assert (record.response.status, record.response.body) == (201, b'{"receipt":7}')
+    assert (b"x-receipt", b"7") in record.response.headers
+    assert b"set-cookie" not in dict(record.response.headers)
+
+
+def test_a_key_that_is_no_token_is_quoted(shop: Shop, service: Ledger) -> None:
+    key = f'{shop.namespace} "x" \\'
+    shop.submit(key)
+    shop.start(forward=service.url)
+    assert processed(shop, key).state.value == "succeeded"
+    assert len(service.arrivals(f'"{shop.namespace} \\"x\\" \\\\"')) == 1
+
+
+@pytest.mark.parametrize("status", [500, 503, 429, 408, 401, 403, 425, 502, 504])
+def test_an_answer_that_may_be_another_one_later_is_tried_again(shop: Shop, service: Ledger, status: int) -> None:
+    key = f"{shop.namespace}-{status}"
+    service.answer(key, Reply(status), Reply(status), Reply(201))
+    shop.submit(key)
+    shop.start(forward=service.url, retry_base=0.01)
+    record = processed(shop, key)
+    assert (record.state.value, record.attempt) == ("succeeded", 3)
+    assert service.attempts(key) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 422])
+def test_a_refusal_is_final(shop: Shop, service: Ledger, status: int) -> None:
+    key = f"{shop.namespace}-{status}"
+    service.answer(key, Reply(status, body=b"no: secret"))
+    shop.submit(key)
+    worker = shop.start(forward=service.url)
+    record = processed(shop, key)
+    assert record.response is not None
+    assert (record.state.value, record.response.status) == ("failed", status)
+    (letter,) = shop.letters()
+    assert (letter["dead.reason"], letter["dead.attempts"]) == ("rejected", "1")
+    assert letter["dead.error"] == f"the service refused the command with status {status}"
+    assert len(service.arrivals(key)) == 1
+    assert "secret" not in worker.text()
+
+
+def test_a_route_s_table_says_what_a_status_means(shop: Shop, service: Ledger) -> None:
+    done, later = f"{shop.namespace}-done", f"{shop.namespace}-later"
+    service.answer(done, Reply(409))
+    service.answer(later, Reply(422), Reply(201))
+    for key in (done, later):
+        shop.submit(key)
+    routes = [{"path": "/bookings", "status": {"409": "success", "422": "release"}}]
+    shop.start(forward=service.url, retry_base=0.01, settings={"routes": routes})
+    assert processed(shop, done).state.value == "succeeded"
+    assert processed(shop, later).attempt == 2
+
+
+def test_retry_after_is_waited_for(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-later"
+    service.answer(key, Reply(429, (("retry-after", "3600"),)), Reply(201))
+    shop.submit(key)
+    worker = shop.start(forward=service.url, retry_base=0.001)
+    shop.becomes(key, "failed")
+    shop.submit(f"{key}-next")
+    shop.becomes(f"{key}-next", "succeeded")
+    assert len(service.arrivals(key)) == 1
+    assert worker.stop() == 0
+    assert shop.pending() == 1
+
+
+def test_a_service_that_keeps_failing_gets_a_dead_letter_in_the_end(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-never"
+    service.answer(key, Reply(500))
+    shop.submit(key)
+    shop.start(forward=service.url, retry_base=0.01, max_attempts=3)
+    record = processed(shop, key)
+    assert record.response is not None
+    assert (record.state.value, record.response.status, record.attempt) == ("failed", 500, 3)
+    assert [letter["dead.reason"] for letter in shop.letters()] == ["exhausted"]
+
+
+@pytest.mark.parametrize("cut", ["before-head", "in-body"])
+def test_after_an_answer_that_broke_off_the_service_is_asked_again_with_the_key(
+    shop: Shop, service: Ledger, cut: Any
+) -> None:
+    key = f"{shop.namespace}-{cut}"
+    service.answer(key, Reply(cut=cut), Reply(201))
+    shop.submit(key)
+    shop.start(forward=service.url, retry_base=0.01)
+    assert processed(shop, key).attempt == 2
+    assert service.attempts(key) == ["1", "2"]
+
+
+def test_while_the_service_is_down_commands_wait_and_no_attempt_counts(shop: Shop, service: Ledger) -> None:
+    port = free_port()
+    shop.submit(f"{shop.namespace}-k")
+    worker = shop.start(forward=f"http://127.0.0.1:{port}", retry_base=0.01, retry_cap=0.05, max_attempts=2)
+    worker.says("nothing was begun", times=5)
+    assert shop.state(f"{shop.namespace}-k") == "absent"
+    assert worker.stop() == 0
+    shop.start(forward=service.url)
+    assert processed(shop, f"{shop.namespace}-k").attempt == 1
+
+
+def test_a_service_that_does_not_answer_is_cut_off(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-silent"
+    with service.gate() as gate:
+        service.answer(key, Reply(gate=gate), Reply(201))
+        shop.submit(key)
+        shop.start(forward=service.url, retry_base=0.01, settings={"idempotency__attempt_timeout": 0.3})
+        assert processed(shop, key).attempt == 2
+
+
+def test_an_answer_that_is_too_large_is_a_success_without_its_body(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-large"
+    service.answer(key, Reply(200, body=b"x" * 300_000))
+    shop.submit(key)
+    shop.start(forward=service.url, settings={"idempotency__max_response_body": 1000})
+    record = processed(shop, key)
+    assert record.response is not None
+    assert (record.state.value, record.response.status, record.response.body) == ("succeeded", 200, None)
+
+
+def test_a_target_that_would_smuggle_a_request_is_not_sent(shop: Shop, service: Ledger) -> None:
+    before = service.total()
+    for number, change in enumerate(
+        ({b"target": b"/a HTTP/1.1\r\nx: y"}, {b"content-type": b"a\r\nx: y"}, {b"method": b"G ET"})
+    ):
+        fields: Any = shop.command(f"{shop.namespace}-{number}").fields() | change
+        shop.redis.xadd(shop.stream, fields)
+    shop.start(forward=service.url)
+    shop.done()
+    assert [letter["dead.reason"] for letter in shop.letters()] == ["rejected"] * 3
+    assert service.total() == before

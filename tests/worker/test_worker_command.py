@@ -1,0 +1,79 @@
+"""The command line of ``oncegate worker``: what it takes, what it refuses in one line, and how it ends."""
+
+import pytest
+from click.testing import CliRunner
+
+from oncegate.app.main import main
+from oncegate.app.worker_settings import WorkerSettings
+from tests.app.cli import running
+from tests.worker.shop import DEADLINE, Shop, until
+
+REDIS = ["--cache", "redis://127.0.0.1:1/0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "cache: a worker needs the Redis that the gateway uses"),
+        (["--cache", "memory://", "--handler", "json:loads"], "cache: a worker needs the Redis"),
+        (REDIS, "worker: what executes the commands? Give --handler package.module:function or --forward URL"),
+        (
+            [*REDIS, "--handler", "json:loads", "--forward", "http://127.0.0.1:1"],
+            "handler and forward exclude each other",
+        ),
+        ([*REDIS, "--handler", "json"], "worker.handler (command line): is named package.module:function"),
+        (
+            [*REDIS, "--handler", "no_such_module:f"],
+            "worker.handler: no_such_module can't be imported: ModuleNotFoundError",
+        ),
+        ([*REDIS, "--handler", "json:nothing"], "worker.handler: json has no nothing"),
+        ([*REDIS, "--forward", "ftp://x"], "worker.forward"),
+        ([*REDIS, "--handler", "json:loads", "--concurrency", "0"], "worker.concurrency (command line)"),
+        ([*REDIS, "--handler", "json:loads", "--max-attempts", "many"], "worker.max_attempts (command line)"),
+        ([*REDIS, "--handler", "json:loads", "--stream", "a/b"], "worker.stream (command line)"),
+        ([*REDIS, "--handler", "json:loads", "--config", "/no/such/file"], "/no/such/file: can't be read"),
+    ],
+)
+def test_what_can_not_work_is_refused_in_one_line_that_names_it(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(main, ["worker", *arguments])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert said in done.stderr
+
+
+def test_a_variable_that_is_none_of_its_settings_is_refused() -> None:
+    environment = {"ONCEGATE_WORKER__MAX_ATTEMPT": "3"}
+    done = CliRunner().invoke(main, ["worker", *REDIS], env=environment)
+    assert done.exit_code == 2
+    assert "did you mean ONCEGATE_WORKER__MAX_ATTEMPTS?" in done.stderr
+
+
+def test_help_shows_the_defaults_that_are_in_force() -> None:
+    shown = " ".join(CliRunner().invoke(main, ["worker", "--help"]).output.split())
+    settings = WorkerSettings()
+    assert f"(default: {settings.concurrency})" in shown
+    assert f"(default: {settings.max_attempts})" in shown
+    assert f"The command stream to read (default: {settings.stream})" in shown
+
+
+def test_settings_come_from_the_command_line_over_the_environment_over_the_file(shop: Shop) -> None:
+    (shop.folder / "handlers_here.py").write_text("def book(payload):\n    return 'done'\n")
+    (shop.folder / "gate.toml").write_text(
+        f'cache = "{shop.url}"\nnamespace = "{shop.namespace}"\n[worker]\nstream = "s"\nconsumer = "c"\nhandler = "no:no"\n'
+    )
+    arguments = ["worker", "--config", str(shop.folder / "gate.toml"), "--handler", "handlers_here:book"]
+    with running(*arguments, ONCEGATE_WORKER__STREAM="commands", PYTHONPATH=str(shop.folder)) as worker:
+        worker.wait_for("reads stream commands as c")
+        shop.submit("k")
+        shop.becomes("k", "succeeded", "c")
+        assert worker.stop() == 0
+
+
+def test_a_handler_is_found_in_the_working_directory(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shop.folder / "handlers_there.py").write_text("def book(payload):\n    return 'done'\n")
+    monkeypatch.chdir(shop.folder)
+    where = ["--cache", shop.url, "--namespace", shop.namespace]
+    with running("worker", *where, "--handler", "handlers_there:book") as worker:
+        worker.wait_for("reads stream")
+        shop.submit("k")
+        until(lambda: shop.state("k") == "succeeded", f"it is processed within {DEADLINE} s")
+        assert worker.stop() == 0
