@@ -44,7 +44,11 @@ def keys() -> None:
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     """Those of every command: where the records are, and in which form to tell of them."""
 
-    @click.option("--cache", metavar="URL", help="The shared cache: redis://, rediss://, unix://.")
+    @click.option(
+        "--cache",
+        metavar="URL",
+        help="The shared cache: redis://, rediss://, unix://, redis+sentinel://, redis+cluster://.",
+    )
     @click.option("--namespace", metavar="NAME", help="The namespace of the service (default: default).")
     @click.option("--config", metavar="FILE", help="The gateway's TOML file (or ONCEGATE_CONFIG).")
     @click.option("--gateway", metavar="URL", help="Ask this gateway instead; ONCEGATE_ADMIN_TOKEN is its token.")

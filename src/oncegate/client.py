@@ -47,6 +47,8 @@ __all__ = ["AsyncIdempotentTransport", "IdempotentTransport", "RetryBudget"]
 
 _NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ReadTimeout, httpx.WriteTimeout)
+_MOST_OF_A_PROBLEM = 64 * 1024
+"""Bytes: a problem that is worth a retry is short. Of a longer one the rest is left for the caller to read."""
 _MADE_FOR = "oncegate.made_for"
 """A request extension: for which method and URL the key in the headers was made here."""
 
@@ -63,7 +65,7 @@ class _Send:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Read the body as it came over the wire, then close the response."""
+    """Read the body as it came over the wire, and close the response; of a long one only the beginning: then it is a `_Rest`."""
 
     response: httpx.Response
 
@@ -93,6 +95,8 @@ class _Rules:
         budget: RetryBudget | None,
         also_statuses: Collection[int],
     ) -> None:
+        if isinstance(methods, str):  # its letters would be the methods, and no request would get a key
+            raise TypeError("methods is a collection: ('POST',)")
         self._methods = frozenset(method.upper() for method in methods)
         self._header = header
         self._make_key = make_key
@@ -108,9 +112,12 @@ class _Rules:
         while True:
             try:
                 response: httpx.Response = yield _Send(request)
+                problem = None
                 if worth_reading(response.status_code, response.headers.get("content-type", "")):
-                    response = _whole(response, (yield _Read(response)))
-                pause = self._judge(retries, response, body)
+                    read = yield _Read(response)
+                    response = _again(response, read)
+                    problem = _json(response) if isinstance(read, bytes) else None
+                pause = self._judge(retries, response, body, problem)
             except _NOTHING_SENT as error:
                 hopeless = _certificate_refused(error)
                 pause = retries.nothing_was_sent(time.monotonic(), resendable=body.resendable and not hopeless)
@@ -126,12 +133,8 @@ class _Rules:
                 yield _Close(response)
             yield _Pause(pause)
 
-    def _judge(self, retries: Retries, response: httpx.Response, body: "_Body") -> float | None:
+    def _judge(self, retries: Retries, response: httpx.Response, body: "_Body", problem: Any) -> float | None:
         headers = response.headers
-        problem = None
-        if worth_reading(response.status_code, headers.get("content-type", "")):
-            with suppress(orjson.JSONDecodeError, httpx.DecodingError):
-                problem = orjson.loads(response.content)
         after = retry_after_seconds(headers.get("retry-after"), headers.get("date"), datetime.now(UTC))
         now = time.monotonic()
         return retries.answered(now, response.status_code, problem, after, resendable=body.resendable)
@@ -184,10 +187,46 @@ class _Watched(httpx.SyncByteStream, httpx.AsyncByteStream):
         await self._stream.aclose()
 
 
-def _whole(response: httpx.Response, raw: bytes) -> httpx.Response:
+class _Rest(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A response's body of which the beginning was read: that first, then the ``rest``."""
+
+    def __init__(self, begun: list[bytes], rest: Any, response: httpx.Response) -> None:
+        self._begun = begun
+        self._rest = rest
+        self._response = response
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._begun
+        yield from self._rest
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._begun:
+            yield chunk
+        async for chunk in self._rest:
+            yield chunk
+
+    def close(self) -> None:
+        self._response.close()
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+def _again(response: httpx.Response, read: bytes | _Rest) -> httpx.Response:
     """``response`` with its body, which was read and can be read again by the caller, as it came."""
+    if isinstance(read, _Rest):
+        return httpx.Response(
+            response.status_code, headers=response.headers, stream=read, extensions=response.extensions
+        )
     extensions = {name: value for name, value in response.extensions.items() if name != "network_stream"}
-    return httpx.Response(response.status_code, headers=response.headers, content=raw, extensions=extensions)
+    return httpx.Response(response.status_code, headers=response.headers, content=read, extensions=extensions)
+
+
+def _json(response: httpx.Response) -> Any:
+    """The JSON value of a body that was read whole; ``None`` where it is none."""
+    with suppress(orjson.JSONDecodeError, httpx.DecodingError):
+        return orjson.loads(response.content)
+    return None
 
 
 def _certificate_refused(error: BaseException | None) -> bool:
@@ -205,6 +244,8 @@ class IdempotentTransport(httpx.BaseTransport):
     ``transport`` is what sends (default: ``httpx.HTTPTransport()``), and takes what the client would have passed on to its
     own: ``verify``, ``cert``, ``http2``, ``limits``; it is closed with this one. ``methods`` are those whose requests get a
     key. ``also_statuses`` are retried too, where the request has a key, without a problem that says so.
+
+    Raises ``TypeError`` for ``methods`` that are a single string.
     """
 
     def __init__(
@@ -241,10 +282,18 @@ class IdempotentTransport(httpx.BaseTransport):
             case _Send(request):
                 return self._transport.handle_request(request)
             case _Read(response):
+                begun, size, rest = list[bytes](), 0, response.iter_raw()
                 try:
-                    return b"".join(response.iter_raw())
-                finally:
+                    for chunk in rest:
+                        begun.append(chunk)
+                        size += len(chunk)
+                        if size > _MOST_OF_A_PROBLEM:
+                            return _Rest(begun, rest, response)
+                except BaseException:
                     response.close()
+                    raise
+                response.close()
+                return b"".join(begun)
             case _Close(response):
                 return response.close()
             case _Pause(seconds):
@@ -292,10 +341,18 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
             case _Send(request):
                 return await self._transport.handle_async_request(request)
             case _Read(response):
+                begun, size, rest = list[bytes](), 0, response.aiter_raw()
                 try:
-                    return b"".join([chunk async for chunk in response.aiter_raw()])
-                finally:
+                    async for chunk in rest:
+                        begun.append(chunk)
+                        size += len(chunk)
+                        if size > _MOST_OF_A_PROBLEM:
+                            return _Rest(begun, rest, response)
+                except BaseException:
                     await response.aclose()
+                    raise
+                await response.aclose()
+                return b"".join(begun)
             case _Close(response):
                 return await response.aclose()
             case _Pause(seconds):

@@ -51,6 +51,13 @@ def problem(status: int, *, retryable: bool, after: str | None = None) -> bytes:
     return head + (f"retry-after: {after}\r\n".encode() if after is not None else b"") + b"\r\n" + body
 
 
+@pytest.mark.parametrize("transport", [IdempotentTransport, AsyncIdempotentTransport])
+def test_one_method_is_no_collection_of_methods(transport: Callable[..., Any]) -> None:
+    """P, O, S and T would be the methods then, and a POST would go out without a key."""
+    with pytest.raises(TypeError, match="collection"):
+        transport(methods="POST")
+
+
 async def test_each_request_gets_a_key_of_its_own_and_a_callers_own_is_kept(send: Send) -> None:
     async with Upstream(answering(OK)) as upstream:
         for headers in ({}, {}, {"idempotency-key": "mine"}):
@@ -141,6 +148,50 @@ async def test_an_error_that_is_no_problem_is_an_answer(send: Send) -> None:
     async with Upstream([answering(plain), answering(OK)]) as upstream:
         assert (await send(upstream.url, rules={"also_statuses": [503]})).status_code == 200
         assert upstream.arrivals == 2
+
+
+async def test_a_problem_without_an_end_is_handed_on_as_it_comes() -> None:
+    """It is not read to its end first, and so no retry either, whatever it says."""
+    head = b"HTTP/1.1 503 X\r\ncontent-type: application/problem+json\r\ntransfer-encoding: chunked\r\n\r\n"
+
+    async def endless(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(head)
+        number = 0
+        while not peer.gone.is_set():
+            await peer.send(b"2000\r\n" + b"%08x" % number * 1024 + b"\r\n")
+            number += 1
+
+    def read(url: str) -> tuple[int, bytes]:
+        got = b""
+        with (
+            httpx.Client(transport=IdempotentTransport(budget=QUICK)) as http,
+            http.stream("POST", url) as answer,
+        ):
+            for chunk in answer.iter_bytes():
+                got += chunk
+                if len(got) > 200_000:
+                    break
+        return answer.status_code, got
+
+    async def read_async(url: str) -> tuple[int, bytes]:
+        got = b""
+        async with (
+            httpx.AsyncClient(transport=AsyncIdempotentTransport(budget=QUICK)) as http,
+            http.stream("POST", url) as answer,
+        ):
+            async for chunk in answer.aiter_bytes():
+                got += chunk
+                if len(got) > 200_000:
+                    break
+        return answer.status_code, got
+
+    expected = b"".join(b"%08x" % number * 1024 for number in range(24))
+    for once in (read_async, lambda url: asyncio.to_thread(read, url)):
+        async with Upstream(endless) as upstream:
+            status, got = await asyncio.wait_for(once(upstream.url), 20)
+            assert (status, got[: len(expected)]) == (503, expected)
+            assert upstream.arrivals == 1
 
 
 async def test_retry_after_is_waited_for(send: Send) -> None:
