@@ -3,6 +3,7 @@
 Wrong values fail at construction, with pydantic's ``ValidationError``. Times are in seconds, sizes in bytes.
 """
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
@@ -22,6 +23,13 @@ Kind = Literal["success", "failure", "release", "unknown"]
 """What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
 
 DEFAULT_METHODS = ("POST", "PATCH")
+_MEANS_SOMETHING_ELSE = re.compile(
+    r"content-.*|transfer-encoding|te|trailer|(proxy-)?connection|keep-alive|upgrade|expect|host|via|date|forwarded|x-forwarded-.*"
+    r"|(proxy-)?authorization|www-authenticate|(set-)?cookie|cache-(control|status)|vary|location|link|retry-after"
+    r"|prefer|preference-applied|idempotency-attempt|idempotency-raise-on-duplicate|idempotent-replayed",
+    re.IGNORECASE,
+)
+"""Headers that can't carry the key: it is echoed in the response under this name, where these frame it or say something else."""
 
 
 class IdempotencySettings(BaseModel):
@@ -70,6 +78,14 @@ class IdempotencySettings(BaseModel):
     def _printable(cls, value: str) -> str:
         if not value.isascii() or any(c in value for c in '<>"\\^`{}| ') or not value.isprintable():
             raise ValueError("must be a URL of printable ASCII, without spaces, quotes or angle brackets")
+        return value
+
+    @field_validator("header", "aliases")
+    @classmethod
+    def _free(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        for name in (value,) if isinstance(value, str) else value:
+            if _MEANS_SOMETHING_ELSE.fullmatch(name):
+                raise ValueError(f"{name} means something else in HTTP and can't carry the key")
         return value
 
     @model_validator(mode="after")

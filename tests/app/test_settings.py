@@ -135,6 +135,12 @@ def test_the_admin_token_is_known_and_no_setting(monkeypatch: pytest.MonkeyPatch
         ("ONCEGATE_IDEMPOTENCY__SCOPE", "header:X", "scope (environment): a list or table is written as JSON"),
         ("ONCEGATE_IDEMPOTENCY__ON_ERROR", "skip", "idempotency.on_error (environment): must be 'retry' or 'replay'"),
         ("ONCEGATE_IDEMPOTENCY__LEASE", "1", "idempotency.lease (environment): 1 is below 1.5; it must be at least 3"),
+        ("ONCEGATE_IDEMPOTENCY__HEADER", "Content-Length", "idempotency.header (environment): Content-Length means"),
+        (
+            "ONCEGATE_IDEMPOTENCY__ALIASES",
+            '["X-Key", "authorization"]',
+            "idempotency.aliases (environment): authorization",
+        ),
         ("ONCEGATE_IDEMPOTENCY__DOCS_URL", "a b", "idempotency.docs_url (environment): must be a URL of printable"),
         ("ONCEGATE_WORKERS", "2", "workers (environment): memory:// is for one process; set workers = 1 or a shared"),
         ("ONCEGATE_NAMESPACE", "a b", "namespace (environment): must match pattern"),
