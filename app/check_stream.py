@@ -77,4 +77,4 @@ async def _look(stream: CommandStream) -> tuple[int, int, list[Group]]:
         told = await client.xinfo_groups(stream.key) if await client.exists(stream.key) else []
     except (RedisError, OSError) as error:
         raise CacheError(f"the stream can't be looked at ({type(error).__name__})") from error
-    return length, dead, [Group(each["name"].decode(), each["lag"], int(each["pending"])) for each in told]
+    return length, dead, [Group(each["name"].decode(), each.get("lag"), int(each["pending"])) for each in told]

@@ -85,8 +85,6 @@ class CommandsPage:
         key = f"{self._namespace}:{identifier}"
         claim = await self._cache.get(key)
         submission = claim.record if claim is not None else None
-        if submission is not None and not submission.submission:
-            return _NO_COMMAND
         execution = await self._execution(key, submission)
         if not is_command(submission, execution):
             return _NO_COMMAND
