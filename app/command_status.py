@@ -11,6 +11,8 @@ from oncegate.middleware.subscription_gate import is_dead
 _DETAILS = {
     "failed": "The last attempt failed. The command will be tried again.",
     "dead-lettered": "The last attempt failed and no other will follow, unless an operator drives the command again.",
+    "mismatch": "Another payload was submitted under the same key and is processed in this one's place: this one never is. "
+    "Submit it with a new key.",
     "unknown": "The last attempt ended without an outcome, as when its process dies: nobody knows what it has done. "
     "The command will be taken over and tried again.",
 }
@@ -27,18 +29,33 @@ def is_command(submission: Record | None, execution: Record | None) -> bool:
     return submission.submission and (submission.state is State.SUCCEEDED or execution is not None)
 
 
-def is_over(execution: Record | None) -> bool:
+def is_mismatch(submission: Record | None, execution: Record | None) -> bool:
+    """Whether the consumer has another payload under this key, so that it puts this one aside.
+
+    That takes two submissions: one that was not accepted although it had reached the stream, then one with another payload; or
+    one whose key was free again before its execution record was.
+    """
+    return submission is not None and execution is not None and submission.fingerprint != execution.fingerprint
+
+
+def is_over(submission: Record | None, execution: Record | None) -> bool:
     """Whether nothing will follow by itself."""
-    return execution is not None and (execution.state is State.SUCCEEDED or is_dead(execution))
+    if execution is None:
+        return False
+    return is_mismatch(submission, execution) or execution.state is State.SUCCEEDED or is_dead(execution)
 
 
 def describe(identifier: str, submission: Record | None, execution: Record | None) -> dict[str, Any]:
     """The members of a command's status. ``attempt`` is the number of the last attempt that was begun."""
-    status = _status(execution)
+    mismatch = is_mismatch(submission, execution)
+    status = "dead-lettered" if mismatch else _status(execution)
     members: dict[str, Any] = {"command": identifier, "status": status}
     position = _member(submission.response, "position") if submission else None
     if position is not None:
         members["position"] = position
+    if mismatch:
+        error = {"type": "Mismatch", "message": "The key was used for another payload."}
+        return members | {"detail": _DETAILS["mismatch"], "error": error}
     if execution is None:
         return members
     members["attempt"] = execution.attempt

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from oncegate.app.bearer import is_bearer
-from oncegate.app.command_status import describe, is_command, is_over
+from oncegate.app.command_status import describe, is_command, is_mismatch, is_over
 from oncegate.app.records import RECORD_ID
 from oncegate.app.reply import Reply, method_not_allowed, problem, told
 from oncegate.cache.base import Cache
@@ -90,7 +90,7 @@ class CommandsPage:
             return _NO_COMMAND
         wait = wanted_wait(pick(scope["headers"], self._rules.wanted), self._rules)
         waited = False
-        if wait > 0 and not is_over(execution) and self._waiters < MAX_WAITERS:
+        if wait > 0 and not is_over(submission, execution) and self._waiters < MAX_WAITERS:
             waited = True
             self._waiters += 1
             try:
@@ -101,11 +101,10 @@ class CommandsPage:
         return Reply(200, reply.body, headers=((b"preference-applied", b"wait=%d" % wait),)) if waited else reply
 
     async def _execution(self, key: str, submission: Record | None) -> Record | None:
-        """The execution record, of whichever consumer has one. One for another payload is another command's."""
+        """The execution record, of whichever consumer has one; that of this payload first."""
         claims = await asyncio.gather(*[self._cache.get(execution_key(key, name)) for name in self._consumers])
         records = [claim.record for claim in claims if claim is not None]
-        if submission is not None:
-            records = [record for record in records if record.fingerprint == submission.fingerprint]
+        records.sort(key=lambda record: is_mismatch(submission, record))
         return records[0] if records else None
 
     async def _ended(self, key: str, submission: Record | None, receive: Receive, until: float) -> Record | None:
@@ -118,7 +117,7 @@ class CommandsPage:
                 await asyncio.wait([left], timeout=min(remaining, pause * random.uniform(0.75, 1.25)))
                 pause = min(_LONGEST_PAUSE, pause * 1.5)
                 execution = await self._execution(key, submission)
-                if is_over(execution):
+                if is_over(submission, execution):
                     break
         finally:
             left.cancel()

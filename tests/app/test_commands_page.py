@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate.cache.record import State, StoredResponse
+from oncegate.middleware.delivery import Action
 from oncegate.middleware.key import execution_key
 from tests.app.described import assert_described
 from tests.app.served import served
@@ -128,11 +129,27 @@ async def test_a_status_outlives_the_submission_record(submitted: Submitted, red
     assert (told["status"], told["result"]["body"], "position" in told) == ("succeeded", 1, False)
 
 
-async def test_an_execution_of_another_payload_is_not_this_commands(submitted: Submitted) -> None:
+async def test_a_command_whose_key_the_consumer_has_for_another_payload_is_never_processed(
+    submitted: Submitted,
+) -> None:
     answer = await submitted.submit()
     identifier = answer.json()["command"]
     await _claim(submitted, identifier, b"f" * 16, lease_ms=60_000)
-    assert (await submitted.status(answer.headers["location"]))["status"] == "accepted"
+    assert (await submitted.consumer.begin(await submitted.delivery(identifier))).action is Action.DEAD_LETTER
+    told = await submitted.status(answer.headers["location"])
+    assert (told["status"], told["error"]["type"]) == ("dead-lettered", "Mismatch")
+    assert "new key" in told["detail"]
+    assert "attempt" not in told
+
+
+async def test_of_several_consumers_the_one_with_this_payload_counts(submitted: Submitted) -> None:
+    answer = await submitted.submit()
+    identifier = answer.json()["command"]
+    await _claim(submitted, identifier, b"f" * 16, lease_ms=60_000)
+    other = execution_key(f"{submitted.namespace}:{identifier}", "tenants")
+    fingerprint = (await submitted.delivery(identifier)).fingerprint or b""
+    await submitted.cache.claim(other, token=b"t" * 16, fingerprint=fingerprint, lease_ms=60_000, retention_ms=60_000)
+    assert (await submitted.status(answer.headers["location"]))["status"] == "in-flight"
 
 
 async def _claim(submitted: Submitted, identifier: str, fingerprint: bytes, *, lease_ms: int) -> None:
