@@ -73,7 +73,11 @@ def show_records(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     """What a person asks, in the order in which one does."""
-    lines = [("record", record["id"]), ("state", _state(record)), ("attempt", _attempt(record))]
+    lines = [("record", record["id"]), ("state", _state(record))]
+    submission = record.get("submission", False)
+    if submission:
+        lines.append(("of", f"a submission; what became of the command: oncegate commands show {record['id']}"))
+    lines.append(("attempt", _attempt(record)))
     lines.append(("began", ago(record["began_at"])))
     if record["took"] is not None or record["ended_at"]:
         took = f", after {duration(record['took'])}" if record["took"] is not None else ""
@@ -82,6 +86,9 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     if record["note"]:
         lines.append(("note", plain(record["note"])))
     lines.append(("gone in", duration(record["expires_in"])))
+    if submission and record["state"] == State.UNKNOWN:
+        lines.append(("a retry", "is accepted anew, which is harmless: copies of a command count as one"))
+        return lines
     lines.append(("a retry", _RETRY[record["state"]]))
     if record["state"] == State.UNKNOWN:
         lines.append(("executed?", f"oncegate keys resolve --record {record['id']} --status 201 --body @FILE"))

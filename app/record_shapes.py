@@ -18,6 +18,7 @@ class _Summary(_Shape):
     state: Literal["in-flight", "succeeded", "failed", "unknown"]
     attempt: int
     lapsed: bool
+    submission: bool = False
     began_at: AwareDatetime | None
     ended_at: AwareDatetime | None
     took: float | None

@@ -184,6 +184,7 @@ def summarise(identifier: str, held: Claim) -> dict[str, Any]:
         "state": record.state.value,
         "attempt": record.attempt,
         "lapsed": record.lapsed,
+        "submission": record.submission,
         "began_at": _instant(trace.begun_at_ms),
         "ended_at": _instant(record.response.completed_at_ms) if record.response else None,
         "took": None if trace.took_ms is None else trace.took_ms / 1000,

@@ -212,6 +212,12 @@ async def test_callers_without_a_name_are_one_caller(submitted: Submitted) -> No
     assert (await submitted.status(location, **{"x-other": "2"}))["status"] == "accepted"
 
 
+async def test_operators_see_of_a_record_that_it_is_a_submission(submitted: Submitted) -> None:
+    identifier = (await submitted.submit()).json()["command"]
+    shown = await submitted.client.get(f"/_oncegate/records/{identifier}", headers={"authorization": f"Bearer {TOKEN}"})
+    assert (shown.json()["submission"], shown.json()["state"]) == (True, "succeeded")
+
+
 async def test_a_request_that_was_executed_is_no_command(submitted: Submitted) -> None:
     answer = await submitted.client.post("/reports", headers={"idempotency-key": "k-2", **ALICE})
     assert answer.status_code == 502  # nobody is there, but it is enforced

@@ -174,6 +174,15 @@ def test_every_state_is_told_in_words(capsys: pytest.CaptureFixture[str], state:
     assert ("oncegate keys resolve" in shown) == (state == "unknown")
 
 
+@pytest.mark.parametrize("state", ["succeeded", "unknown"])
+def test_a_submission_is_called_one(capsys: pytest.CaptureFixture[str], state: str) -> None:
+    show_records([told(state=state, submission=True)], as_json=False)
+    shown = capsys.readouterr().out
+    assert f"oncegate commands show {RECORD}" in shown
+    assert ("accepted anew" in shown) == (state == "unknown")
+    assert "oncegate keys resolve" not in shown, "nobody has to"
+
+
 def test_a_record_that_can_not_be_read_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     show_list([{"id": RECORD, "state": "unreadable"}, told()], "17", as_json=False)
     shown = capsys.readouterr().out
