@@ -6,9 +6,11 @@ business (tests/worker).
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from oncegate.app.stream import Command, stream_key
@@ -16,7 +18,7 @@ from tests.groups import ClusterGroup, SentinelGroup
 from tests.servers import RedisServer
 from tests.system.caller import Caller, fresh_key, is_replay, slug, until
 from tests.system.conftest import UNHURRIED, Start
-from tests.system.gateway import Gateway
+from tests.system.gateway import DEADLINE, Gateway
 from tests.system.ledger import Ledger
 from tests.system.proxy import LossyProxy, Then
 
@@ -164,6 +166,39 @@ async def test_a_redis_that_hangs_and_comes_back_loses_no_command(
         server.resume()
         assert (await caller.settled(gateway, key, "/reports")).status_code == 202
         assert key in [command.key for command in copies(server, namespace)]
+
+
+async def test_under_kills_every_202_has_its_command_in_the_stream(
+    start: Start, redis: RedisServer, ledger: Ledger, caller: Caller, namespace: str
+) -> None:
+    rules = {"lease": 3, "unknown_ttl": RETENTION}
+    gateways = [begin(start, ledger, redis.url, namespace, cache_timeout=1, idempotency=rules) for _ in range(3)]
+    for gateway in gateways:
+        gateway.ready()
+    keys = [fresh_key() for _ in range(150)]
+
+    async def submit(number: int) -> dict[str, str]:
+        """Tries one gateway after the other until the command is accepted, as a client does whose connection breaks."""
+        async with asyncio.timeout(DEADLINE):
+            for turn in range(number, 10**6):
+                with suppress(httpx.TransportError):
+                    answer = await caller.post(gateways[turn % 3], keys[number], "/reports")
+                    if answer.status_code == 202:
+                        told: dict[str, str] = answer.json()
+                        return told
+                    assert slug(answer) in ("in-flight", "cache-unavailable")
+                    await asyncio.sleep(0.1)
+        raise AssertionError
+
+    submissions = [asyncio.create_task(submit(number)) for number in range(150)]
+    for doomed, some in ((gateways[0], 20), (gateways[1], 60)):
+        await until(lambda: sum(task.done() for task in submissions) >= some, "some are accepted")  # noqa: B023 - awaited here
+        doomed.kill()
+    accepted = await asyncio.gather(*submissions)
+    entries = redis.command("XRANGE", stream_key(namespace, "commands"), "-", "+")
+    held = {entry.decode(): Command.read(fields).command for entry, fields in entries}
+    assert [held.get(told["position"]) for told in accepted] == [told["command"] for told in accepted]
+    assert set(held.values()) == {told["command"] for told in accepted}
 
 
 async def test_many_workers_take_commands_and_stop_when_they_are_told(
