@@ -2,8 +2,8 @@
 
 Strategy. Each consumer has an execution record of its own beside the command's record, under the same law: claimed with a
 lease, renewed while the handler runs, settled once with the owner token. Before the claim two things are looked at that
-nobody writes here: the command's own record, whose success counts only where the gateway executed the command itself
-(without the mark ``submission``), and the execution records of the consumer's former names.
+nobody writes here: the gateway's record of a command that came through it, whose success counts only where the gateway
+executed the command itself (without the mark ``submission``), and the execution records of the consumer's former names.
 
 They are looked at before the claim because a delivery that they decide needs none: a duplicate costs no write. The window
 that this leaves: what begins after that look is not seen, a synchronous request under the same key, or a consumer under its
@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from oncegate.cache.base import Cache
+from oncegate.cache.base import Cache, Claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import FINGERPRINT_BYTES, Record
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
@@ -135,7 +135,7 @@ class Subscription:
         """At what other doors and former names have done: what it decides, or what is allowed after it."""
         try:
             submission, *former = await asyncio.gather(
-                self.cache.peek(key), *[self.cache.get(execution_key(key, alias)) for alias in self.aliases]
+                self._gateways(key, delivery), *[self.cache.get(execution_key(key, alias)) for alias in self.aliases]
             )
         except CacheUnavailable:
             if self.settings.on_cache_down != "run":
@@ -151,6 +151,16 @@ class Subscription:
             if decision := by_execution(record, fingerprint):
                 return self._told(decision, key, record)
         return allowance(self.settings.max_attempts, delivery.attempts_before, records)
+
+    async def _gateways(self, key: str, delivery: Delivery) -> Claim | None:
+        """The gateway's record of a command that came through it, and of no other.
+
+        A service behind the gateway that publishes a message under its request's key hands on a command of its own. To that
+        request's success, or its being in flight, the message would be lost before it was ever processed.
+        """
+        if not delivery.record and delivery.fingerprint is None:
+            return None
+        return await self.cache.peek(key)
 
     def _told(self, decision: DeliveryDecision, key: str, record: Record | None, attempt: int = 0) -> Begun:
         response = record.response if record is not None and decision in _WITH_RESPONSE else None

@@ -12,7 +12,7 @@ from tests.brokers.benches import Bench
 from tests.brokers.consumers import Effects
 
 ROOT = Path(__file__).parent.parent.parent
-WITHIN = 15.0
+WITHIN = 60.0
 POINTS = {
     "before claim": 1,
     "after claim": 1,

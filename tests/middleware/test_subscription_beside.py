@@ -1,10 +1,13 @@
 """What the hook finds beside its own record: what the gateway did under the key, and the consumer's former names."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from oncegate import Action, Delivery, DeliveryDecision
 from oncegate.cache.record import State
-from oncegate.middleware.key import record_key
+from oncegate.middleware.key import record_id, record_key
 from tests.middleware.conftest import MakeSubscription
 from tests.middleware.consumers import GATEWAYS, PAY, PAYLOAD, Records, decided
 
@@ -83,21 +86,38 @@ async def test_what_the_gateway_executed_itself_is_not_processed_again(
     subscribe: MakeSubscription, records: Records, state: State | None, decision: DeliveryDecision
 ) -> None:
     await records.submit(state, mark=False)
-    for print_ in (GATEWAYS, None):
-        assert await decided(subscribe("ledger"), Delivery("key-1", PAYLOAD, fingerprint=print_)) is decision
-    assert await records.state("ledger") is None
+    brought: list[dict[str, Any]] = [{"fingerprint": GATEWAYS}, {"record": record_id(records.submission)}]
+    for brings in brought:
+        delivery = replace(PAY, **brings)
+        assert await decided(subscribe("ledger"), delivery) is decision
+        assert await records.state("ledger") is None
+
+
+@pytest.mark.parametrize("state", ALL)
+async def test_a_message_under_the_key_of_a_request_is_a_command_of_its_own(
+    subscribe: MakeSubscription, records: Records, state: State | None
+) -> None:
+    """A service behind the gateway publishes it while it answers the request. Its record must not swallow the message."""
+    await records.submit(state, mark=False)
+    ledger = subscribe("ledger")
+    begun = await ledger.begin(PAY)
+    assert begun.run
+    await begun.succeed()
+    assert await decided(ledger) is DeliveryDecision.DUPLICATE
 
 
 async def test_a_duplicate_of_what_the_gateway_executed_has_its_result(
     subscribe: MakeSubscription, records: Records
 ) -> None:
     await records.submit(State.SUCCEEDED, mark=False)
-    assert (await subscribe("ledger").begin(PAY)).result == b"the gateway's"
+    copy = Delivery("key-1", PAYLOAD, record=record_id(records.submission))
+    assert (await subscribe("ledger").begin(copy)).result == b"the gateway's"
 
 
 async def test_a_submission_whose_gateway_died_is_processed(subscribe: MakeSubscription, records: Records) -> None:
     assert (await records.claim(records.submission, GATEWAYS, lease_ms=1, submission=True)).won
-    assert await decided(subscribe("ledger")) is DeliveryDecision.RUN
+    delivery = Delivery("key-1", PAYLOAD, fingerprint=GATEWAYS)
+    assert await decided(subscribe("ledger"), delivery) is DeliveryDecision.RUN
 
 
 async def test_another_payload_than_the_gateway_executed_is_a_mismatch(
