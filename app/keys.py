@@ -152,7 +152,12 @@ def release(
 @_which
 @click.option("--as", "outcome", type=click.Choice(["succeeded", "failed"]), help="What became of it.")
 @click.option("--status", type=click.IntRange(200, 599), help="The status that retries get; implies --as succeeded.")
-@click.option("--body", metavar="TEXT|@FILE|@-", default="", help="The body that retries get.")
+@click.option(
+    "--body",
+    metavar="TEXT|@FILE|@-",
+    default="",
+    help="The body that retries get: application/json, unless --header says otherwise.",
+)
 @click.option("--header", "headers", multiple=True, metavar="LINE", help="A header that retries get; repeatable.")
 @click.option("--ttl", type=float, metavar="SECONDS", help=_TTL)
 @click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")

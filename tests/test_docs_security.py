@@ -131,3 +131,27 @@ async def test_what_some_servers_read_as_a_header_that_counts_is_dropped() -> No
             ("x-forwarded-host", "a"),
             ("content-length", "2"),
         ]
+
+
+async def test_of_cors_the_gateway_knows_nothing() -> None:
+    """What docs/faq.md tells of scripts in browsers."""
+    allowing = [
+        b"HTTP/1.1 201 Created\r\naccess-control-allow-origin: https://%b.example\r\ncontent-length: 2\r\n\r\nok" % name
+        for name in (b"one", b"two", b"three")
+    ]
+    for scope, origins in (
+        (["header:Authorization"], ["https://one.example", "https://one.example"]),
+        (["header:Authorization", "header:Origin"], ["https://one.example", "https://two.example"]),
+    ):
+        async with (
+            Upstream(answering(*allowing)) as upstream,
+            served(upstream.url, idempotency={"scope": scope}) as (client, _),
+        ):
+            answers = [await pay(client, Origin=origin) for origin in ("https://one.example", "https://two.example")]
+            assert [answer.headers["access-control-allow-origin"] for answer in answers] == origins
+            before = upstream.arrivals
+            await client.options("/x", headers={"Origin": "https://one.example"})
+            assert upstream.arrivals == before + 1, "a preflight passes through"
+            problem = await client.post("/x", headers={"Idempotency-Key": '"', "Origin": "https://one.example"})
+            assert problem.status_code == 400
+            assert "access-control-allow-origin" not in problem.headers
