@@ -70,6 +70,7 @@ def normal(transcript: str) -> str:
     transcript = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "(a time)", transcript)
     transcript = re.sub(r"\b[\d.]+ s ago\b", "(some) s ago", transcript)
     transcript = re.sub(r"(?m)  [\w.-]+/\d+(?=  | *$)", "  (a gateway)", transcript)
+    transcript = re.sub(r"\bon [\w.-]+/\d+-[0-9a-f]{6}\b", "on (a worker)", transcript)
     transcript = re.sub(r"(?m) +$", "", re.sub(r" {2,}", "  ", transcript))  # columns are as wide as what they hold
     transcript = re.sub(r"\bttl=\d+", "ttl=(seconds)", transcript)
     transcript = re.sub(r"\b\d{13}-\d+\b", "(a position)", transcript)

@@ -15,8 +15,19 @@ from oncegate.middleware.problems import KINDS, problem
 from tests import pages
 
 DOCS = Path(__file__).parent.parent / "docs"
-GUIDES = ["walkthrough", "tutorial", "policies", "async", "subscriptions", "problems", "security", "comparison", "faq"]
-RUN_AS_PAGES = ["walkthrough", "tutorial", "policies", "async"]
+GUIDES = [
+    "walkthrough",
+    "tutorial",
+    "policies",
+    "async",
+    "worker",
+    "subscriptions",
+    "problems",
+    "security",
+    "comparison",
+    "faq",
+]
+RUN_AS_PAGES = ["walkthrough", "tutorial", "policies", "async", "worker"]
 
 
 def blocks(guide: str) -> list[tuple[str, str]]:

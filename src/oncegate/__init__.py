@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oncegate.app.executor import CommandContext
     from oncegate.cache.errors import CacheError, CacheUnavailable, RecordUnreadable
     from oncegate.cache.memory import MemoryCache
     from oncegate.cache.redis import RedisCache
@@ -38,6 +39,7 @@ __all__ = [
     "CacheError",
     "CacheUnavailable",
     "CallerMissing",
+    "CommandContext",
     "CommandFailedError",
     "CommandProcessor",
     "Delivery",
@@ -69,6 +71,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "app.executor": ("CommandContext",),
     "cache.errors": ("CacheError", "CacheUnavailable", "RecordUnreadable"),
     "cache.memory": ("MemoryCache",),
     "cache.redis": ("RedisCache",),

@@ -101,7 +101,7 @@ def test_as_many_run_at_once_as_are_allowed_and_no_more_is_read(shop: Shop) -> N
 
 def test_a_command_that_takes_longer_than_its_lease_is_left_to_its_worker(shop: Shop) -> None:
     shop.submit("k", at_gate(shop))
-    first = shop.start()
+    first = shop.start(concurrency=1)
     until(lambda: waiting(shop), "it is executed")
     second = shop.start()
     entry = shop.redis.xpending_range(shop.stream, "commands", "-", "+", 1)
@@ -174,6 +174,15 @@ def test_sigterm_lets_what_is_executed_end_and_leaves_the_rest(shop: Shop) -> No
     second.says("taken over")
     shop.done()
     assert [letter["key"] for letter in shop.letters()] == ["poison"]
+
+
+def test_what_waits_when_a_worker_stops_is_for_others_as_soon_as_it_is_due(shop: Shop) -> None:
+    shop.submit("poison", {"do": "fail"})
+    lease = 3600
+    worker = shop.start(retry_base=30, retry_cap=30, settings={"idempotency__lease": lease})
+    shop.becomes("poison", "failed")
+    assert worker.stop() == 0
+    assert _idle(shop) > (lease - 31) * 1000  # abandoned when its pause is over, and not an hour later
 
 
 def test_a_second_sigterm_ends_it_at_once_and_leaves_its_leases(shop: Shop) -> None:
@@ -254,6 +263,23 @@ def test_after_an_outage_nothing_is_taken_from_a_worker_that_lives(own_shop: Sho
 def _older(shop: Shop, seconds: float) -> bool:
     marks = list(shop.folder.glob("gate.*"))
     return bool(marks) and time.time() - marks[0].stat().st_mtime > seconds
+
+
+def test_after_an_outage_the_others_have_time_to_speak_first(own_shop: Shop, own_redis: RedisServer) -> None:
+    lease, stream = 6.0, own_shop.stream
+    own_shop.redis.xgroup_create(stream, "commands", id="0", mkstream=True)
+    entry = own_shop.submit("k")
+    own_shop.redis.xreadgroup("commands", "another", {stream: ">"})
+    worker = own_shop.start(settings={"idempotency__lease": lease}).reads()
+    own_redis.stop()
+    worker.says("the stream can't be read")
+    own_redis.start()
+    worker.says("the stream can be read again")
+    began = time.monotonic()
+    own_shop.redis.xclaim(stream, "commands", "another", 0, [entry], idle=3_600_000)  # so old does it look by now
+    worker.says("taken over")
+    assert time.monotonic() - began > lease / 3  # half of it; a quarter at most, if it did not care
+    own_shop.done()
 
 
 def test_while_nobody_can_be_told_of_a_success_nothing_is_acknowledged(own_shop: Shop, own_redis: RedisServer) -> None:
