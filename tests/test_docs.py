@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from tests import pages
 from tests.app.cli import running
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
 DEMO = "http://127.0.0.1:8080"
+ASYNC = README.partition("\n## Asynchronous commands\n")[2].partition("\n## ")[0]
+"""A page of its own: its blocks belong together, and run against a worker."""
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
+    return re.findall(rf"^```{language}\n(.*?)^```$", README.replace(ASYNC, ""), re.M | re.S)
 
 
 def normal(transcript: str) -> str:
@@ -44,6 +47,19 @@ def test_the_transcripts_of_the_readme_are_true() -> None:
             got = subprocess.run([curl, "--silent", *arguments], capture_output=True, text=True, timeout=20).stdout
             assert normal(got) == normal(shown), command
         assert demo.stop(signal.SIGINT) == 0
+
+
+def test_the_readme_s_asynchronous_command_goes_from_202_to_its_result_and_back_to_the_202(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(ASYNC, "utf-8")
+    results = pages.run(page)
+    assert len(results) == 3
+    for command, shown, printed in results:
+        assert pages.normal(printed) == pages.normal(shown), command
+    submitted, told, again = (shown for _, shown, _ in results)
+    assert submitted.splitlines()[-1] == again.splitlines()[-1]
+    assert "idempotent-replayed: true" in again
+    assert '"status":"succeeded"' in told
 
 
 def test_the_first_shell_block_of_a_section_is_its_one_command() -> None:
