@@ -13,10 +13,11 @@ from collections.abc import Collection, Sequence
 
 from oncegate.app.connection import UpstreamConnection
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
-from oncegate.app.outgoing import ClientLeft, Outgoing
+from oncegate.app.outgoing import ClientLeft, Outgoing, watches
 from oncegate.app.response import ResponseReader
 from oncegate.app.upstream import Upstream
 from oncegate.middleware.capture import Message
+from oncegate.middleware.deadlines import Deadlines
 from oncegate.middleware.http import Scope, Send
 from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView, OutcomeUnknown
 from oncegate.middleware.request import Receive
@@ -51,6 +52,7 @@ class Forwarder:
         address = self.upstream.address
         self._writer = RequestWriter(address.base, address.authority, TrustedPeers(trusted_proxies), end_to_end)
         self._response_timeout = response_timeout
+        self._watches: Deadlines | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forwards one request. Raises `NotProcessed`, `OutcomeUnknown` or `NoAnswerInTime`; answers a malformed one itself.
@@ -70,7 +72,8 @@ class Forwarder:
             await _refuse(send, refusal)
             return
         connection = await self.upstream.ready(view.confirm if view is not None else None)
-        outgoing = Outgoing(connection, request, receive, None if view is not None else self._response_timeout)
+        timeout = None if view is not None else self._response_timeout
+        outgoing = Outgoing(connection, request, receive, timeout, self._watches_of(connection.loop))
         response = connection.response
         start: Message | None = None
         try:
@@ -102,6 +105,11 @@ class Forwarder:
         if start is not None:
             await send(start)
         await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _watches_of(self, loop: asyncio.AbstractEventLoop) -> Deadlines:
+        if self._watches is None or self._watches.loop is not loop:
+            self._watches = watches(loop, self._response_timeout)
+        return self._watches
 
     async def probe(self) -> None:
         """Opens a connection to the upstream and closes it. Raises `NotProcessed`, with a reason in one line, where it can't."""

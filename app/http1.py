@@ -50,6 +50,14 @@ _AMBIGUOUS = _spellings(["content-length", "transfer-encoding", "idempotency-key
 _SPECIAL = HOP_BY_HOP | _SAID_BY_PROXIES | {b"content-length", b"expect", b"host", b"http2-settings"}
 _SPECIAL |= _AMBIGUOUS - {b"idempotency-key", b"idempotency-attempt"}
 _LENGTH_DIGITS = 18
+_NOTHING: frozenset[bytes] = frozenset()
+_USUAL_OPTIONS = {option: frozenset({option.lower()}) for option in (b"keep-alive", b"Keep-Alive", b"close")}
+_ONCE = {
+    b"host": "more than one Host",
+    b"content-length": "Content-Length is not one number",
+    b"transfer-encoding": "the body's framing is ambiguous",
+}
+_VIA_LINE = b"%b: %b\r\n" % VIA
 _METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNSAFE_PATH = re.compile(rb"[\x00-\x20\x7f#?]")
 _UNSAFE_QUERY = re.compile(rb"[\x00-\x20\x7f#]")
@@ -116,7 +124,7 @@ class RequestWriter:
         self._authority = authority
         self._trusted = trusted
         read = {name.lower() for name in end_to_end}
-        self._end_to_end = END_TO_END | {name.encode("latin-1") for name in read}
+        self._stays = END_TO_END | {name.encode("latin-1") for name in read} | HOP_BY_HOP  # the latter are gone anyway
         # `X_Api_Key` counts for nothing here, but is `X-Api-Key` to a CGI or WSGI upstream: it would name another caller there.
         self._special = _SPECIAL | (_spellings(read) - {name.encode("latin-1") for name in read})
 
@@ -125,22 +133,25 @@ class RequestWriter:
         method: str = scope["method"]
         lines = [b"", b""]  # the request line and Host, which come first
         special: list[tuple[bytes, bytes]] = []
+        special_names = self._special
         for field in scope["headers"]:
-            if field[0] in self._special:
+            if field[0] in special_names:
                 special.append(field)
             else:
                 lines.append(b"%b: %b\r\n" % field)
-        named, hosts, length, chunked = _judge(special)
-        if named and (dropped := named - self._end_to_end):
+        named, host, length, chunked = _judge(special)
+        if named and (dropped := named - self._stays):
             lines = lines[:2] + [line for line in lines[2:] if line.partition(b":")[0] not in dropped]
-        host = hosts[0] if hosts else self._authority
+        if host is None:
+            host = self._authority
         lines[0] = b"%b %b HTTP/1.1\r\n" % (_method(method), self._target(scope))
         lines[1] = b"host: %b\r\n" % host
         self._add_forwarded(lines, scope, host, special, named)
-        lines.append(b"%b: %b\r\n" % VIA)
+        lines.append(_VIA_LINE)
         whole = b"".join(lines)
         # Every line brought one CRLF of its own: any other would begin a field, or a request, that nobody has judged.
-        if whole.count(b"\n") != len(lines) or whole.count(b"\r") != len(lines) or b"\0" in whole:
+        # (`find`, since `in` takes what it looks for for a number first, and makes an exception of it.)
+        if whole.count(b"\n") != len(lines) or whole.count(b"\r") != len(lines) or whole.find(b"\0") >= 0:
             raise RequestRefused(400, "a header field holds a line break or a NUL")
         return RequestHead(whole, length, chunked, method == "HEAD")
 
@@ -157,26 +168,37 @@ class RequestWriter:
         return b"%b?%b" % (path, query) if query else path
 
     def _add_forwarded(
-        self, lines: list[bytes], scope: Scope, host: bytes, special: list[tuple[bytes, bytes]], named: set[bytes]
+        self, lines: list[bytes], scope: Scope, host: bytes, special: list[tuple[bytes, bytes]], named: frozenset[bytes]
     ) -> None:
         """Says who asked: a trusted proxy's word is kept and added to, anybody else's is replaced."""
         client = scope.get("client")
         peer: str = client[0] if client and client[0] else "unknown"
+        scheme: str = scope.get("scheme", "http")
+        if not self._trusted.trusts(peer):
+            lines += _forwarded(peer, scheme)
+            lines.append(b"x-forwarded-host: %b\r\n" % host)
+            return
         said: set[bytes] = set()
         path: list[bytes] = []
-        if self._trusted.trusts(peer):
-            for name, value in special:
-                if name == b"x-forwarded-for":
-                    path.append(value)
-                elif name in _SAID_BY_PROXIES and name not in named:
-                    said.add(name)
-                    lines.append(b"%b: %b\r\n" % (name, value))
+        for name, value in special:
+            if name == b"x-forwarded-for":
+                path.append(value)
+            elif name in _SAID_BY_PROXIES and name not in named:
+                said.add(name)
+                lines.append(b"%b: %b\r\n" % (name, value))
         path.append(peer.encode("latin-1"))
         lines.append(b"x-forwarded-for: %b\r\n" % b", ".join(path))
         if b"x-forwarded-proto" not in said:
-            lines.append(b"x-forwarded-proto: %b\r\n" % scope.get("scheme", "http").encode("latin-1"))
+            lines.append(b"x-forwarded-proto: %b\r\n" % scheme.encode("latin-1"))
         if b"x-forwarded-host" not in said:
             lines.append(b"x-forwarded-host: %b\r\n" % host)
+
+
+@lru_cache(maxsize=4096)
+def _forwarded(peer: str, scheme: str) -> tuple[bytes, bytes]:
+    """What is said of a peer that is not trusted, as lines."""
+    for_line = b"x-forwarded-for: %b\r\n" % peer.encode("latin-1")
+    return for_line, b"x-forwarded-proto: %b\r\n" % scheme.encode("latin-1")
 
 
 @lru_cache(maxsize=64)
@@ -188,37 +210,36 @@ def _method(method: str) -> bytes:
     return method.encode("ascii")
 
 
-def connection_options(value: bytes) -> set[bytes]:
+def connection_options(value: bytes) -> frozenset[bytes]:
     """The options of a ``Connection`` field's value, lower-case."""
-    return {option.strip(b" \t") for option in value.lower().split(b",")}
+    usual = _USUAL_OPTIONS.get(value)
+    return usual or frozenset([option.strip(b" \t") for option in value.lower().split(b",")])
 
 
-def _judge(special: list[tuple[bytes, bytes]]) -> tuple[set[bytes], list[bytes], int | None, bool]:
-    """Reads the fields that decide: what ``Connection`` names, the hosts, the body's length, whether it is chunked."""
-    named: set[bytes] = set()
-    found: dict[bytes, list[bytes]] = {b"host": [], b"content-length": [], b"transfer-encoding": []}
+def _judge(special: list[tuple[bytes, bytes]]) -> tuple[frozenset[bytes], bytes | None, int | None, bool]:
+    """Reads the fields that decide: what ``Connection`` names, the host, the body's length, whether it is chunked."""
+    named = _NOTHING
+    found: dict[bytes, bytes] = {}
     for name, value in special:
         if name == b"connection":
             named |= connection_options(value)
-        elif name in found:
-            found[name].append(value)
-    hosts, lengths, codings = found.values()
-    if len(hosts) > 1:
-        raise RequestRefused(400, "more than one Host")
-    if codings:
-        if lengths or len(codings) > 1:
-            raise RequestRefused(400, "the body's framing is ambiguous")
-        if codings[0].strip(b" \t").lower() != b"chunked":
-            raise RequestRefused(501, "a transfer coding that is not understood")
-        return named, hosts, None, True
-    return named, hosts, declared_length(lengths), False
+        elif name in found and name in _ONCE:
+            raise RequestRefused(400, _ONCE[name])
+        else:
+            found[name] = value
+    host, length, coding = found.get(b"host"), found.get(b"content-length"), found.get(b"transfer-encoding")
+    if coding is None:
+        return named, host, None if length is None else _number(length), False
+    if length is not None:
+        raise RequestRefused(400, _ONCE[b"transfer-encoding"])
+    if coding.strip(b" \t").lower() != b"chunked":
+        raise RequestRefused(501, "a transfer coding that is not understood")
+    return named, host, None, True
 
 
-def declared_length(values: list[bytes]) -> int | None:
-    """What ``Content-Length`` says, None where it is absent. Raises `RequestRefused` unless it is one plain number."""
-    if not values:
-        return None
-    text = values[0].strip(b" \t")
-    if len(values) > 1 or not text.isdigit() or len(text) > _LENGTH_DIGITS:
+def _number(value: bytes) -> int:
+    """What ``Content-Length`` says. Raises `RequestRefused` unless it is one plain number."""
+    text = value.strip(b" \t")
+    if not text.isdigit() or len(text) > _LENGTH_DIGITS:
         raise RequestRefused(400, "Content-Length is not one number")
     return int(text)

@@ -135,7 +135,7 @@ class InboundConnection(asyncio.Protocol):
         """Parse, then judge what is still unfinished."""
         if self._deaf:
             return  # behind an Upgrade (another protocol's, or a body that isn't seen as one), or behind what was refused
-        if not self._in_message and b"h2c" in data:
+        if not self._in_message and data.find(b"h2c") >= 0:
             data = _without_offer(data)
         self._fed = len(data)
         self._quiet += self._fed
@@ -258,7 +258,7 @@ class InboundConnection(asyncio.Protocol):
 
     def _scope(self, version: str) -> dict[str, Any]:
         url = self._url
-        if url[:1] == b"/" and b"#" not in url:
+        if url[:1] == b"/" and url.find(b"#") < 0:
             raw_path, _, query = url.partition(b"?")
         else:
             parsed = httptools.parse_url(url)

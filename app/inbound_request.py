@@ -185,7 +185,7 @@ class InboundRequest:
         head = b"".join(lines)
         # Every line brought one CRLF of its own: any other would begin a field, or a response, of somebody else's making.
         breaks = len(lines) + (not self._keep_alive)
-        if head.count(b"\n") != breaks or head.count(b"\r") != breaks or b"\0" in head:
+        if head.count(b"\n") != breaks or head.count(b"\r") != breaks or head.find(b"\0") >= 0:
             raise RuntimeError("a header field holds a line break or a NUL")
         return head
 

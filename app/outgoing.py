@@ -10,11 +10,17 @@ import asyncio
 from oncegate.app.connection import UpstreamConnection
 from oncegate.app.http1 import RequestHead
 from oncegate.middleware.capture import Message
+from oncegate.middleware.deadlines import Deadlines
 from oncegate.middleware.processor import NoAnswerInTime, OutcomeUnknown
 from oncegate.middleware.request import Receive
 
 WATCH_AFTER = 1.0
 """Seconds after which an exchange that passes through is watched for a client that has left; most are over before that."""
+
+
+def watches(loop: asyncio.AbstractEventLoop, timeout: float) -> Deadlines:
+    """When to look after exchanges that last, for all of one loop and ``timeout``."""
+    return Deadlines(loop, min(WATCH_AFTER, timeout))
 
 
 class ClientLeft(Exception):
@@ -25,21 +31,40 @@ class Outgoing:
     """Sends one request over ``connection`` and watches its client: `begin`, `answered` when the head is there, `end` always.
 
     ``timeout``: the seconds that a request which passes through waits for the upstream to take more of its body, and then
-    for the response's head; None for an enforced attempt. Failures reach whoever waits at the connection: `NoAnswerInTime`,
-    `OutcomeUnknown` where the body that follows isn't the one that was announced, `ClientLeft`. ``sent_all``: the request
-    went out whole.
+    for the response's head; None for an enforced attempt. ``watches`` are those that `watches` gives for it. Failures reach
+    whoever waits at the connection: `NoAnswerInTime`, `OutcomeUnknown` where the body that follows isn't the one that was
+    announced, `ClientLeft`. ``sent_all``: the request went out whole.
     """
 
-    __slots__ = ("_connection", "_deadline", "_over", "_receive", "_request", "_task", "_timeout", "_timer", "sent_all")
+    __slots__ = (
+        "_connection",
+        "_deadline",
+        "_number",
+        "_over",
+        "_receive",
+        "_request",
+        "_task",
+        "_timeout",
+        "_timer",
+        "_watches",
+        "sent_all",
+    )
 
     def __init__(
-        self, connection: UpstreamConnection, request: RequestHead, receive: Receive, timeout: float | None
+        self,
+        connection: UpstreamConnection,
+        request: RequestHead,
+        receive: Receive,
+        timeout: float | None,
+        watches: Deadlines,
     ) -> None:
         self._connection = connection
         self._request = request
         self._receive = receive
         self._timeout = timeout
         self._deadline = 0.0
+        self._watches = watches
+        self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._over = False
@@ -61,7 +86,7 @@ class Outgoing:
         if not self.sent_all and self._connection.response.status >= 300:
             self._stop()
             if self._timeout is not None:
-                self._timer = self._connection.loop.call_later(WATCH_AFTER, self._tick)
+                self._number = self._watches.set(self._tick)
 
     def end(self) -> None:
         """Stops sending and watching."""
@@ -69,6 +94,8 @@ class Outgoing:
         self._stop()
 
     def _stop(self) -> None:
+        if self._number:
+            self._watches.drop(self._number)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -79,9 +106,8 @@ class Outgoing:
     def _sent(self) -> None:
         self.sent_all = True
         if self._timeout is not None:
-            now = self._connection.loop.time()
-            self._deadline = now + self._timeout
-            self._timer = self._connection.loop.call_at(min(now + WATCH_AFTER, self._deadline), self._tick)
+            self._deadline = self._connection.loop.time() + self._timeout
+            self._number = self._watches.set(self._tick)
 
     def _tick(self) -> None:
         """The exchange lasts: watch its client, and the clock until there is a head."""

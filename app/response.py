@@ -20,6 +20,7 @@ MAX_HEAD_BYTES = 65536
 MAX_FIELDS = 256
 """The most fields of a response's heads, interim ones included."""
 
+_STAYS = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
 _SPECIAL = HOP_BY_HOP | {b"content-length", b"date"}
 _WITHOUT_CONTENT = frozenset({204, 304})
 
@@ -135,7 +136,7 @@ class ResponseReader:
         if version not in ("1.1", "1.0"):
             self._refuse(f"version {version}")
         options, has_length, chunked = self._read_special(version)
-        if options and (dropped := options - END_TO_END):
+        if options and (dropped := options - _STAYS):
             self.headers = [field for field in self.headers if field[0] not in dropped]
         if status in _WITHOUT_CONTENT and has_length:
             # A 204 must not have one (RFC 9110 section 8.6); a 304's describes another response, and servers trip over it.
@@ -146,9 +147,9 @@ class ResponseReader:
         self.status = status
         self.complete = self._is_head
 
-    def _read_special(self, version: str) -> tuple[set[bytes], bool, bool]:
+    def _read_special(self, version: str) -> tuple[frozenset[bytes], bool, bool]:
         """What the deciding fields say: the options of ``Connection``; is there a length; is the body chunked."""
-        options: set[bytes] = set()
+        options: frozenset[bytes] = frozenset()
         has_length = chunked = False
         for name, value in self._special:
             if name == b"content-length":

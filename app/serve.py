@@ -5,6 +5,7 @@ clients have left too; exit code 0. What is still running after ``shutdown_timeo
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -29,6 +30,8 @@ log = logging.getLogger("oncegate.serve")
 USAGE = 2
 """The exit code for wrong configuration."""
 BACKLOG = 2048
+COLLECT_AFTER = 50_000
+"""Objects made and not dropped, until the garbage collector looks at them."""
 LAST_WORDS_SECONDS = 1.0
 """After ``shutdown_timeout``, for closing connections in an orderly way."""
 
@@ -130,6 +133,15 @@ def _work(
     return 0
 
 
+def _spare_the_collector() -> None:
+    """What is there by now stays: don't look through it again and again. Requests leave no cycles behind, so that looking for
+    new ones now and then is enough. For this process alone: in somebody else's, it is not for us to decide.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 20, 50)
+
+
 def _refused(line: str, code: int = REFUSED) -> int:
     sys.stderr.write(f"oncegate: {line}\n")
     return code
@@ -161,6 +173,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started or not sockets:
             return
+        _spare_the_collector()
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         url = f"http://{host}:{sockets[0].getsockname()[1]}"
         upstream, cache = redact(self._settings.upstream), redact(self._settings.cache)

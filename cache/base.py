@@ -7,13 +7,12 @@ time-out: it ends with an answer or with `CacheUnavailable`.
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The answer to a claim: ``won`` says whether ``record`` is now the caller's own attempt in flight.
 
     ``remaining_ms`` is what the record has left to live (for one in flight: lease and retention together).

@@ -101,8 +101,7 @@ TAKEABLE = frozenset(row.source for row in TRANSITIONS if row.event is Event.CLA
 """The states that a claim may take over, where the policy says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
+class StoredResponse(NamedTuple):
     """A kept answer.
 
     ``headers`` are end-to-end field lines in their order, names in lower case. ``body`` is ``None`` where it was too
@@ -133,7 +132,7 @@ class Trace(NamedTuple):
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes five times as long to make: every request does. Nothing changes one.
 class Record:
     """A record as it reads at one instant.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from oncegate.cache.base import Claim
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse, Trace
+from oncegate.middleware.deadlines import Deadlines
 from oncegate.middleware.identity import gateway_id
 from oncegate.middleware.key import record_id
 from oncegate.middleware.policy import Policy
@@ -73,6 +74,8 @@ class Attempt:
         self._deadline = 0.0
         self._lost = False
         self._timer: asyncio.TimerHandle | None = None
+        self._limits: Deadlines | None = None
+        self._limit = 0
         self._ended: asyncio.Future[None] | None = None
 
     @property
@@ -117,18 +120,29 @@ class Attempt:
         self.task = task
         self._started = monotonic()
         self._deadline = self._started + self.policy.settings.attempt_timeout
-        self._schedule()
+        heartbeat = self.policy.heartbeat
+        if self.number and self._started - self._held_since < heartbeat / 4:
+            # The usual attempt is over long before this, and shares its timer with the others.
+            self._limits = self._in_flight.limits.of(min(heartbeat, self.policy.settings.attempt_timeout))
+            self._limit = self._limits.set(self._tick)
+        else:
+            self._schedule()
 
     def _schedule(self) -> None:
+        self._unschedule()
         now = monotonic()
         wait = self._deadline - now
         if self.number and not self._lost:
             heartbeat = self.policy.heartbeat
             # At least a quarter of it from now: a cache that fails at once is not asked in a busy loop.
             wait = min(wait, max(self._held_since + heartbeat - now, heartbeat / 4))
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
+
+    def _unschedule(self) -> None:
+        if self._limits is not None:
+            self._limits.drop(self._limit)
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
 
     def _tick(self) -> None:
         if self.settled or self.task is None or self.task.done():
@@ -171,8 +185,7 @@ class Attempt:
         if self.settled:
             return
         self.settled = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._unschedule()
         seconds = monotonic() - self._started
         if state is not None:
             trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note)

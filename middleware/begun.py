@@ -3,7 +3,6 @@
 import asyncio
 import enum
 import logging
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -207,7 +206,7 @@ class Begun:
             result = StoredResponse(_DONE, _JSON, b"null" if result is None else result, now_ms())
         if result.body is not None and len(result.body) > self._settings.max_result:
             log.warning("record %s: the result is too large to be stored", self.record)
-            return replace(result, body=None)
+            return result._replace(body=None)
         return result
 
 

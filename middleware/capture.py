@@ -8,8 +8,10 @@ after the record is complete; so is what the client would take for the last one,
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
+
+from oncegate.middleware.deadlines import Deadlines
 
 Message = MutableMapping[str, Any]
 
@@ -58,11 +60,7 @@ class Capture:
         if self.deaf:
             return
         if kind == "http.response.start" and not self.status:
-            self.headers = [(bytes(name).lower(), bytes(value)) for name, value in message.get("headers", ())]
-            self.status = message["status"]
-            self._due = _declared(self.status, self.headers)
-            self.bodiless = self._due == 0
-            self._wake()
+            self._begin(message["status"], message.get("headers", ()))
         elif kind == "http.response.body" and self.status and not self.whole:
             chunk = bytes(message.get("body", b""))
             more = message.get("more_body", False)
@@ -85,6 +83,19 @@ class Capture:
             self._wake()
             if self._kept is None and self._unread_bytes > WINDOW:
                 await self._client_reads()
+
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.headers = [(bytes(name).lower(), bytes(value)) for name, value in headers]
+        self.status = status
+        self._due = _declared(status, self.headers)
+        self.bodiless = self._due == 0
+        if self._news is not None:
+            # Most apps go on with the whole body at once: then nobody needs to be told of the head alone.
+            self._news.get_loop().call_soon(self._show_head)
+
+    def _show_head(self) -> None:
+        if not self.whole:
+            self._wake()
 
     def end(self) -> None:
         """Nothing more will come: of a whole response, or of one that broke off."""
@@ -124,16 +135,16 @@ class Capture:
         self.client_gone = True
         self.read()
 
-    async def begun(self, timeout: float) -> bool:
-        """Wait until the response has begun or ended. False: it has not, within ``timeout`` seconds."""
+    async def begun(self, limit: Deadlines) -> bool:
+        """Wait until the response has begun or ended. False: it has not, within ``limit``."""
         if self.status or self.ended:
             return True
-        self._news = news = asyncio.get_running_loop().create_future()
-        timer = news.get_loop().call_later(timeout, _resolve, news)
+        self._news = asyncio.get_running_loop().create_future()
+        number = limit.set(self._wake)
         try:
-            await news
+            await self._news
         finally:
-            timer.cancel()
+            limit.drop(number)
         return bool(self.status) or self.ended
 
     async def news(self) -> None:
@@ -143,8 +154,8 @@ class Capture:
             await self._news
 
     def _wake(self) -> None:
-        if self._news is not None:
-            _resolve(self._news)
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
 
 def _declared(status: int, headers: list[tuple[bytes, bytes]]) -> int:
@@ -155,8 +166,3 @@ def _declared(status: int, headers: list[tuple[bytes, bytes]]) -> int:
         if name == b"content-length" and value.isdigit():
             return int(value[:20])
     return -1
-
-
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from time import monotonic
+from typing import NamedTuple
 
 from oncegate.cache.base import Cache, Claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable
@@ -42,8 +43,7 @@ class Ask:
     submission: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What became of a request that is not to run. ``remaining_ms`` is what the record has left to live."""
 
     decision: Decision

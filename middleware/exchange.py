@@ -11,6 +11,7 @@ from oncegate.cache.record import State
 from oncegate.middleware import respond
 from oncegate.middleware.attempt import Attempt, LeaseLost
 from oncegate.middleware.capture import Capture, Message
+from oncegate.middleware.deadlines import within
 from oncegate.middleware.enforce import Ask, Verdict
 from oncegate.middleware.errors import Overloaded, Refusal
 from oncegate.middleware.execution import Execution
@@ -40,8 +41,6 @@ log = logging.getLogger("oncegate.http")
 _ATTEMPT_HEADER = b"idempotency-attempt"
 _MAX_ADMISSIONS = 3
 """How often a request whose attempt was lost before it began is decided anew."""
-_AT_ONCE = 16 * 1024
-"""An only piece up to this size is handed to the server without a time-out: it fits the socket's buffers."""
 _UNENFORCEABLE = frozenset(
     {"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers", "http.response.push"}
 )
@@ -233,7 +232,8 @@ class Exchange:
     async def _relay(self, attempt: Attempt, run: Execution) -> bool:
         """Give the client the response as it comes. False: the client was answered, the attempt goes on without it."""
         capture = run.capture
-        if not await capture.begun(self._policy.settings.response_timeout):
+        limits = self._middleware.enforcer.in_flight.limits
+        if not await capture.begun(limits.of(self._policy.settings.response_timeout)):
             await self._problem(
                 "upstream-timeout",
                 "The upstream has not answered yet; the attempt goes on: ask again with the same key.",
@@ -253,25 +253,19 @@ class Exchange:
         self._add_preference(headers)
         try:
             await self._send({"type": "http.response.start", "status": capture.status, "headers": headers})
-            at_once = True
-            while await self._relay_piece(capture, at_once=at_once):
-                at_once = False
+            while await self._relay_piece(capture):
                 await capture.news()
         except (OSError, TimeoutError):
             log.info("record %s: the client left before the end of its response", self._record)
             return False
         return True
 
-    async def _relay_piece(self, capture: Capture, *, at_once: bool) -> bool:
+    async def _relay_piece(self, capture: Capture) -> bool:
         piece, ended = capture.read(), capture.ended
         if ended and not capture.whole:
             return False  # it broke off: without a last message, the server closes the connection
         message = {"type": "http.response.body", "body": piece, "more_body": not ended}
-        if ended and at_once and len(piece) <= _AT_ONCE:
-            await self._send(message)
-        else:
-            async with asyncio.timeout(self._middleware.body_timeout):
-                await self._send(message)
+        await within(self._middleware.body_timeout, self._send(message))
         return not ended
 
     async def _nothing_to_relay(self, attempt: Attempt, run: Execution) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.attempt import Attempt
+from oncegate.middleware.deadlines import LoopDeadlines
 from oncegate.middleware.observe import Watch
 
 log = logging.getLogger("oncegate.attempt")
@@ -33,6 +34,7 @@ class InFlight:
         self.max_in_flight = max_in_flight
         self.slots = 0
         self.closing = False
+        self.limits = LoopDeadlines()
         self._attempts: dict[bytes, Attempt] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._unsaved: set[Attempt] = set()
@@ -88,7 +90,7 @@ class InFlight:
         size = _body_bytes(attempt)
         if self._unsaved_bytes + size > MAX_UNSAVED_BYTES and attempt.outcome and attempt.outcome.response:
             log.warning("record %s: too much waits for the cache; kept without its body", attempt.record)
-            attempt.outcome = replace(attempt.outcome, response=replace(attempt.outcome.response, body=None))
+            attempt.outcome = replace(attempt.outcome, response=attempt.outcome.response._replace(body=None))
             size = 0
         self._unsaved_bytes += size
         self._unsaved.add(attempt)

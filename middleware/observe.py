@@ -1,13 +1,12 @@
 """What can be told of requests and attempts: for the demo, for metrics, for logs. Never a key, a caller or a body."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from oncegate.cache.record import State
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(NamedTuple):
     """One answered request: ``decision`` is a `Decision`'s value or a problem's slug; ``seconds`` is to the answer's head.
 
     ``attempt`` is the number of the attempt that ran or is told of, 0 where there is none; ``record`` is the record's id,

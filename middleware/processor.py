@@ -6,6 +6,7 @@ exceptions tell apart what decides whether money may have moved; any other excep
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class NotProcessed(Exception):
@@ -36,8 +37,7 @@ SCOPE_EXTENSION = "oncegate.attempt"
 """``scope["extensions"]`` holds an `AttemptView` under this name while a request runs under enforcement."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptView:
+class AttemptView(NamedTuple):
     """What a command processor may know of the attempt that it executes.
 
     ``number`` counts from 1 (also sent as ``Idempotency-Attempt``). ``record`` is the record's id, fit for logs.

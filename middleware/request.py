@@ -1,11 +1,11 @@
 """What the HTTP door reads of a request: preferences, and the body, whole or not at all."""
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
 from oncegate.middleware.capture import Message
+from oncegate.middleware.deadlines import within
 from oncegate.middleware.errors import CallerMissing, KeyMissing, PayloadTooLarge, RequestTimeout
 from oncegate.middleware.key import Fields, read_key, scope_parts
 from oncegate.middleware.policy import CONTENT_LENGTH, PREFER, RAISE_HEADER, Policy
@@ -86,20 +86,23 @@ async def read_body(receive: Receive, fields: Fields, limit: int, timeout: float
     declared = fields.get(CONTENT_LENGTH)
     if declared is not None and declared[0].isdigit() and int(declared[0][:20]) > limit:
         raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
-    chunks: list[bytes] = []
-    size = 0
     try:
-        async with asyncio.timeout(timeout):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return None
-                chunk = message.get("body", b"")
-                size += len(chunk)
-                if size > limit:
-                    raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
-                if not message.get("more_body", False):
-                    return chunk if not chunks else b"".join([*chunks, chunk])
-                chunks.append(chunk)
+        return await within(timeout, _whole(receive, limit))
     except TimeoutError:
         raise RequestTimeout(f"The body did not arrive within {timeout:g} seconds.") from None
+
+
+async def _whole(receive: Receive, limit: int) -> bytes | None:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
+        if not message.get("more_body", False):
+            return chunk if not chunks else b"".join([*chunks, chunk])
+        chunks.append(chunk)
