@@ -42,6 +42,7 @@ def test_no_page_has_blocks_that_nothing_runs() -> None:
             assert page.stem in (*GUIDES, "brokers") or page.parent.name == "patterns", page
 
 
+@pytest.mark.timeout(300)  # a page installs and starts things, on a machine that may be busy
 @pytest.mark.parametrize("guide", RUN_AS_PAGES)
 def test_a_page_does_what_it_shows(guide: str) -> None:
     page = DOCS / f"{guide}.md"
