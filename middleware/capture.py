@@ -100,6 +100,7 @@ class Capture:
     def end(self) -> None:
         """Nothing more will come: of a whole response, or of one that broke off."""
         self.ended = True
+        self._finish = _ended  # its owner holds us, too: a cycle per request would keep the garbage collector busy
         self._wake()
 
     def _keep(self, chunk: bytes) -> None:
@@ -156,6 +157,10 @@ class Capture:
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
+
+
+async def _ended(_: Capture) -> None:
+    """What comes after the end changes nothing."""
 
 
 def _declared(status: int, headers: list[tuple[bytes, bytes]]) -> int:

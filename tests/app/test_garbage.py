@@ -1,0 +1,55 @@
+"""What a request leaves behind: nothing that only the garbage collector can take away, which would stop everybody to do so."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+import pytest
+
+from oncegate.app.factory import create_gateway
+from oncegate.app.settings import GatewaySettings
+from tests.app.test_inbound import serving
+from tests.upstreams import Upstream, answering
+
+REQUESTS = 20
+
+
+@contextmanager
+def collected() -> Iterator[list[object]]:
+    """What of ours only the collector finds, of all that is dropped within."""
+    found: list[object] = []
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        yield found
+        gc.collect()
+        found += [one for one in gc.garbage if type(one).__module__.startswith("oncegate.")]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+
+@pytest.mark.parametrize("kind", ["pass-through", "first", "replay", "mismatch"])
+async def test_a_request_leaves_nothing_for_the_garbage_collector(redis_url: str, kind: str) -> None:
+    async with Upstream(answering(b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}")) as upstream:
+        settings = GatewaySettings(upstream=upstream.url, cache=redis_url, namespace=uuid4().hex)
+        async with serving(create_gateway(settings)) as (reader, writer):
+
+            async def ask(number: int) -> bytes:
+                key = {"pass-through": "", "first": f"Idempotency-Key: {number}\r\n"}.get(
+                    kind, "Idempotency-Key: k\r\n"
+                )
+                body = f"{number:04}" if kind == "mismatch" else "body"
+                writer.write(f"POST / HTTP/1.1\r\nHost: a\r\n{key}Content-Length: 4\r\n\r\n{body}".encode())
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                await reader.readexactly(int(length))
+                return head
+
+            await ask(0)  # what is made once, or by the first
+            with collected() as found:
+                answers = [await ask(number) for number in range(1, REQUESTS + 1)]
+            status = b"422" if kind == "mismatch" else b"201"
+            assert all(answer.split()[1] == status for answer in answers)
+            assert [type(one).__qualname__ for one in found] == []
