@@ -34,6 +34,10 @@ class Bench:
         """Delete the queue and what is in it."""
         raise NotImplementedError
 
+    async def rewind(self) -> None:
+        """Have everything that was ever published delivered again."""
+        raise NotImplementedError
+
     async def publish(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
         """One message; its key is the body's, unless ``headers`` say otherwise."""
         await self._publish(json.dumps(body).encode(), {KEY: body["key"]} if headers is None else headers)
@@ -107,6 +111,9 @@ class NatsBench(Bench):
     async def clear(self) -> None:
         await self._stream.delete_stream(self.name)
 
+    async def rewind(self) -> None:
+        await self._stream.delete_consumer(self.name, self.consumer)
+
     async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
         await self._stream.publish(f"{self.name}.commands", body, headers=headers)
 
@@ -130,6 +137,9 @@ class RedisBench(Bench):
 
     async def clear(self) -> None:
         await self._client.delete(self.name, f"{self.name}:dead")
+
+    async def rewind(self) -> None:
+        await self._client.xgroup_setid(self.name, self.consumer, "0")
 
     async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
         from faststream.redis.parser import BinaryMessageFormatV1  # what FastStream reads, as its own broker writes it

@@ -9,7 +9,7 @@ import pytest
 from faststream.middlewares import AckPolicy
 
 from oncegate import Delivery, Subscription
-from oncegate.faststream import SubscriptionMiddleware
+from oncegate.faststream import DeadLetter, SubscriptionMiddleware
 from tests.brokers.benches import BENCHES, Bench
 from tests.brokers.consumers import CONSUMERS, Effects, subscription
 from tests.brokers.servers import NatsServer, RabbitServer
@@ -81,11 +81,12 @@ class Consumers:
         cache: str | None = None,
         before: tuple[Any, ...] = (),
         describe: Callable[[Any], Delivery] | None = None,
+        dead_letter: DeadLetter | None = None,
         **settings: Any,
     ) -> Subscription:
         """``cache`` is another Redis for the records, ``before`` the middlewares around ours."""
         one = subscription(cache or self._redis_url, self._bench.name, **settings)
-        hook = SubscriptionMiddleware(one, describe=describe, pause=PAUSE, max_pause=0.5)
+        hook = SubscriptionMiddleware(one, describe=describe, dead_letter=dead_letter, pause=PAUSE, max_pause=0.5)
         broker = CONSUMERS[self._bench.kind](self._bench.url, self._bench.name, [*before, hook], handler, policy)
         self._subscriptions.append(one)
         self._brokers.append(broker)

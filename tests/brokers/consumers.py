@@ -12,12 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from faststream.kafka import KafkaBroker
 from faststream.middlewares import AckPolicy, BaseMiddleware
-from faststream.nats import JStream, NatsBroker, PullSub
-from faststream.rabbit import RabbitBroker, RabbitQueue
-from faststream.redis import RedisBroker, StreamSub
-from nats.js.api import ConsumerConfig
 
 from oncegate import RedisCache, Subscription, SubscriptionSettings
 from oncegate.faststream import SubscriptionMiddleware
@@ -32,7 +27,9 @@ Handler = Callable[[Any], Any]
 
 def rabbit(
     url: str, name: str, middlewares: Sequence[Any], handler: Handler, policy: AckPolicy = AckPolicy.NACK_ON_ERROR
-) -> RabbitBroker:
+) -> Any:
+    from faststream.rabbit import RabbitBroker, RabbitQueue
+
     broker = RabbitBroker(url, middlewares=middlewares, logger=None)
     queue = RabbitQueue(
         name, durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dead"}
@@ -43,7 +40,10 @@ def rabbit(
 
 def nats(
     url: str, name: str, middlewares: Sequence[Any], handler: Handler, policy: AckPolicy = AckPolicy.NACK_ON_ERROR
-) -> NatsBroker:
+) -> Any:
+    from faststream.nats import JStream, NatsBroker, PullSub
+    from nats.js.api import ConsumerConfig
+
     broker = NatsBroker(url, middlewares=middlewares, logger=None)
     broker.subscriber(
         f"{name}.commands",
@@ -58,7 +58,9 @@ def nats(
 
 def redis(
     url: str, name: str, middlewares: Sequence[Any], handler: Handler, policy: AckPolicy = AckPolicy.NACK_ON_ERROR
-) -> RedisBroker:
+) -> Any:
+    from faststream.redis import RedisBroker, StreamSub
+
     broker = RedisBroker(url, middlewares=middlewares)
     me = os.urandom(4).hex()
     # New entries, and those that somebody else has left: the same handler.
@@ -70,7 +72,9 @@ def redis(
 
 def kafka(
     url: str, name: str, middlewares: Sequence[Any], handler: Handler, policy: AckPolicy = AckPolicy.NACK_ON_ERROR
-) -> KafkaBroker:
+) -> Any:
+    from faststream.kafka import KafkaBroker
+
     broker = KafkaBroker(url, middlewares=middlewares, logger=None)
     broker.subscriber(name, group_id="consumer", ack_policy=policy)(handler)
     return broker

@@ -1,6 +1,7 @@
 """The middleware under each real broker: what is run, skipped, delivered again and dead-lettered."""
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -9,7 +10,9 @@ from faststream.exceptions import NackMessage, RejectMessage
 from faststream.middlewares import AckPolicy
 
 from oncegate import Delivery, DeliveryDecision, Subscription
+from oncegate.cache.record import State
 from oncegate.middleware.begun import Begun
+from oncegate.middleware.key import execution_key, record_key
 from oncegate.middleware.processor import NotRetryable
 from tests.brokers.benches import KEY, Bench
 from tests.brokers.conftest import PAUSE, Consumers, until
@@ -168,16 +171,22 @@ async def test_two_consumers_that_get_one_command_at_once(bench: Bench, consumer
 async def test_what_a_handler_takes_too_long_for_is_tried_again(
     bench: Bench, consumers: Consumers, effects: Effects
 ) -> None:
+    found: list[State] = []
+
     async def handle(body: dict[str, Any]) -> None:
         effects.add(body["key"])
         if effects.count()["slow"] == 1:
             await asyncio.Event().wait()
+        record = await one.cache.get(execution_key(record_key(bench.name, "slow", None), "billing"))
+        assert record
+        found.append(record.record.found)
 
-    await consumers.start(handle, timeout=0.2)
+    one = await consumers.start(handle, timeout=0.2)
     await bench.publish(command("slow"))
-    await until(lambda: effects.count() == {"slow": 2})
+    await until(lambda: found)
     await ended(consumers, bench)
     assert effects.count() == {"slow": 2}
+    assert found == [State.UNKNOWN], "no failure: the effect may have happened"
 
 
 async def test_a_plain_function_is_not_cut_off_in_its_thread(
@@ -215,6 +224,49 @@ async def test_a_delivery_that_is_described_by_the_user(bench: Bench, consumers:
     await until(lambda: len(effects.count()) == 2)
     await ended(consumers, bench)
     assert effects.count() == {"ann one": 1, "bob one": 1}
+
+
+async def test_dead_letters_that_the_user_puts_aside(bench: Bench, consumers: Consumers, effects: Effects) -> None:
+    """What can't be put aside is not rejected: it comes again."""
+    aside: list[dict[str, Any]] = []
+
+    async def handle(body: dict[str, Any]) -> None:
+        raise NotRetryable("no such account")
+
+    async def put_aside(message: Any, begun: Begun) -> None:
+        effects.add(begun.decision)
+        if effects.count() != {"run": 1}:
+            aside.append(json.loads(message.body))
+        else:
+            raise ConnectionError("away")
+
+    await consumers.start(handle, dead_letter=put_aside)
+    await bench.publish(command("one"))
+    await until(lambda: aside)
+    rejects = bench.kind != "redis"  # there the user's place is the only one
+    await ended(consumers, bench, *[command("one")] * rejects)
+    assert aside == [command("one")]
+    assert effects.count() == {"exhausted": 1, "run": 1}
+
+
+@pytest.mark.parametrize("bench", ["nats", "redis"], indirect=True)  # RabbitMQ forgets what was acknowledged
+async def test_a_stream_that_is_read_again_from_its_start(bench: Bench, consumers: Consumers, effects: Effects) -> None:
+    async def handle(body: dict[str, Any]) -> None:
+        effects.add(body["key"])
+
+    keys = ["one", "two", "three"]
+    decisions: list[DeliveryDecision] = []
+    await consumers.start(handle)
+    for key in keys:
+        await bench.publish(command(key))
+    await until(lambda: len(effects.count()) == 3)
+    await ended(consumers, bench)
+    await bench.rewind()
+    listen(await consumers.start(handle), lambda begun: decisions.append(begun.decision))
+    await until(lambda: len(decisions) >= 3)
+    await ended(consumers, bench)
+    assert decisions == [DeliveryDecision.DUPLICATE] * 3
+    assert effects.count() == {"one": 1, "three": 1, "two": 1}
 
 
 async def test_without_the_cache_nothing_runs_and_nothing_counts(

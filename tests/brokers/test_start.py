@@ -13,6 +13,7 @@ from faststream.redis import ListSub, RedisBroker, StreamSub
 
 from oncegate import MemoryCache, Subscription
 from oncegate.faststream import SubscriptionMiddleware
+from oncegate.faststream_rules import broker_of, complaint
 from tests.brokers.benches import Bench
 from tests.brokers.conftest import Consumers
 
@@ -128,6 +129,12 @@ def test_two_handlers_do_not_share_the_records_of_one_consumer() -> None:
     third = router.subscriber("three")
     third(other)
     mail.check(third)
+
+
+def test_a_broker_that_nothing_is_known_of_is_refused() -> None:
+    confluent = type("DefaultSubscriber", (), {"__module__": "faststream.confluent.subscriber.usecase"})
+    assert broker_of(confluent()) == "confluent"
+    assert complaint(confluent(), dead_letter=True) == "this broker is not supported: use Subscription by hand"
 
 
 def test_a_queue_that_discards_what_is_rejected_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
