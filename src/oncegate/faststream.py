@@ -148,9 +148,9 @@ class _Processing(BaseMiddleware[Any, Any]):
     async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: "StreamMessage[Any]") -> Any:
         if msg.source_type is SourceType.RESPONSE:  # the answer to a request of ours, not a command
             return await call_next(msg)
-        subscriber = self.context.get_local("handler_")
-        if subscriber is None or self.context.get_local("message") is not msg:
-            # Nobody would tell us how it ended.
+        subscriber, handled = self.context.get_local("handler_"), self.context.get_local("message")
+        if subscriber is None or handled is None or handled.raw_message is not msg.raw_message:
+            # Nobody would tell us how it ended. (Another middleware may have handed on a copy, of the same raw message.)
             raise SetupError("oncegate: get_one() and iteration bypass the handler: use Subscription by hand there")
         self._front.check(subscriber)  # a test broker does not start its consumers
         self._message = msg

@@ -1,11 +1,12 @@
 """Kafka, in FastStream's in-memory test broker: no broker was there to test against, and none of this shows redelivery."""
 
+from copy import copy
 from typing import Any
 
 import pytest
 from faststream.exceptions import SetupError
 from faststream.kafka import KafkaBroker, TestKafkaBroker
-from faststream.middlewares import AckPolicy
+from faststream.middlewares import AckPolicy, BaseMiddleware
 
 from oncegate import Begun, MemoryCache, Subscription, SubscriptionSettings
 from oncegate.faststream import SubscriptionMiddleware
@@ -47,6 +48,27 @@ async def test_a_failure_is_put_aside_after_its_last_attempt() -> None:
         for _ in range(2):
             await broker.publish("five", "payments", headers={"Idempotency-Key": "one"})
     assert aside == [2]
+
+
+async def test_the_header_can_have_another_name_and_the_message_be_a_copy() -> None:
+    ran: list[str] = []
+
+    class Copying(BaseMiddleware[Any, Any]):
+        async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+            return await call_next(copy(msg))
+
+    async def handle(body: str) -> None:
+        ran.append(body)
+
+    hook = SubscriptionMiddleware(Subscription("billing", cache=MemoryCache()), header="Request-Id", dead_letter=aside)
+    async with TestKafkaBroker(kafka("127.0.0.1", "payments", [Copying, hook], handle)) as broker:
+        for body, key in (("five", "one"), ("five", "one"), ("five", "two")):
+            await broker.publish(body, "payments", headers={"request-id": key, "Idempotency-Key": "other"})
+    assert ran == ["five", "five"]
+
+
+async def aside(message: Any, begun: Begun) -> None:
+    raise AssertionError("never called")
 
 
 async def test_an_unsafe_policy_is_refused_under_a_test_broker_too() -> None:
