@@ -120,11 +120,22 @@ def show(source: "Source", as_json: bool, key: str | None, record: str | None, c
     """Tell what happened to a request: by its key, or by its record's id."""
     from oncegate.app.keys_view import show_records
 
-    told = [source.show(identifier) for identifier in _find(source, key, record, caller)]
-    there = [each for each in told if each is not None]
+    found = _find(source, key, record, caller)
+    there = [told for told in (_told(source, identifier, alone=len(found) == 1) for identifier in found) if told]
     if not there:
         _end("no such record: it was never made, or its time is over", 1)
     show_records(there, as_json=as_json)
+
+
+def _told(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] | None:
+    from oncegate.cache.errors import RecordUnreadable
+
+    try:
+        return source.show(identifier)
+    except RecordUnreadable:
+        if alone:
+            raise
+        return {"id": identifier, "state": "unreadable"}  # the others' records can be told of all the same
 
 
 @keys.command()

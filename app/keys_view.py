@@ -73,6 +73,8 @@ def show_records(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     """What a person asks, in the order in which one does."""
+    if record["state"] == "unreadable":
+        return [("record", record["id"]), ("state", "unreadable: damaged, or of a newer version")]
     lines = [("record", record["id"]), ("state", _state(record))]
     submission = record.get("submission", False)
     if submission:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -145,6 +146,24 @@ async def test_the_few_that_are_looked_for_are_found_among_many(redis_url: str, 
         cursor, steps = page["cursor"], steps + 1
     assert len(found) == 400
     assert steps > 1
+
+
+async def test_a_record_that_can_not_be_read_hides_no_other(
+    redis_server: RedisServer, redis_url: str, where: list[str]
+) -> None:
+    cache = RedisCache.from_url(redis_url, timeout=5)
+    for state, caller in ((State.SUCCEEDED, b"alice"), (State.UNKNOWN, b"bob")):
+        fields: dict[str, Any] = {"fingerprint": b"f" * 16, "attempt": 1, "response": None, "ttl_ms": 600_000}
+        await cache.complete(record_key(where[-1], "k", [caller]), token=os.urandom(16), state=state, **fields)
+    await cache.close()
+    damaged = record_key(where[-1], "k", [b"bob"])
+    redis_server.command("SET", damaged, "nonsense", "EX", "600")
+    shown = await asyncio.to_thread(run, "keys", "show", "k", "--json", *where)
+    assert sorted(each["state"] for each in json.loads(shown.stdout)["records"]) == ["succeeded", "unreadable"]
+    shown = await asyncio.to_thread(run, "keys", "show", "k", *where)
+    assert "unreadable: damaged" in shown.stdout
+    alone = await asyncio.to_thread(run, "keys", "show", "--record", record_id(damaged), *where)
+    assert (alone.returncode, len(alone.stderr.splitlines())) == (1, 1)
 
 
 def told(**changes: object) -> dict[str, object]:
