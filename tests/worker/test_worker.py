@@ -266,18 +266,25 @@ def _older(shop: Shop, seconds: float) -> bool:
 
 
 def test_after_an_outage_the_others_have_time_to_speak_first(own_shop: Shop, own_redis: RedisServer) -> None:
-    lease, stream = 6.0, own_shop.stream
+    lease, stream = 4.0, own_shop.stream
     own_shop.redis.xgroup_create(stream, "commands", id="0", mkstream=True)
-    entry = own_shop.submit("k")
+    first, second = own_shop.submit("k1"), own_shop.submit("k2")
     own_shop.redis.xreadgroup("commands", "another", {stream: ">"})
+
+    def look_old(entry: bytes) -> None:
+        own_shop.redis.xclaim(stream, "commands", "another", 0, [entry], idle=3_600_000)
+        own_shop.redis.xclaim(stream, "commands", "another", 0, [second], idle=0 if entry == first else 3_600_000)
+
     worker = own_shop.start(settings={"idempotency__lease": lease}).reads()
+    look_old(first)
+    worker.says("taken over")  # a worker that has just begun waits too
     own_redis.stop()
     worker.says("the stream can't be read")
     own_redis.start()
     worker.says("the stream can be read again")
     began = time.monotonic()
-    own_shop.redis.xclaim(stream, "commands", "another", 0, [entry], idle=3_600_000)  # so old does it look by now
-    worker.says("taken over")
+    look_old(second)
+    worker.says("taken over", times=2)
     assert time.monotonic() - began > lease / 3  # half of it; a quarter at most, if it did not care
     own_shop.done()
 
