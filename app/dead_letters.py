@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import orjson
-from redis.exceptions import RedisError
 
-from oncegate.app.group import Fields, GroupMissing, Script, unavailable
+from oncegate.app.group import REDIS_ERRORS, Fields, GroupMissing, Script, unavailable
 from oncegate.app.records import RECORD_ID, summarise
 from oncegate.app.stream import CommandStream
 from oncegate.cache.base import Cache, Claim
@@ -213,7 +212,7 @@ class Commands:
     async def _ask(self, asked: Any) -> Any:
         try:
             return await asked
-        except (RedisError, OSError) as error:
+        except REDIS_ERRORS as error:
             raise unavailable(error) from error
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, cast
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 
 from oncegate.app.redis_client import Client
 from oncegate.app.stream import CommandStream
@@ -26,6 +26,14 @@ class GroupMissing(CacheUnavailable):
     """The stream or its group is not there: deleted, or Redis has lost its data. `Group.create` makes it anew."""
 
 
+class StreamRefused(CacheUnavailable):
+    """Redis answers, and refuses: it is out of memory, or what lies under a key is something else."""
+
+
+REDIS_ERRORS = (RedisError, RedisClusterException, OSError)
+"""All that redis-py raises on purpose: the errors of a cluster that can't be reached are no ``RedisError``."""
+
+
 class Script:
     """A Lua script beside this module. ``client`` is asked by its digest, and given the text where Redis does not know it."""
 
@@ -40,7 +48,7 @@ class Script:
                 return await client.evalsha(self._digest, len(keys), *keys, *arguments)
             except NoScriptError:  # it was not run: nothing happens twice
                 return await client.eval(self._text, len(keys), *keys, *arguments)
-        except (RedisError, OSError) as error:
+        except REDIS_ERRORS as error:
             raise unavailable(error) from error
 
 
@@ -70,7 +78,7 @@ class Group:
             if str(error).startswith("BUSYGROUP"):
                 return False
             raise unavailable(error) from error
-        except (RedisError, OSError) as error:
+        except REDIS_ERRORS as error:
             raise unavailable(error) from error
         return True
 
@@ -131,14 +139,14 @@ class Group:
     async def _ask(self, asked: Any) -> Any:
         try:
             return await asked
-        except (RedisError, OSError) as error:
+        except REDIS_ERRORS as error:
             raise unavailable(error) from error
 
 
-def unavailable(error: RedisError | OSError) -> CacheUnavailable:
+def unavailable(error: Exception) -> CacheUnavailable:
     """The error without redis-py's text, which may quote keys and addresses."""
     if isinstance(error, ResponseError):
         if str(error).startswith("NOGROUP") or "no such key" in str(error):
             return GroupMissing("the stream or its group is not there")
-        return CacheUnavailable(f"Redis refused a command on the stream ({type(error).__name__})")
+        return StreamRefused(f"Redis refused a command on the stream ({type(error).__name__})")
     return CacheUnavailable(f"Redis did not answer for the stream ({type(error).__name__})")

@@ -85,15 +85,23 @@ class Handler:
             raise NotRetryable("the payload nests too deep") from None
 
     async def _call(self, arguments: tuple[Any, ...]) -> Any:
-        if self._pool is None:
-            return await self._function(*arguments)
-        call = contextvars.copy_context().run
-        result = await asyncio.get_running_loop().run_in_executor(
-            self._pool, call, _in_a_thread, self._function, arguments
-        )
-        if inspect.isawaitable(result):  # a plain callable around a coroutine function: a lambda, a decorator
-            return await result
-        return result
+        try:
+            if self._pool is None:
+                return await self._function(*arguments)
+            call = contextvars.copy_context().run
+            result = await asyncio.get_running_loop().run_in_executor(
+                self._pool, call, _in_a_thread, self._function, arguments
+            )
+            if inspect.isawaitable(result):  # a plain callable around a coroutine function: a lambda, a decorator
+                return await result
+            return result
+        except SystemExit as error:
+            raise RuntimeError("the handler asked for the end of the process") from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RuntimeError("something in the handler was cancelled") from error
 
     def _kept(self, result: Any, context: CommandContext) -> bytes | None:
         try:

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
 from oncegate.app.backoff import Backoff, Schedule
-from oncegate.app.group import Fields, Group, GroupMissing
+from oncegate.app.group import Fields, Group, GroupMissing, StreamRefused
 from oncegate.app.processing import Verdict
 from oncegate.cache.errors import CacheError, CacheUnavailable
 
@@ -28,6 +28,8 @@ log = logging.getLogger("oncegate.worker")
 
 BLOCK_MS = 500
 """For how long reading waits for something new: how long a stop may take to be noticed."""
+MOST_AT_ONCE = 16
+"""Entries in one answer, whose payloads may be large: it has to come within the time-out of a command."""
 MOST_WAITING = 1000
 """Entries that may wait here to be looked at again. With so many nothing new is read: something is wrong with all of them."""
 SWEEP_SECONDS = 30.0
@@ -137,7 +139,7 @@ class Worker:
                 await self._wait_for_news(None)
                 continue
             try:
-                entries = await self._group.read(free, BLOCK_MS)
+                entries = await self._group.read(min(free, MOST_AT_ONCE), BLOCK_MS)
             except CacheUnavailable as error:
                 tries += 1
                 await self._recover(error)
@@ -168,7 +170,9 @@ class Worker:
                     await self._wait_for_news(None)
                     continue
                 try:
-                    cursor, entries = await self._group.abandoned(round(self._idle * 1000), cursor, free)
+                    cursor, entries = await self._group.abandoned(
+                        round(self._idle * 1000), cursor, min(free, MOST_AT_ONCE)
+                    )
                 except CacheUnavailable as error:
                     await self._recover(error)
                     break
@@ -223,6 +227,10 @@ class Worker:
                 return
             await self._group.acknowledge(entry, verdict.death)
             self._held.pop(entry, None)
+        except StreamRefused as error:
+            # Its outcome is recorded, so all that is left to do is this, whenever Redis lets us.
+            log.warning("entry %s: can't be acknowledged, and is looked at again: %s", entry.decode(), error)
+            self._put_off(entry, self._idle)
         except CacheUnavailable as error:
             await self._recover(error)
             self._put_off(entry, _RECONNECT.pause(looks))

@@ -32,6 +32,8 @@ from oncegate.middleware.subscription import Subscription
 log = logging.getLogger("oncegate.worker")
 
 FAILED, USAGE = 1, 2
+STREAM_TIMEOUT = 5.0
+"""Seconds for an answer about the stream, which may bring megabytes; nothing but the next look depends on it."""
 LAST_WORDS_SECONDS = 1.0
 """For outcomes that were known at the end to be recorded."""
 
@@ -108,8 +110,9 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
 async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> int:
     worker_settings, lease = settings.worker, settings.idempotency.lease
     name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
-    client = create_client(settings.cache, timeout=settings.cache_timeout)
-    reading = create_client(settings.cache, timeout=settings.cache_timeout + BLOCK_MS / 1000)
+    timeout = max(STREAM_TIMEOUT, settings.cache_timeout)
+    client = create_client(settings.cache, timeout=timeout)
+    reading = create_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
     subscription = Subscription(
         worker_settings.consumer_name,

@@ -161,10 +161,13 @@ async def test_kubernetes_probes_ask_for_what_is_served(kubernetes: dict[str, An
     assert answers == {"/_oncegate/healthz": 200, "/_oncegate/readyz": 503}  # no upstream there: not ready
 
 
-def test_systemd_unit_starts_what_exists_and_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("service", ["oncegate", "oncegate-worker"])
+def test_systemd_unit_starts_what_exists_and_waits_for_its_end(
+    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unit = dict(
         line.split("=", 1)
-        for line in (DEPLOY / "oncegate.service").read_text("utf-8").splitlines()
+        for line in (DEPLOY / f"{service}.service").read_text("utf-8").splitlines()
         if "=" in line and not line.startswith("#")
     )
     program, command, option, file = unit["ExecStart"].split()
@@ -176,6 +179,7 @@ def test_systemd_unit_starts_what_exists_and_waits_for_its_end(tmp_path: Path, m
     monkeypatch.setenv("REDIS_URL", REDIS_URL)
     settings = load({}, str(DEPLOY / "oncegate.toml"))
     assert not settings.advice()
+    assert settings.worker.forward == settings.upstream
     assert int(unit["TimeoutStopSec"]) > stop_seconds(settings)
 
 

@@ -1,6 +1,8 @@
 """Handlers of every kind: what they are given, what is kept of what they return, and what is wrong with one."""
 
+import asyncio
 import functools
+import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -176,6 +178,32 @@ async def test_stop_iteration_out_of_a_thread_does_not_hang() -> None:
 
     with pytest.raises(RuntimeError, match="StopIteration"):
         await call(handler)
+
+
+async def test_a_handler_can_not_end_the_worker() -> None:
+    def leave(payload: dict[str, Any]) -> None:
+        sys.exit(3)
+
+    async def leave_async(payload: dict[str, Any]) -> None:
+        sys.exit(3)
+
+    async def cancelled(payload: dict[str, Any]) -> None:
+        task = asyncio.create_task(asyncio.sleep(60))
+        task.cancel()
+        await task
+
+    for handler, why in ((leave, "end of the process"), (leave_async, "end of the process"), (cancelled, "cancelled")):
+        with pytest.raises(RuntimeError, match=why):
+            await call(handler)
+
+
+async def test_a_call_that_is_cut_is_cut() -> None:
+    async def hang(payload: dict[str, Any]) -> None:
+        await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await call(hang)
 
 
 def no_parameters() -> None: ...

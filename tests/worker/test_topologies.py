@@ -42,3 +42,20 @@ async def test_a_worker_and_an_operator_work_wherever_the_records_are(
     finally:
         shop.close()
         await client.aclose()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster", "redis+sentinel"])
+def test_a_redis_that_is_not_there_is_waited_for_wherever_it_is_to_be(
+    scheme: str, redis_url: str, tmp_path: Path, forks: Forks
+) -> None:
+    shop = Shop(redis_url, tmp_path, forks)
+    shop.url = f"{scheme}://127.0.0.1:1" + ("/mymaster" if scheme == "redis+sentinel" else "")
+    try:
+        worker = shop.start().says("the stream can't be read")
+        assert worker.stop() == 0
+        assert worker.text().count("the stream can't be read") == 1
+    finally:
+        shop.close()
+    done = CliRunner().invoke(main, ["commands", "list", "--cache", shop.url])
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "Redis did not answer" in done.stderr
