@@ -9,7 +9,9 @@ import pytest
 from faststream.middlewares import AckPolicy
 
 from oncegate import Delivery, Subscription
+from oncegate.cache.record import State
 from oncegate.faststream import DeadLetter, SubscriptionMiddleware
+from oncegate.middleware.key import execution_key, record_key
 from tests.brokers.benches import BENCHES, Bench
 from tests.brokers.consumers import CONSUMERS, Effects, subscription
 from tests.brokers.servers import NatsServer, RabbitServer
@@ -29,6 +31,12 @@ async def until(condition: Callable[[], Any]) -> None:
             if await found if asyncio.iscoroutine(found) else found:
                 return
             await asyncio.sleep(0.02)
+
+
+async def recorded(one: Subscription, key: str) -> bool:
+    """Whether the success of ``key``, without a caller, is in the cache."""
+    found = await one.cache.get(execution_key(record_key(one.namespace, key, None), one.consumer))
+    return found is not None and found.record.state is State.SUCCEEDED
 
 
 @pytest.fixture(scope="session")

@@ -167,7 +167,8 @@ async def main(kind: str, url: str, name: str, redis_url: str, ledger: str) -> N
     Killer.effects = effects
 
     async def handle(command: dict[str, Any]) -> None:
-        effects.add(command["key"])
+        if not (command.get("looks") and command["key"] in effects.count()):
+            effects.add(command["key"])
         effects.die_once(command, "after effect")
 
     hook = SubscriptionMiddleware(subscription(redis_url, name), pause=0.1, max_pause=0.5)

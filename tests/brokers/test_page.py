@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 from faststream.kafka import TestKafkaBroker
 
-from oncegate import RedisCache
-from oncegate.cache.record import State
-from oncegate.middleware.key import execution_key, record_key
 from tests import pages
 from tests.brokers.benches import KEY, Bench, NatsBench, PlainRedisBench, RabbitBench, RedisBench
-from tests.brokers.conftest import until
-from tests.brokers.consumers import PATIENCE
+from tests.brokers.conftest import recorded, until
+from tests.brokers.consumers import subscription
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "brokers.md"
 EXAMPLES: dict[str, type[Bench]] = {
@@ -82,21 +79,16 @@ class Shown:
         assert self.process.wait(30) == 0, self._printed.read_text()
 
 
-async def recorded(cache: RedisCache, key: str) -> bool:
-    """Killed earlier than that, the process would leave a lease of 30 s to be waited for."""
-    found = await cache.get(execution_key(record_key("payments", key, None), "billing"))
-    return found is not None and found.record.state is State.SUCCEEDED
-
-
 @pytest.mark.parametrize("example", [*EXAMPLES], indirect=True)
 async def test_an_example_runs_each_command_once(example: Any, urls: dict[str, str]) -> None:
     file, bench = example
-    cache = RedisCache.from_url(urls["6379"], timeout=PATIENCE)
+    one = subscription(urls["6379"], "payments")  # the page's, under the same names
     first = Shown(file)
     second: Shown | None = None
     try:
         await bench.publish({"key": f"{file.stem}-one"})
-        await until(lambda: recorded(cache, f"{file.stem}-one"))
+        # Killed earlier than that, it would leave a lease of 30 s to be waited for.
+        await until(lambda: recorded(one, f"{file.stem}-one"))
         assert first.paid("one") == 1
         first.kill()
         await bench.publish({"key": f"{file.stem}-one"})
@@ -111,7 +103,7 @@ async def test_an_example_runs_each_command_once(example: Any, urls: dict[str, s
         for process in (first, second):
             if process is not None:
                 process.kill()
-        await cache.close()
+        await one.cache.close()
     assert await bench.dead() == [{"key": f"{file.stem}-one", "amount": 500}]
     assert await bench.left() == 0
 
