@@ -1,9 +1,9 @@
 """Submission: the command processor of asynchronous requests. It appends the command to its stream and answers 202.
 
 The middleware runs it like any other: a claim before, a record after. So its 202 is what each retry gets, byte for byte,
-without code of its own. Where nothing was appended, or nobody can tell, the attempt is released and the same request may be
-sent again. A copy may be in the stream then, as after a crash between the two writes; that is harmless, for a consumer
-processes one of a command's copies and skips the others by its own record.
+without code of its own. Where nothing was appended, or nobody can tell, the same request may be sent again. A copy may be in the
+stream then, as after a crash between the two writes; that is harmless, for a consumer processes one of a command's copies and
+skips the others by its own record. What must not happen is that the gateway executes the command beside its copy.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from oncegate.app.stream import Command, StreamFull, append, stream_key
-from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.http import Scope, Send
 from oncegate.middleware.processor import (
@@ -28,6 +28,7 @@ from oncegate.middleware.request import Receive
 from oncegate.middleware.respond import date
 
 _FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."
+_REFUSED = "Redis does not take the command now. Nothing was accepted; send it again with the same key."
 _SILENT = (
     "The command stream did not answer, so the command was not accepted. Send it again with the same key: should a copy "
     "have arrived all the same, the two count as one command."
@@ -79,7 +80,9 @@ class Submitter:
             raise NotAccepted("overloaded", _FULL) from error
         except CacheUnavailable as error:
             self._count(submission.route, "unavailable")
-            raise NotAccepted("cache-unavailable", _SILENT) from error
+            if isinstance(error, CacheRefused):
+                raise NotAccepted("cache-unavailable", _REFUSED) from error
+            raise NotAccepted("cache-unavailable", _SILENT, copied=True) from error
 
 
 def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submission) -> Command:

@@ -13,6 +13,10 @@ class CacheFull(CacheUnavailable):
     """The store has no room for a new record. Nothing was written and nothing that it holds was dropped."""
 
 
+class CacheRefused(CacheUnavailable):
+    """The store answered, and refused: nothing was written."""
+
+
 class CacheUnsupported(CacheError):
     """The store answers, but can't hold oncegate's guarantees (too old a version, say). Final: refuse to start."""
 

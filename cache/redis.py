@@ -17,7 +17,7 @@ from oncegate.cache import faults
 from oncegate.cache.advice import advise_all
 from oncegate.cache.base import Adopt, Claim, Page, Resolution
 from oncegate.cache.codec import decode, encode, encode_claim
-from oncegate.cache.errors import CacheUnavailable, CacheUnsupported, RecordUnreadable
+from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.lane import Lane
 from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
 from oncegate.cache.link import Bounds, Link, Orphan, Reply, forget
@@ -196,13 +196,13 @@ class RedisCache:
         records, so that it arrives where the record of the same command is: a connection of its own might still be to an old
         master, which takes writes until it hears of its demotion, and then forgets them.
 
-        Raises `CacheUnavailable`: then the entry may be there or not.
+        Raises `CacheRefused`: nothing was appended; other `CacheUnavailable`: the entry may be there or not.
         """
         address = stream.encode()
         routes = self._here() or await self._open()
         reply = await self._ask(routes, address, APPEND.call_with(address, b"%d" % limit, *fields))
         if isinstance(reply, ReplyError):
-            raise CacheUnavailable(str(faults.of_reply(reply)))
+            raise CacheRefused(str(faults.of_reply(reply)))
         return None if reply is None else str(reply, "ascii")
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:

@@ -63,7 +63,10 @@ class Execution:
         except NotAccepted as error:
             log.warning("record %s: not accepted: %s", attempt.record, error)
             self._answer(error.slug, str(error))
-            await attempt.settle(None)
+            # Submitting again is harmless, and takes over what is unknown. To execute it beside its copy would not be, which
+            # a request can only ask for where the mode is "either".
+            unknown = error.copied and attempt.policy.mode == "either"
+            await attempt.settle(State.UNKNOWN if unknown else None, note="the command stream did not answer")
         except NotProcessed as error:
             log.warning("record %s: nothing was sent: %s", attempt.record, error)
             self._answer(

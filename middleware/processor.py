@@ -14,11 +14,15 @@ class NotProcessed(Exception):
 
 
 class NotAccepted(NotProcessed):
-    """A submission was not accepted, and is kept by nobody who counts on it. ``slug`` is the problem that says why."""
+    """A submission was not accepted: send it again. ``slug`` is the problem that says why.
 
-    def __init__(self, slug: str, detail: str) -> None:
+    ``copied``: a copy of the command may have arrived all the same, and wait to be processed.
+    """
+
+    def __init__(self, slug: str, detail: str, *, copied: bool = False) -> None:
         super().__init__(detail)
         self.slug = slug
+        self.copied = copied
 
 
 class OutcomeUnknown(Exception):

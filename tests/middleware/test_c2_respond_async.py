@@ -206,6 +206,22 @@ async def test_c2_respond_async_that_was_not_accepted_leaves_nothing_behind(door
     assert (await two.door.send()).status == 202
 
 
+@pytest.mark.parametrize("mode", ["async", "either"])
+async def test_c2_respond_async_that_may_have_left_a_copy_is_submitted_again_and_never_executed_beside_it(
+    door: MakeDoor, mode: str
+) -> None:
+    two = Two(door, _route(mode), NotAccepted("cache-unavailable", "Silence.", copied=True), 202)
+    refused = await two.door.send(headers=ASYNC)
+    assert (refused.status, refused.code, refused.problem["retryable"]) == (503, "cache-unavailable", True)
+    if mode == "either":
+        assert (await two.door.send()).code == "outcome-unknown", "to be executed"
+    else:
+        assert await two.door.state() is State.ABSENT
+    retry = await two.door.send(headers=ASYNC)
+    assert (retry.status, retry.replayed) == (202, False)
+    assert two.calls == (0, 2)
+
+
 async def test_c2_respond_async_never_fails_open(namespace: str) -> None:
     class Away(MemoryCache):
         async def claim(self, *args: Any, **kwargs: Any) -> Any:
