@@ -71,6 +71,7 @@ def test_two_workers_get_a_command_at_once_and_one_executes_it(shop: Shop) -> No
     shop.submit("k", waiting)
     workers = [shop.start(concurrency=1) for _ in range(2)]
     until(lambda: any(": in-flight" in worker.text() for worker in workers), "one sees it in flight")
+    until(lambda: list(shop.folder.glob("gate.*")), "the other one executes it")
     assert len(list(shop.folder.glob("gate.*"))) == 1
     gate.touch()
     shop.done()
