@@ -9,7 +9,7 @@
 --          0  it is not pending here: somebody has acknowledged it before, and nothing was written
 --
 -- The letter is written before the acknowledgement: where Redis refuses it (it is out of memory, say), the script ends there,
--- and the entry stays pending. No shebang, for the reason given in stream.lua: without a letter this only frees memory.
+-- and the entry stays pending. No shebang, for the reason given in cache/append.lua: without a letter this only frees memory.
 --
 -- An entry that no group needs any more goes at once. Trimming alone could not free what lies behind one that waits long
 -- to be tried again, and the stream would fill up with what was processed.
