@@ -46,7 +46,7 @@ class Bench:
         raise NotImplementedError
 
     async def dead(self) -> list[dict[str, Any]]:
-        """What was dead-lettered so far."""
+        """What was dead-lettered so far; once, where a slow machine had it delivered and dead-lettered a second time."""
         raise NotImplementedError
 
     async def left(self) -> int:
@@ -95,12 +95,12 @@ class NatsBench(Bench):
         self._client = await nats.connect(self.url)
         self._stream = self._client.jetstream()
         await self._stream.add_stream(StreamConfig(name=self.name, subjects=[f"{self.name}.commands"]))
-        self._dead: list[dict[str, Any]] = []
+        self._dead: dict[int, dict[str, Any]] = {}
 
         async def terminated(advisory: Any) -> None:
             sequence = json.loads(advisory.data)["stream_seq"]
             message = await self._stream.get_msg(self.name, sequence)
-            self._dead.append(json.loads(message.data or b"{}"))
+            self._dead[sequence] = json.loads(message.data or b"{}")
 
         await self._client.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{self.name}.>", cb=terminated)
         await self._client.flush()
@@ -118,7 +118,7 @@ class NatsBench(Bench):
         await self._stream.publish(f"{self.name}.commands", body, headers=headers)
 
     async def dead(self) -> list[dict[str, Any]]:
-        return self._dead
+        return [*self._dead.values()]
 
     async def left(self) -> int:
         info = await self._stream.consumer_info(self.name, self.consumer)
@@ -153,7 +153,8 @@ class RedisBench(Bench):
         from faststream.redis.parser import BinaryMessageFormatV1
 
         entries: Any = await self._client.xrange(f"{self.name}:dead")
-        return [json.loads(BinaryMessageFormatV1.parse(fields[b"__data__"])[0]) for _, fields in entries]
+        bodies = dict.fromkeys(BinaryMessageFormatV1.parse(fields[b"__data__"])[0] for _, fields in entries)
+        return [json.loads(body) for body in bodies]
 
     async def left(self) -> int:
         (group,) = await self._client.xinfo_groups(self.name)
@@ -168,7 +169,7 @@ class PlainRedisBench(RedisBench):
 
     async def dead(self) -> list[dict[str, Any]]:
         entries: Any = await self._client.xrange(f"{self.name}:dead")
-        return [json.loads(fields[b"body"]) for _, fields in entries]
+        return [json.loads(body) for body in dict.fromkeys(fields[b"body"] for _, fields in entries)]
 
 
 BENCHES = {bench.kind: bench for bench in (RabbitBench, NatsBench, RedisBench)}
