@@ -75,9 +75,14 @@ class CommandFailed(Exception):
 
 
 class Executor(Protocol):
-    """Executes commands, several at a time. ``can_be_cut``: an execution can be cancelled when its time is over."""
+    """Executes commands, several at a time.
+
+    ``can_be_cut``: an execution can be cancelled when its time is over. ``loggable``: the texts of its errors are ours, and
+    hold nothing of a command.
+    """
 
     can_be_cut: bool
+    loggable: bool
 
     async def execute(self, command: Command, context: CommandContext, confirm: Confirm) -> StoredResponse:
         """Execute the command. What is returned is kept as its result.

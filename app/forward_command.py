@@ -38,6 +38,7 @@ class ForwardedCommands:
     """
 
     can_be_cut = True
+    loggable = True
 
     def __init__(self, forwarder: Forwarder, policies: Policies, headers: Mapping[str, str]) -> None:
         self._forwarder = forwarder

@@ -39,6 +39,8 @@ class Handler:
     A result that can't be kept as JSON, or has more than ``max_result`` bytes, is a success without a result.
     """
 
+    loggable = False
+
     def __init__(self, function: Callable[..., Any], *, threads: int, max_result: int) -> None:
         self._function = function
         self._takes_context, payload = _signature(function)

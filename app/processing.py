@@ -95,13 +95,15 @@ class Processing:
             async with asyncio.timeout(timeout) as limit:
                 response = await self._executor.execute(command, context, begun.confirm)
         except NotProcessed as error:
-            log.warning("record %s: nothing was begun: %s", begun.record, error)
+            log.warning("record %s: nothing was begun: %s", begun.record, self._loggable(error))
             await begun.release()
         except NotRetryable as error:
             begun.raised = error
             await begun.fail(error, final=True, status=getattr(error, "status", 500))
         except OutcomeUnknown as error:
-            log.warning("record %s: attempt %d has no known outcome: %s", begun.record, begun.attempt, error)
+            log.warning(
+                "record %s: attempt %d has no known outcome: %s", begun.record, begun.attempt, self._loggable(error)
+            )
             begun.raised = error
             await begun.unknown(str(error))
         except TimeoutError as error:
@@ -119,9 +121,14 @@ class Processing:
         await self._recorded(begun)
         return after
 
+    def _loggable(self, error: Exception) -> str:
+        """An error for the log: its type, and its text where that holds nothing of a command."""
+        kind = type(error).__name__
+        return f"{kind}: {error}" if self._executor.loggable else kind
+
     @staticmethod
     def _failed(begun: Begun, error: Exception) -> None:
-        # That it failed, and with what type of error, the hook logs. Its text may hold what was in the command.
+        # That it failed, and with what type of error, the hook logs.
         begun.raised = error
         where = traceback.extract_tb(error.__traceback__)[-1]
         log.debug("record %s: raised in %s, %s:%s", begun.record, where.name, where.filename, where.lineno)

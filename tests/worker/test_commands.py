@@ -132,7 +132,8 @@ def test_a_dead_letter_that_is_retried_succeeds_when_its_cause_is_mended(shop: S
 def test_retry_is_for_the_consumer_that_gave_up_alone(shop: Shop) -> None:
     """Another one has processed it, and its record may be gone by now: the command must not be executed there again."""
     shop.submit("k", {"do": "reject"})
-    shop.redis.xgroup_create(shop.stream, "another", id="0")
+    for group in ("commands", "another"):
+        shop.redis.xgroup_create(shop.stream, group, id="0")
     shop.start()
     shop.start("pay", consumer="another", max_attempts=1)
     shop.done()

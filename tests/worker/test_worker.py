@@ -63,6 +63,7 @@ def test_what_was_not_begun_is_tried_again_and_does_not_count(shop: Shop) -> Non
     record = shop.record("k")
     assert record is not None
     assert (record.state.value, record.attempt) == ("succeeded", 1)
+    assert "the shop is closed" not in worker.text()  # a handler's words may repeat what the command holds
 
 
 def test_each_consumer_of_a_stream_processes_every_command(shop: Shop) -> None:
@@ -83,6 +84,17 @@ def test_an_async_handler_that_never_ends_is_cut_and_counts_as_an_attempt(shop: 
     (letter,) = shop.letters()
     assert (letter["dead.reason"], letter["dead.attempts"], shop.effects("k")) == ("exhausted", "2", 2)
     assert shop.effects("next") == 1
+
+
+def test_a_thread_that_takes_longer_than_its_time_keeps_its_command(shop: Shop) -> None:
+    shop.submit("k", at_gate(shop))
+    worker = shop.start(settings={"idempotency__attempt_timeout": 0.2})
+    worker.says("ran into attempt_timeout")
+    (shop.folder / "gate").touch()
+    shop.done()
+    record = shop.record("k")
+    assert record is not None
+    assert (record.state.value, record.attempt, shop.effects("k")) == ("succeeded", 1, 1)
 
 
 # -- what a worker holds ----------------------------------------------------------------------------------------------
