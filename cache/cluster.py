@@ -58,7 +58,7 @@ class ClusterRoutes:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._nodes: dict[Server, Session] = {}
         self._slots: list[Session | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         self._owners: set[Session] = set()
@@ -106,7 +106,7 @@ class ClusterRoutes:
             return None
         self._look_up_soon()
         pause = FIRST_PAUSE * 2 ** (tries - 1) * random.uniform(0.5, 1.0)
-        if self._loop.time() + pause > deadline:
+        if self.loop.time() + pause > deadline:
             return None
         await asyncio.sleep(pause)
         return Detour(self.holder(key) or asked)
@@ -142,7 +142,7 @@ class ClusterRoutes:
     async def _look_up(self, deadline: float) -> None:
         """Have the table asked for, and wait until it is there. Raises `CacheUnavailable`, or `CacheUnsupported`."""
         looking = self._looking or self._start_looking(None)
-        await asyncio.wait((looking,), timeout=max(0.0, deadline - self._loop.time()))
+        await asyncio.wait((looking,), timeout=max(0.0, deadline - self.loop.time()))
         if not looking.done():
             raise CacheUnavailable("no node of the Redis Cluster told in time who owns what")
         fault = None if looking.cancelled() else looking.result()
@@ -152,9 +152,9 @@ class ClusterRoutes:
     def _look_up_soon(self, first: Server | None = None) -> None:
         if self._looking is not None or self._closed or self._timer is not None:
             return
-        pause = self._look_not_before - self._loop.time()
+        pause = self._look_not_before - self.loop.time()
         if pause > 0:
-            self._timer = self._loop.call_later(pause, self._look_now, first)
+            self._timer = self.loop.call_later(pause, self._look_now, first)
         else:
             self._start_looking(first)
 
@@ -166,14 +166,14 @@ class ClusterRoutes:
     def _start_looking(self, first: Server | None) -> asyncio.Task[CacheError | None]:
         if self._closed:
             raise CacheUnavailable("the cache was closed")
-        self._look_not_before = self._loop.time() + LOOK_UP_PAUSE
-        self._looking = self._loop.create_task(self._look(first))
+        self._look_not_before = self.loop.time() + LOOK_UP_PAUSE
+        self._looking = self.loop.create_task(self._look(first))
         return self._looking
 
     async def _look(self, first: Server | None) -> CacheError | None:
         """Never raises a `CacheError` but returns it: it is for as many callers as there are, or for none."""
         try:
-            deadline = self._loop.time() + self._cluster.timeout
+            deadline = self.loop.time() + self._cluster.timeout
             # ``first`` is known to have the newest table; any other node could have one that is older than ours.
             asked = [first] if first is not None else self._candidates()
             answer = await ask_for_table({server: self._node(server) for server in asked}, deadline)
@@ -246,7 +246,7 @@ class ClusterRoutes:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._looking is not None and not self._loop.is_closed():
+        if self._looking is not None and not self.loop.is_closed():
             self._looking.cancel()
         for session in list(self._nodes.values()):
             session.close()

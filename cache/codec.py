@@ -85,14 +85,14 @@ def encode(record: Record) -> bytes:
     response = record.response
     if response is None:
         return fixed + _LENGTH.pack(0) + _pack_apart(record.trace, record.submission)
-    head: dict[str, Any] = _mark(record.submission) | {
-        "s": response.status,
-        "h": [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers],
-        "t": response.completed_at_ms,
-    }
+    head = _trace_members(record.trace, begun=record.trace.took_ms is None)
+    head["s"] = response.status
+    head["h"] = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
+    head["t"] = response.completed_at_ms
     if response.body is None:
         head["o"] = 1
-    head |= _trace_members(record.trace, begun=record.trace.took_ms is None)
+    if record.submission:
+        head |= _mark(record.submission)
     packed = orjson.dumps(head)
     return b"".join((fixed, _LENGTH.pack(len(packed)), packed, response.body or b""))
 

@@ -95,8 +95,8 @@ class RedisCache:
         fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
         address = key.encode()
         routes = self._here() or await self._open()
-        record = Record(State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms, submission=submission)
-        claim = _PendingClaim(routes, address, record, remaining_ms, adopt)
+        ours = token, fingerprint, retention_ms, submission
+        claim = _PendingClaim(routes, address, ours, remaining_ms, adopt)
         packed = CLAIM.call(address, fresh, b"%d" % remaining_ms, codes)
         reply = await self._ask(routes, address, packed, claim)
         if isinstance(reply, ReplyError):
@@ -263,11 +263,16 @@ class RedisCache:
 
     async def _ask(self, routes: Routes, key: bytes, packed: bytes, orphan: Orphan | None = None) -> Reply:
         """The reply of whoever holds ``key`` to one command, an error reply as a value. Raises `CacheUnavailable`."""
-        deadline = asyncio.get_running_loop().time() + self._timeout
+        deadline = routes.loop.time() + self._timeout
         session = routes.holder(key) or await routes.locate(key, deadline)
         lane = session.claims if len(packed) <= LARGE_BYTES else session.bodies
         link = lane.link or await _ready(lane, deadline)
-        reply = await _answer(link.send(packed, deadline, orphan), orphan)
+        future = link.send(packed, deadline, orphan)
+        try:
+            reply = await future
+        except asyncio.CancelledError:
+            _abandon(future, orphan)
+            raise
         if isinstance(reply, ReplyError):
             return await _persist(routes, session, reply, key, packed, deadline, orphan)
         return reply
@@ -317,10 +322,14 @@ async def _answer(future: asyncio.Future[Reply], orphan: Orphan | None) -> Reply
     try:
         return await future
     except asyncio.CancelledError:
-        # Answered and cancelled within one tick: the reply is in the future and nobody will ever read it.
-        if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
-            orphan.answered(future.result())
+        _abandon(future, orphan)
         raise
+
+
+def _abandon(future: asyncio.Future[Reply], orphan: Orphan | None) -> None:
+    """Answered and cancelled within one tick: the reply is in the future and nobody will ever read it."""
+    if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
+        orphan.answered(future.result())
 
 
 def _is_text(key: bytes) -> bool:
@@ -337,19 +346,30 @@ def _done(reply: Reply) -> bool:
 class _PendingClaim:
     """A claim on its way: reads its reply, and is its `Orphan` when the caller has left."""
 
-    __slots__ = ("_adopt", "_fresh", "_key", "_remaining_ms", "_routes")
+    __slots__ = ("_adopt", "_key", "_ours", "_remaining_ms", "_routes")
 
-    def __init__(self, routes: Routes, key: bytes, fresh: Record, remaining_ms: int, adopt: Adopt | None) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        key: bytes,
+        ours: tuple[bytes, bytes, int, bool],
+        remaining_ms: int,
+        adopt: Adopt | None,
+    ) -> None:
         self._routes = routes
         self._key = key
-        self._fresh = fresh
+        self._ours = ours
         self._remaining_ms = remaining_ms
         self._adopt = adopt
 
     def read(self, reply: Reply) -> Claim:
         """The reply as a `Claim`; raises `RecordUnreadable`."""
         if reply == 1:
-            return Claim(True, self._fresh, self._remaining_ms)
+            token, fingerprint, retention_ms, submission = self._ours
+            fresh = Record(
+                State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms, submission=submission
+            )  # only now: most claims of a retry find something else
+            return Claim(True, fresh, self._remaining_ms)
         won, data, remaining_ms = reply
         return Claim(won == 1, decode(data, remaining_ms), remaining_ms)
 
@@ -366,4 +386,4 @@ class _PendingClaim:
     def lost(self) -> None:
         """Give the claim back, should it have been made."""
         until = time.monotonic() + self._remaining_ms / 1000
-        self._routes.withdraw(Withdrawal(self._key, self._fresh.token, until))
+        self._routes.withdraw(Withdrawal(self._key, self._ours[0], until))

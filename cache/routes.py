@@ -32,7 +32,9 @@ class Detour:
 
 
 class Routes(Protocol):
-    """Who holds which key, on one event loop."""
+    """Who holds which key, on one event loop: ``loop``."""
+
+    loop: asyncio.AbstractEventLoop
 
     def holder(self, key: bytes) -> "Session | None":
         """The session of whoever holds ``key``, where that is known without asking."""

@@ -28,7 +28,10 @@ class Script:
 
     def call(self, *parts: bytes) -> bytes:
         """The packed command that runs this script on a key, which comes first, with its arguments."""
-        return self._format % tuple([field for part in parts for field in (len(part), part)])
+        fields: list[int | bytes] = []
+        for part in parts:
+            fields += (len(part), part)
+        return self._format % tuple(fields)
 
     def call_with(self, *parts: bytes) -> bytes:
         """The same with any number of arguments."""

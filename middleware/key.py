@@ -15,6 +15,8 @@ MAX_KEY_CHARACTERS = 255
 _DIGEST_BYTES = 15
 """120 bits: no collision to be feared, and exactly 20 base64 characters without padding."""
 
+_BLANK = blake2b(digest_size=_DIGEST_BYTES)
+"""To be copied, which takes less than to make one."""
 _STRING = rb'"(?:[ !#-\[\]-~]|\\["\\])*"'
 _PARAMETER = (
     rb" *; *[a-z*][a-z0-9_.*-]*"
@@ -89,13 +91,13 @@ def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None
 
 def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
     """What tells this caller from others: the scope's headers with all their values, or ``None`` without any of them."""
-    if not any(name in fields for name in names):
-        return None
-    parts = []
+    parts: list[bytes] = []
+    found = False
     for name in names:
         values = fields.get(name, ())
-        parts += [name, b"%d" % len(values), *values]
-    return parts
+        found = found or bool(values)
+        parts += (name, b"%d" % len(values), *values)
+    return parts if found else None
 
 
 def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
@@ -145,6 +147,7 @@ def caller_scope(caller: str) -> list[bytes] | None:
 
 
 def _digest(parts: Sequence[bytes]) -> str:
-    packed = b"".join([b"%d:%b" % (len(part), part) for part in parts])
-    digest = blake2b(packed, digest_size=_DIGEST_BYTES).digest()
-    return b2a_base64(digest, newline=False).translate(_BASE64_TO_ID).decode("ascii")
+    digest = _BLANK.copy()
+    for part in parts:
+        digest.update(b"%d:%b" % (len(part), part))
+    return b2a_base64(digest.digest(), newline=False).translate(_BASE64_TO_ID).decode("ascii")

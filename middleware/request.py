@@ -48,7 +48,8 @@ def request_scope(fields: Fields, policy: Policy) -> list[bytes] | None:
 
 def is_signed(fields: Fields) -> bool:
     """Whether the Authorization header is of a scheme that signs each request, and so names a new caller each time."""
-    return any(value.startswith(_SIGNED) for value in fields.get(b"authorization", ()))
+    values = fields.get(b"authorization")
+    return values is not None and values[0].startswith(_SIGNED)
 
 
 def wanted_wait(fields: Fields, policy: Policy) -> int:
