@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 from oncegate.app.forward import Forwarder
 from oncegate.app.gateway import Gateway
-from oncegate.app.measured import MeasuredCache
 from oncegate.app.metrics import Gauges, Metrics
 from oncegate.app.operations import Operations
 from oncegate.app.published_policy import published
@@ -37,14 +36,13 @@ def create_gateway(
     """
     rules = settings.idempotency
     policies = Policies(rules, settings.routes)
-    store = create_cache(settings)
+    cache = create_cache(settings)
     metrics = Metrics(
         [(policy.route, methods) for policy, methods in policies.with_methods()],
         submissions=[policy.route for policy in policies.all() if policy.submission is not None],
         workers=settings.workers,
-        gauges=_gauges(settings, store),
+        gauges=_gauges(settings, cache),
     )
-    cache = MeasuredCache(store, metrics)
     forwarder = Forwarder(
         settings.upstream,
         connect_timeout=min(CONNECT_TIMEOUT, rules.response_timeout),
@@ -57,7 +55,7 @@ def create_gateway(
     middleware = IdempotencyMiddleware(
         forwarder,
         cache=cache,
-        submit=_submitter(settings, store, metrics),
+        submit=_submitter(settings, cache, metrics),
         settings=rules,
         routes=settings.routes,
         namespace=settings.namespace,
@@ -80,8 +78,8 @@ def create_gateway(
         needs_cache=settings.ready_needs_cache,
         metrics=metrics.page,
         policy=published(policies.with_methods()),
-        records=RecordsPage(create_records(settings, store), admin_token) if admin_token else None,
-        commands=_commands(settings, policies, store, admin_token, lambda: operations.draining),
+        records=RecordsPage(create_records(settings, cache), admin_token) if admin_token else None,
+        commands=_commands(settings, policies, cache, admin_token, lambda: operations.draining),
         own_port=settings.ops_port,
     )
     return Gateway(

@@ -7,7 +7,7 @@ sent to it in silence: an app hears of it by ``http.disconnect``.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ _ONE_WRITE = 65536
 """Above it, copying a body behind its head costs more than a second write."""
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _STATUS_LINES = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(600)]
-_FRAMING = frozenset({b"content-length", b"connection", b"transfer-encoding"})
+_OF_THE_CONNECTION = frozenset({b"connection", b"transfer-encoding"})
 _WITHOUT_CONTENT = frozenset({204, 304})
 _GO_AHEAD = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FAILED = (
@@ -169,17 +169,15 @@ class InboundRequest:
         if head and not self.gone and not self._connection.write(head):
             self.leave()
 
-    def _framed_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         """Status line and fields, with the framing that the body will have."""
-        lines = [_STATUS_LINES[status]]
-        for field in headers:
-            if field[0] not in _FRAMING:
-                lines.append(b"%b: %b\r\n" % field)
-            elif field[0] == b"content-length":
-                self._left = int(field[1])
-                lines.append(b"%b: %b\r\n" % field)
-            elif b"close" in field[1].lower():  # of Connection; which coding the body gets is no business of the app's
-                self._keep_alive = False
+        lines = [_STATUS_LINES[status], *[b"%b: %b\r\n" % field for field in headers]]
+        fields = dict(headers)
+        if not _OF_THE_CONNECTION.isdisjoint(fields):  # which coding the body gets is no business of the app's
+            lines = lines[:1] + [b"%b: %b\r\n" % field for field in headers if field[0] not in _OF_THE_CONNECTION]
+            self._keep_alive = self._keep_alive and b"close" not in fields.get(b"connection", b"").lower()
+        if b"content-length" in fields:
+            self._left = int(fields[b"content-length"])
         self._frame_body(status, lines)
         lines.append(b"\r\n" if self._keep_alive else b"connection: close\r\n\r\n")
         head = b"".join(lines)

@@ -85,14 +85,13 @@ def encode(record: Record) -> bytes:
     response = record.response
     if response is None:
         return fixed + _LENGTH.pack(0) + _pack_apart(record.trace, record.submission)
-    head = _trace_members(record.trace, begun=record.trace.took_ms is None)
+    head = _mark(record.submission)  # it comes first: there it is looked for
     head["s"] = response.status
     head["h"] = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
     head["t"] = response.completed_at_ms
     if response.body is None:
         head["o"] = 1
-    if record.submission:
-        head |= _mark(record.submission)
+    head |= _trace_members(record.trace, begun=record.trace.took_ms is None)
     packed = orjson.dumps(head)
     return b"".join((fixed, _LENGTH.pack(len(packed)), packed, response.body or b""))
 
@@ -103,7 +102,7 @@ def decode(data: bytes, remaining_ms: int, *, traced: bool = False) -> Record:
     Its trace is read only where ``traced`` asks for it: no request does, and each would pay for it.
     A record in flight has lapsed exactly when what it has left is no more than its own retention.
     """
-    if data[:1] != bytes((VERSION,)):
+    if not data or data[0] != VERSION:
         raise RecordUnreadable(
             f"a record of version {data[0] if data else 'none'} can't be read; this oncegate reads version {VERSION}"
         )
@@ -146,7 +145,7 @@ def _decode(data: bytes, remaining_ms: int, traced: bool) -> Record:
 def _decode_response(data: bytes, start: int, end: int, traced: bool) -> tuple[StoredResponse, Trace]:
     if end > len(data):
         raise ValueError("cut short")
-    head = orjson.loads(memoryview(data)[start:end])
+    head = orjson.loads(data[start:end])
     headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
     response = StoredResponse(int(head["s"]), headers, None if "o" in head else data[end:], int(head["t"]))
     if not traced:

@@ -69,8 +69,8 @@ class Attempt:
         """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
         self._in_flight = in_flight
         self._cache = in_flight.cache
-        self._held_since = monotonic()
-        self._started = self._held_since
+        self.held_since = monotonic()
+        self._started = self.held_since
         self._deadline = 0.0
         self._lost = False
         self._timer: asyncio.TimerHandle | None = None
@@ -106,7 +106,7 @@ class Attempt:
         An owner that was paused (SIGSTOP, a frozen virtual machine) must not run beside its successor. Raises `LeaseLost`;
         and `Unconfirmed` where the cache does not answer, unless the policy is to fail open.
         """
-        if not self.number or monotonic() - self._held_since < self.policy.lease_ms / 2000:
+        if not self.number or monotonic() - self.held_since < self.policy.lease_ms / 2000:
             return
         try:
             if not await self._extend():
@@ -121,7 +121,7 @@ class Attempt:
         self._started = monotonic()
         self._deadline = self._started + self.policy.settings.attempt_timeout
         heartbeat = self.policy.heartbeat
-        if self.number and self._started - self._held_since < heartbeat / 4:
+        if self.number and self._started - self.held_since < heartbeat / 4:
             # The usual attempt is over long before this, and shares its timer with the others.
             self._limits = self._in_flight.limits.of(min(heartbeat, self.policy.settings.attempt_timeout))
             self._limit = self._limits.set(self._tick)
@@ -135,7 +135,7 @@ class Attempt:
         if self.number and not self._lost:
             heartbeat = self.policy.heartbeat
             # At least a quarter of it from now: a cache that fails at once is not asked in a busy loop.
-            wait = min(wait, max(self._held_since + heartbeat - now, heartbeat / 4))
+            wait = min(wait, max(self.held_since + heartbeat - now, heartbeat / 4))
         self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
 
     def _unschedule(self) -> None:
@@ -168,9 +168,10 @@ class Attempt:
 
     async def _extend(self) -> bool:
         sent = monotonic()
-        ours = await self._cache.extend(self.key, token=self.token, lease_ms=self.policy.lease_ms)
+        extended = self._cache.extend(self.key, token=self.token, lease_ms=self.policy.lease_ms)
+        ours = await self._in_flight.timed("extend", extended)
         if ours:
-            self._held_since = sent
+            self.held_since = sent
         return ours
 
     # -- settled ------------------------------------------------------------------------------------------------------
@@ -217,9 +218,9 @@ class Attempt:
         """One try at recording the outcome. Raises `CacheError`; a refusal is final and only logged."""
         outcome = self.outcome
         if outcome is None:
-            await self._cache.release(self.key, token=self.token)
+            await self._in_flight.timed("release", self._cache.release(self.key, token=self.token))
             return
-        recorded = await self._cache.complete(
+        completed = self._cache.complete(
             self.key,
             token=self.token,
             fingerprint=self.fingerprint,
@@ -230,6 +231,7 @@ class Attempt:
             trace=outcome.trace,
             submission=outcome.submission,
         )
+        recorded = await self._in_flight.timed("complete", completed)
         if not recorded:
             log.error(
                 "record %s: attempt %d was taken over or resolved; its outcome is not recorded",

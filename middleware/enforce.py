@@ -12,7 +12,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from oncegate.cache.base import Cache, Claim
-from oncegate.cache.errors import CacheFull, CacheUnavailable
+from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable
 from oncegate.cache.record import Record, State, Trace
 from oncegate.middleware.attempt import Attempt
 from oncegate.middleware.errors import Overloaded
@@ -99,9 +99,11 @@ class Enforcer:
             if ask.submission and _may_submit_again(claim):
                 claim = await self._send_claim(attempt, policy.takeover | {State.UNKNOWN}, fail_open)
             keep_slot = claim.won
-        except CacheUnavailable as error:
-            if not fail_open or isinstance(error, CacheFull):  # a full cache is there, and can say no
-                raise
+            in_flight.tell(in_flight.watch.cache_answered, "claim", monotonic() - attempt.held_since)
+        except CacheError as error:
+            in_flight.tell(in_flight.watch.cache_failed, "claim", monotonic() - attempt.held_since)
+            if not (fail_open and isinstance(error, CacheUnavailable)) or isinstance(error, CacheFull):
+                raise  # a full cache is there, and can say no
             keep_slot = True
             return attempt
         except asyncio.CancelledError:
@@ -131,7 +133,7 @@ class Enforcer:
 
     async def _read_only(self, ask: Ask) -> Claim:
         """With every slot taken: what can be answered without an attempt still is."""
-        found = await self._cache.get(ask.key)
+        found = await self.in_flight.timed("get", self._cache.get(ask.key))
         if found is None or (found.record.state in ask.policy.takeover and found.record.fingerprint == ask.fingerprint):
             raise Overloaded("Too many requests are being executed: try again later.")
         return found
@@ -145,7 +147,7 @@ class Enforcer:
                 return await _outcome(attempt, left)
             await asyncio.sleep(min(left, pause * random.uniform(0.75, 1.25)))
             pause = min(_LONGEST_POLL, pause * 1.5)
-            found = await self._cache.get(key)
+            found = await self.in_flight.timed("get", self._cache.get(key))
             if found is None or found.record.state is not State.IN_FLIGHT or found.record.token != awaited.token:
                 return found
         return None

@@ -19,7 +19,7 @@ from oncegate.middleware.fingerprint import fingerprint
 from oncegate.middleware.gate import Decision
 from oncegate.middleware.key import Fields, pick, record_id, record_key
 from oncegate.middleware.observe import Observation
-from oncegate.middleware.policy import Policy
+from oncegate.middleware.policy import ATTEMPT_HEADER, Policy
 from oncegate.middleware.problems import Answer, challenge, original_result, problem
 from oncegate.middleware.processor import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.request import (
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oncegate.http")
 
-_ATTEMPT_HEADER = b"idempotency-attempt"
 _MAX_ADMISSIONS = 3
 """How often a request whose attempt was lost before it began is decided anew."""
 _UNENFORCEABLE = frozenset(
@@ -180,8 +179,16 @@ class Exchange:
             await send(message)
 
         scope = self._scope
-        headers = [line for line in scope["headers"] if line[0] != _ATTEMPT_HEADER]
-        await self._middleware.app({**scope, "headers": headers}, self._receive, send_marked)
+        if ATTEMPT_HEADER in self._fields:
+            scope = {**scope, "headers": self._headers()}
+        await self._middleware.app(scope, self._receive, send_marked)
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        """The request's, without a word on attempts, which only we may say."""
+        headers = self._scope["headers"]
+        if ATTEMPT_HEADER not in self._fields:
+            return [*headers]
+        return [line for line in headers if line[0] != ATTEMPT_HEADER]
 
     async def _tell(self, verdict: Verdict) -> None:
         record, decision = verdict.record, verdict.decision
@@ -215,9 +222,9 @@ class Exchange:
 
     def _attempt_scope(self, attempt: Attempt, run: Execution) -> dict[str, Any]:
         scope = self._scope
-        headers = [line for line in scope["headers"] if line[0] != _ATTEMPT_HEADER]
+        headers = self._headers()
         if attempt.number:
-            headers.append((_ATTEMPT_HEADER, b"%d" % attempt.number))
+            headers.append((ATTEMPT_HEADER, b"%d" % attempt.number))
         if self._generated:
             headers.append((self._policy.key_names[0], self._key_line))
         extensions = {
@@ -326,6 +333,8 @@ class Exchange:
             headers.append((b"preference-applied", b", ".join(applied)))
 
     def _observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
+        if not self._middleware.is_observed:
+            return
         self._middleware.observed(
             Observation(
                 decision=decision,

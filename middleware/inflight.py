@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, RecordUnreadable
@@ -14,6 +15,8 @@ from oncegate.middleware.deadlines import LoopDeadlines
 from oncegate.middleware.observe import Watch
 
 log = logging.getLogger("oncegate.attempt")
+
+Answer = TypeVar("Answer")
 
 MAX_UNSAVED_BYTES = 64 * 1024 * 1024
 """Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
@@ -53,6 +56,17 @@ class InFlight:
             event(*what)
         except Exception:  # somebody else's code must not decide about a payment
             log.exception("the watch failed")
+
+    async def timed(self, operation: str, call: Awaitable[Answer]) -> Answer:
+        """The answer to a call of the cache, which ``watch`` is told of."""
+        began = monotonic()
+        try:
+            answer = await call
+        except CacheError:
+            self.tell(self.watch.cache_failed, operation, monotonic() - began)
+            raise
+        self.tell(self.watch.cache_answered, operation, monotonic() - began)
+        return answer
 
     def run(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Execute ``work`` as the attempt's task; its slot is free again when the task ends."""

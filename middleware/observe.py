@@ -49,5 +49,11 @@ class Watch:
     def outcome_refused(self, route: str) -> None:
         """An outcome came too late: the record was somebody else's by then, and keeps what it says."""
 
+    def cache_answered(self, operation: str, seconds: float) -> None:
+        """The cache has answered a call that a request, or its attempt, waited for: ``claim``, ``extend``, ``complete``..."""
+
+    def cache_failed(self, operation: str, seconds: float) -> None:
+        """It did not answer in time, or refused."""
+
     def outcomes_waiting(self, change: int) -> None:
         """So many more outcomes, or fewer, wait for the cache to take them."""

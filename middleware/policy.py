@@ -11,6 +11,7 @@ from oncegate.middleware.settings import DEFAULT_METHODS, IdempotencySettings, K
 RAISE_HEADER = b"idempotency-raise-on-duplicate"
 PREFER = b"prefer"
 CONTENT_LENGTH = b"content-length"
+ATTEMPT_HEADER = b"idempotency-attempt"
 
 _RELEASED = frozenset({401, 403, 408, 425, 429})
 """The upstream did nothing and says so: nothing is kept, and the key is free."""
@@ -100,7 +101,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         states=tuple(_STATES[kind(code, status)] for code in range(600)),
         key_names=key_names,
         scope_names=scope_names,
-        wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH)),
+        wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER)),
         unstored=frozenset((*HOP_BY_HOP, *OF_THE_MOMENT, *dropped)) | own_headers,
         own_headers=own_headers,
         lease_ms=_ms(settings.lease),

@@ -60,9 +60,9 @@ async def test_lease_that_could_not_be_renewed_for_a_while_is_renewed_again(
     await app.arrivals()
     server.stop()
     attempt = next(iter(there.middleware.enforcer.in_flight._attempts.values()))
-    before = attempt._held_since
+    before = attempt.held_since
     server.start()
-    await reaches(lambda: attempt._held_since > before)
+    await reaches(lambda: attempt.held_since > before)
     assert await there.state() is State.IN_FLIGHT
     app.release()
     assert (await call.answered()).status == 201
