@@ -29,6 +29,7 @@ MAX_WAITERS = 1000
 """Requests of a process that wait for a command's end; more are answered at once."""
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
+_NAMELESS = scope_digest(None)
 _NO_COMMAND = problem(404, "Not Found", "No such command, or not yours.")
 
 
@@ -85,6 +86,8 @@ class CommandsPage:
         key = f"{self._namespace}:{identifier}"
         claim = await self._cache.get(key)
         submission = claim.record if claim is not None else None
+        if submission is None and identifier.endswith(_NAMELESS):
+            return _NO_COMMAND  # what a consumer did under a key without a caller may never have been anybody's request
         execution = await self._execution(key, submission)
         if not is_command(submission, execution):
             return _NO_COMMAND

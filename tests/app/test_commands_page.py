@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware.delivery import Action
+from oncegate.middleware.delivery import Action, Delivery
 from oncegate.middleware.key import execution_key
 from tests.app.described import assert_described
 from tests.app.served import served
@@ -216,6 +216,14 @@ async def test_operators_see_of_a_record_that_it_is_a_submission(submitted: Subm
     identifier = (await submitted.submit()).json()["command"]
     shown = await submitted.client.get(f"/_oncegate/records/{identifier}", headers={"authorization": f"Bearer {TOKEN}"})
     assert (shown.json()["submission"], shown.json()["state"]) == (True, "succeeded")
+
+
+async def test_a_message_that_nobody_has_submitted_is_nobodys_command(submitted: Submitted) -> None:
+    """It came by a broker, to a consumer that a route names too, and without a caller: as have callers without a name."""
+    begun = await submitted.consumer.begin(Delivery("k-9", b"{}"))
+    await begun.succeed(b'"secret"')
+    status, body = await _gone(submitted, f"/_oncegate/commands/{begun.record}", {"x-none": "1"})
+    assert (status, b"secret" in body) == (404, False)
 
 
 async def test_a_request_that_was_executed_is_no_command(submitted: Submitted) -> None:
