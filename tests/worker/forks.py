@@ -17,6 +17,7 @@ import tests.worker.handlers
 from oncegate.app import (
     factory,
     forward_command,  # noqa: F401  # imported here, once for all workers
+    worker,
 )
 from oncegate.app.configuration import load
 from oncegate.app.serve import serve as serve_gateway
@@ -71,6 +72,7 @@ def serve(environment: dict[str, str]) -> int:
 def work(environment: dict[str, str]) -> int:
     os.environ.update(environment)
     tests.worker.handlers.settle_in()
+    worker.MOST_WAITING = int(environment.get("MOST_WAITING", worker.MOST_WAITING))
     return run_worker(load({}, defaults={"upstream": "http://localhost"}), create=create)
 
 

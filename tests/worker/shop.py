@@ -142,6 +142,7 @@ class Shop:
         handler: str = "book",
         *,
         dies_at: str = "",
+        most_waiting: int | None = None,
         forward: str = "",
         settings: dict[str, Any] | None = None,
         **worker: Any,
@@ -149,19 +150,20 @@ class Shop:
         """Start a worker. ``worker`` are settings of its table, ``settings`` others."""
         executor = {"forward": forward} if forward else {"handler": f"tests.worker.handlers:{handler}"}
         tables = {f"worker__{name}": value for name, value in {"retry_base": 0.05, **executor, **worker}.items()}
-        return self._start("worker", tables | (settings or {}), dies_at)
+        others = {} if most_waiting is None else {"MOST_WAITING": str(most_waiting)}
+        return self._start("worker", tables | (settings or {}), {"DIES_AT": dies_at, **others})
 
     def serve(self, routes: list[dict[str, Any]], *, dies_at: str = "") -> tuple[WorkerProcess, str]:
         """Start a gateway that forwards nothing; its URL too, once it listens."""
         settings = {"routes": routes, "port": 0, "upstream": "http://127.0.0.1:9"}
-        gateway = self._start("gateway", settings, dies_at)
+        gateway = self._start("gateway", settings, {"DIES_AT": dies_at})
         listening = re.compile(r"listening on (http://[0-9.:]+)")
         until(lambda: listening.search(gateway.text()) or gateway.ended(), "it listens")
         found = listening.search(gateway.text())
         assert found, gateway.text()
         return gateway, found[1]
 
-    def _start(self, what: str, settings: dict[str, Any], dies_at: str) -> WorkerProcess:
+    def _start(self, what: str, settings: dict[str, Any], others: dict[str, str]) -> WorkerProcess:
         common = {"cache": self.url, "namespace": self.namespace, "log_level": "debug", "idempotency__lease": LEASE}
         environment = {
             f"ONCEGATE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
@@ -170,7 +172,7 @@ class Shop:
         environment |= {
             "EFFECTS": str(self.effects_file),
             "BOOKS": str(self.folder / "books.sqlite"),
-            "DIES_AT": dies_at,
+            **others,
         }
         log = self.folder / f"{what}-{len(self._processes)}.log"
         self._processes.append(WorkerProcess(self._forks, environment, log, what))

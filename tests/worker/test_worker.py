@@ -111,6 +111,19 @@ def test_as_many_run_at_once_as_are_allowed_and_no_more_is_read(shop: Shop) -> N
     shop.done()
 
 
+def test_with_too_many_that_wait_nothing_new_is_read(shop: Shop) -> None:
+    for group in ("commands", "another"):
+        shop.redis.xgroup_create(shop.stream, group, id="0", mkstream=True)
+    for number in range(10):
+        shop.submit(f"poison-{number}", {"do": "fail"})
+    shop.submit("next")
+    shop.start(concurrency=1, retry_base=3600, retry_cap=3600, most_waiting=3)
+    until(lambda: shop.state("poison-2") == "failed", "three of them wait")
+    shop.start(consumer="another", max_attempts=1)
+    shop.done("another")  # in that time the first one would have read them all
+    assert (shop.pending(), shop.state("poison-3"), shop.state("next")) == (3, "absent", "absent")
+
+
 def test_a_command_that_takes_longer_than_its_lease_is_left_to_its_worker(shop: Shop) -> None:
     shop.submit("k", at_gate(shop))
     first = shop.start(concurrency=1)

@@ -1,5 +1,7 @@
 """The command line of ``oncegate worker``: what it takes, what it refuses in one line, and how it ends."""
 
+import signal
+
 import pytest
 from click.testing import CliRunner
 
@@ -76,4 +78,4 @@ def test_a_handler_is_found_in_the_working_directory(shop: Shop, monkeypatch: py
         worker.wait_for("reads stream")
         shop.submit("k")
         until(lambda: shop.state("k") == "succeeded", f"it is processed within {DEADLINE} s")
-        assert worker.stop() == 0
+        assert worker.stop(signal.SIGINT) == 0
