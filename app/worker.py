@@ -32,6 +32,7 @@ MOST_AT_ONCE = 16
 """Entries in one answer, whose payloads may be large: it has to come within the time-out of a command."""
 MOST_WAITING = 1000
 """Entries that may wait here to be looked at again. With so many nothing new is read: something is wrong with all of them."""
+FAREWELL_SECONDS = 2.0
 SWEEP_SECONDS = 30.0
 """Between two rounds of trimming, and of striking off workers that are gone."""
 _RECONNECT = Backoff(0.1, 2.0)
@@ -77,6 +78,7 @@ class Worker:
         """Something was scheduled, or a runner became idle."""
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._stopped_at = 0.0
         self._away = False
         self._may_claim_at = 0.0
         self._speaking: asyncio.Task[None] | None = None
@@ -87,6 +89,7 @@ class Worker:
             self._hurry.set()
         else:
             log.info("stopping: what is executed ends first")
+            self._stopped_at = _now()
         self._stopping.set()
         self._tell()
 
@@ -103,23 +106,22 @@ class Worker:
         loops = [self._read(), self._bring_back(), self._take_over(), self._sweep()]
         try:
             await asyncio.gather(*loops)
-            await self._leave_waiting()
+            await _briefly(self._leave_waiting())
             for _ in runners:
                 self._queue.put_nowait(None)
-            left = await self._wait_for(runners, shutdown_timeout)
+            left = await self._wait_for(runners, self._stopped_at + shutdown_timeout)
         finally:
             for task in (*runners, keeping):
                 task.cancel()
             await asyncio.gather(*runners, keeping, return_exceptions=True)
-        await self._leave_waiting()
-        await self._try(self._group.leave)
+        await _briefly(self._leave_waiting())
+        await _briefly(self._try(self._group.leave))
         return left
 
-    async def _wait_for(self, runners: "list[asyncio.Task[None]]", timeout: float) -> int:
+    async def _wait_for(self, runners: "list[asyncio.Task[None]]", deadline: float) -> int:
         hurry = asyncio.create_task(self._hurry.wait())
-        deadline = asyncio.get_running_loop().time() + timeout
         left = set(runners)
-        while left and not hurry.done() and (seconds := deadline - asyncio.get_running_loop().time()) > 0:
+        while left and not hurry.done() and (seconds := deadline - _now()) > 0:
             await asyncio.wait({*left, hurry}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             left = {runner for runner in left if not runner.done()}
         hurry.cancel()
@@ -323,6 +325,15 @@ class Worker:
                 await self._stopping.wait()
         except TimeoutError:
             return
+
+
+async def _briefly(work: Awaitable[object]) -> None:
+    """Do what makes a stop orderly, for as long as a stop may take: without it, others only wait longer."""
+    try:
+        async with asyncio.timeout(FAREWELL_SECONDS):
+            await work
+    except TimeoutError:
+        return
 
 
 def _now() -> float:

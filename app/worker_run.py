@@ -58,7 +58,6 @@ def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings],
         return refusal.code
     except Exception:
         log.exception("the worker failed")
-        left = FAILED
         return _end(FAILED)
     return _end(0) if left else 0
 

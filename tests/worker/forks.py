@@ -4,6 +4,7 @@ One JSON object a line on standard input, one a line back: ``{"start": {environm
 process id (a ``"gateway"`` may die too); ``{"poll": pid}`` -> its exit code, ``null`` while it lives, below 0: the signal.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -17,7 +18,6 @@ import tests.worker.handlers
 from oncegate.app import (
     factory,
     forward_command,  # noqa: F401  # imported here, once for all workers
-    worker,
 )
 from oncegate.app.configuration import load
 from oncegate.app.serve import serve as serve_gateway
@@ -72,7 +72,11 @@ def serve(environment: dict[str, str]) -> int:
 def work(environment: dict[str, str]) -> int:
     os.environ.update(environment)
     tests.worker.handlers.settle_in()
-    worker.MOST_WAITING = int(environment.get("MOST_WAITING", worker.MOST_WAITING))
+    for name, value in json.loads(
+        environment["CONSTANTS"]
+    ).items():  # some are too large, or too long, to be waited for
+        module, _, constant = name.partition(".")
+        setattr(importlib.import_module(f"oncegate.app.{module}"), constant, value)
     return run_worker(load({}, defaults={"upstream": "http://localhost"}), create=create)
 
 

@@ -142,16 +142,16 @@ class Shop:
         handler: str = "book",
         *,
         dies_at: str = "",
-        most_waiting: int | None = None,
+        constants: dict[str, float] | None = None,
         forward: str = "",
         settings: dict[str, Any] | None = None,
         **worker: Any,
     ) -> WorkerProcess:
-        """Start a worker. ``worker`` are settings of its table, ``settings`` others."""
+        """Start a worker. ``worker`` are settings of its table, ``settings`` others; ``constants`` are of modules in app/."""
         executor = {"forward": forward} if forward else {"handler": f"tests.worker.handlers:{handler}"}
         tables = {f"worker__{name}": value for name, value in {"retry_base": 0.05, **executor, **worker}.items()}
-        others = {} if most_waiting is None else {"MOST_WAITING": str(most_waiting)}
-        return self._start("worker", tables | (settings or {}), {"DIES_AT": dies_at, **others})
+        others = {"DIES_AT": dies_at, "CONSTANTS": json.dumps(constants or {})}
+        return self._start("worker", tables | (settings or {}), others)
 
     def serve(self, routes: list[dict[str, Any]], *, dies_at: str = "") -> tuple[WorkerProcess, str]:
         """Start a gateway that forwards nothing; its URL too, once it listens."""

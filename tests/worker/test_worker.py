@@ -117,7 +117,7 @@ def test_with_too_many_that_wait_nothing_new_is_read(shop: Shop) -> None:
     for number in range(10):
         shop.submit(f"poison-{number}", {"do": "fail"})
     shop.submit("next")
-    shop.start(concurrency=1, retry_base=3600, retry_cap=3600, most_waiting=3)
+    shop.start(concurrency=1, retry_base=3600, retry_cap=3600, constants={"worker.MOST_WAITING": 3})
     until(lambda: shop.state("poison-2") == "failed", "three of them wait")
     shop.start(consumer="another", max_attempts=1)
     shop.done("another")  # in that time the first one would have read them all
@@ -241,6 +241,21 @@ def test_a_worker_that_stops_is_struck_off_unless_something_is_left(shop: Shop) 
     assert len(shop.redis.xinfo_consumers(shop.stream, "commands")) == 1
     assert worker.stop() == 0
     assert shop.redis.xinfo_consumers(shop.stream, "commands") == []
+
+
+def test_a_stop_does_not_wait_for_a_redis_that_hangs(own_shop: Shop, own_redis: RedisServer) -> None:
+    own_shop.submit("poison", {"do": "fail"})
+    constants = {"worker_run.STREAM_TIMEOUT": 1.0, "worker.FAREWELL_SECONDS": 0.5}
+    pauses: dict[str, Any] = {"retry_base": 3600, "retry_cap": 3600}
+    worker = own_shop.start(constants=constants, settings={"shutdown_timeout": 0.5, "cache_timeout": 0.5}, **pauses)
+    own_shop.becomes("poison", "failed")
+    own_redis.pause()
+    try:
+        began = time.monotonic()
+        assert worker.stop() == 0
+        assert time.monotonic() - began < 20
+    finally:
+        own_redis.resume()
 
 
 # -- Redis comes and goes ---------------------------------------------------------------------------------------------
