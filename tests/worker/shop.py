@@ -153,9 +153,13 @@ class Shop:
         others = {"DIES_AT": dies_at, "CONSTANTS": json.dumps(constants or {})}
         return self._start("worker", tables | (settings or {}), others)
 
-    def serve(self, routes: list[dict[str, Any]], *, dies_at: str = "") -> tuple[WorkerProcess, str]:
-        """Start a gateway that forwards nothing; its URL too, once it listens."""
-        settings = {"routes": routes, "port": 0, "upstream": "http://127.0.0.1:9"}
+    def serve(
+        self, routes: list[dict[str, Any]], *, dies_at: str = "", upstream: str = ""
+    ) -> tuple[WorkerProcess, str]:
+        """Start a gateway; its URL too, once it listens. With an ``upstream`` it is another service's."""
+        settings: dict[str, Any] = {"routes": routes, "port": 0, "upstream": upstream or "http://127.0.0.1:9"}
+        if upstream:
+            settings["namespace"] = f"{self.namespace}-service"
         gateway = self._start("gateway", settings, {"DIES_AT": dies_at})
         listening = re.compile(r"listening on (http://[0-9.:]+)")
         until(lambda: listening.search(gateway.text()) or gateway.ended(), "it listens")

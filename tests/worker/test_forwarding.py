@@ -166,6 +166,23 @@ def test_a_service_that_does_not_answer_is_cut_off(shop: Shop, service: Ledger) 
         assert processed(shop, key).attempt == 2
 
 
+def test_killed_before_its_success_is_recorded_a_service_that_keeps_keys_does_it_once(
+    shop: Shop, service: Ledger
+) -> None:
+    """The key is passed through, so the window is the service's to close: here by a gateway of its own in front of it."""
+    key = f"{shop.namespace}-window"
+    service.answer(key, Reply(201, body=b"first"), Reply(201, body=b"second"))
+    _, url = shop.serve([], upstream=service.url)
+    shop.submit(key)
+    shop.start(forward=url, dies_at="before-complete").dies()
+    assert len(service.arrivals(key)) == 1
+    shop.start(forward=url)
+    record = processed(shop, key)
+    assert record.response is not None
+    assert (record.attempt, record.response.body) == (2, b"first")
+    assert len(service.arrivals(key)) == 1
+
+
 def test_an_answer_that_is_too_large_is_a_success_without_its_body(shop: Shop, service: Ledger) -> None:
     key = f"{shop.namespace}-large"
     service.answer(key, Reply(200, body=b"x" * 300_000))
