@@ -151,8 +151,8 @@ def test_while_the_service_is_down_commands_wait_and_no_attempt_counts(shop: Sho
     shop.submit(f"{shop.namespace}-k")
     worker = shop.start(forward=f"http://127.0.0.1:{port}", retry_base=0.01, retry_cap=0.05, max_attempts=2)
     worker.says("nothing was begun", times=5)
-    assert shop.state(f"{shop.namespace}-k") == "absent"
     assert worker.stop() == 0
+    assert shop.state(f"{shop.namespace}-k") == "absent"
     shop.start(forward=service.url)
     assert processed(shop, f"{shop.namespace}-k").attempt == 1
 
