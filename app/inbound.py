@@ -106,7 +106,8 @@ class InboundConnection(asyncio.Protocol):
         self._timer_at = math.inf
         self._unsent = 0
         self._read_paused = False
-        self._writable: asyncio.Event | None = None
+        self.writable: asyncio.Event | None = None
+        """What is to be awaited before more is written; ``None``: nothing."""
 
     # -- the transport's side -----------------------------------------------------------------------------------------
 
@@ -155,15 +156,15 @@ class InboundConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client takes less than it is given: see to it that it takes something."""
-        self._writable = asyncio.Event()
+        self.writable = asyncio.Event()
         self._unsent = self.transport.get_write_buffer_size()
         self._within(STALL_SECONDS)
 
     def resume_writing(self) -> None:
         """The client takes more again."""
-        if self._writable is not None:
-            self._writable.set()
-            self._writable = None
+        if self.writable is not None:
+            self.writable.set()
+            self.writable = None
             self._deadline = math.inf
 
     # -- the parser's side --------------------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ class InboundConnection(asyncio.Protocol):
         self._expects_go_ahead = False
         self._in_message = self._in_head = True
         self._quiet = 0
-        if self._writable is None:
+        if self.writable is None:
             self._deadline = math.inf
 
     def on_url(self, url: bytes) -> None:
@@ -286,11 +287,6 @@ class InboundConnection(asyncio.Protocol):
         """Whether the request that is being answered is the last one."""
         return self._stopping and not self._pipelined
 
-    @property
-    def writable(self) -> asyncio.Event | None:
-        """What is to be awaited before more is written; ``None``: nothing."""
-        return self._writable
-
     def write(self, data: bytes) -> bool:
         """Hand bytes to the transport. False: the client is gone."""
         transport = self.transport
@@ -371,7 +367,7 @@ class InboundConnection(asyncio.Protocol):
             if self._deadline < math.inf:
                 self._within(self._deadline - self.loop.time())
             return
-        if self._writable is not None:
+        if self.writable is not None:
             unsent = self.transport.get_write_buffer_size()
             if unsent < self._unsent:  # it does take something, if slowly
                 self._unsent = unsent

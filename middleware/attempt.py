@@ -100,13 +100,18 @@ class Attempt:
         elif self.task is not None:
             self._schedule()
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether the attempt is ours for half a lease from now, or runs without a record: then `confirm` returns at once."""
+        return not self.number or monotonic() - self.held_since < self.policy.lease_ms / 2000
+
     async def confirm(self) -> None:
         """Return once the attempt is certain to be ours for half a lease; to be awaited before the first byte is sent.
 
         An owner that was paused (SIGSTOP, a frozen virtual machine) must not run beside its successor. Raises `LeaseLost`;
         and `Unconfirmed` where the cache does not answer, unless the policy is to fail open.
         """
-        if not self.number or monotonic() - self.held_since < self.policy.lease_ms / 2000:
+        if self.is_certain:
             return
         try:
             if not await self._extend():

@@ -9,7 +9,6 @@ from oncegate.middleware import respond
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.capture import Capture, Message
 from oncegate.middleware.processor import NotAccepted, NotProcessed, OutcomeUnknown
-from oncegate.middleware.request import Receive
 
 if TYPE_CHECKING:
     from oncegate.middleware.http import IdempotencyMiddleware
@@ -32,9 +31,12 @@ class Execution:
         self._middleware = middleware
         self._attempt = attempt
         self._refused: NotProcessed | None = None
+        self._body: bytes | None = None
 
     async def confirm(self) -> None:
         """See `Attempt.confirm`. What the app answers after a refusal, or makes of it, is no result of the attempt."""
+        if self._attempt.is_certain:
+            return
         try:
             await self._attempt.confirm()
         except NotProcessed as error:
@@ -93,7 +95,8 @@ class Execution:
     async def _call(self, scope: dict[str, Any], body: bytes) -> None:
         app = self._middleware.submit if self._attempt.submission else self._middleware.app
         try:
-            await app(scope, _whole_body(body), self.capture.send)
+            self._body = body
+            await app(scope, self._receive, self.capture.send)
             if not self.capture.whole:
                 raise RuntimeError("the app returned without a complete response")
         except Exception as error:
@@ -104,19 +107,12 @@ class Execution:
                 raise OutcomeUnknown("it made an error of its cancellation by attempt_timeout") from error
             raise
 
-    def _answer(self, slug: str, detail: str) -> None:
-        self.slug, self.detail = slug, detail
-
-
-def _whole_body(body: bytes) -> Receive:
-    """ASGI ``receive`` for an app under enforcement: the body at once, then nothing, since no client can leave it."""
-    given = False
-
-    async def receive() -> Message:
-        nonlocal given
-        if given:
+    async def _receive(self) -> Message:
+        """ASGI ``receive``: the body at once, then nothing, since no client can leave an attempt."""
+        body, self._body = self._body, None
+        if body is None:
             await asyncio.get_running_loop().create_future()
-        given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return receive
+    def _answer(self, slug: str, detail: str) -> None:
+        self.slug, self.detail = slug, detail

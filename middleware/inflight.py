@@ -5,6 +5,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -84,13 +85,12 @@ class InFlight:
         self._attempts[attempt.token] = attempt
         attempt.start(running)
         self.tell(self.watch.attempt_began, attempt.policy.route)
+        running.add_done_callback(partial(self._ended, attempt))
 
-        def ended(_: asyncio.Future[None]) -> None:
-            del self._attempts[attempt.token]
-            self.slots -= 1
-            self.tell(self.watch.attempt_ended, attempt.policy.route)
-
-        running.add_done_callback(ended)
+    def _ended(self, attempt: Attempt, _: "asyncio.Future[None]") -> None:
+        del self._attempts[attempt.token]
+        self.slots -= 1
+        self.tell(self.watch.attempt_ended, attempt.policy.route)
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work``, which must not raise, for as long as the process lives."""
