@@ -16,9 +16,7 @@ deadline that each request moves, since setting up a timer costs more than to lo
 
 import asyncio
 import math
-import re
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,7 +24,9 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from oncegate.app.inbound_head import HeadTooLarge, VersionRefused, without_authority, without_offer
 from oncegate.app.inbound_request import InboundRequest
+from oncegate.app.inbound_socket import address_of, unacknowledged
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
@@ -36,33 +36,17 @@ KEEP_ALIVE_SECONDS = 75
 """An idle connection is kept for longer than common load balancers keep theirs (60 s), so that they are the ones to
 close it: a close that crosses a request on its way makes the sender wonder whether it was processed."""
 STALL_SECONDS = 60.0
-"""A client that takes nothing of its response for so long is dropped."""
+"""A client that takes nothing of its response for so long is dropped; so is one that sends nothing more of a body that is
+waited for. (The body of an enforced request has a limit of its own, as a whole.)"""
 HIGH_WATER = 65536
 """Bytes of a request's body that wait to be received; with more, reading pauses."""
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
-_HOST = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
-_HOST_VALUE = re.compile(_HOST + rb"*")
-_ABSOLUTE = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
-"""A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
-_OFFER_OF_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _MALFORMED = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
     b"connection: close\r\n\r\nInvalid HTTP request received.\n"
 )
-
-
-class HeadTooLarge(Exception):
-    """Raised into the parser, to stop it."""
-
-
-class VersionRefused(Exception):
-    """Raised into the parser, to stop it."""
-
-
-class HostRefused(Exception):
-    """Raised into the parser, to stop it."""
 
 
 class InboundConnection(asyncio.Protocol):
@@ -116,7 +100,7 @@ class InboundConnection(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]  # uvloop's are none of asyncio's classes
         self._connections.add(self)  # type: ignore[arg-type]  # the set is for uvicorn's own protocols; ours acts like one
         channel = transport.get_extra_info("socket")
-        self._server, self._client = _address(channel.getsockname), _address(channel.getpeername)
+        self._server, self._client = address_of(channel.getsockname), address_of(channel.getpeername)
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._within(KEEP_ALIVE_SECONDS)
 
@@ -129,7 +113,9 @@ class InboundConnection(asyncio.Protocol):
             if request is not None:
                 request.leave()
         self._pipelined.clear()
-        self.resume_writing()
+        if self.writable is not None:
+            self.writable.set()
+            self.writable = None
         self._parser = None  # type: ignore[assignment]  # it refers back to us: without it the collector has nothing to do
 
     def data_received(self, data: bytes) -> None:
@@ -137,7 +123,7 @@ class InboundConnection(asyncio.Protocol):
         if self._deaf:
             return  # behind an Upgrade (another protocol's, or a body that isn't seen as one), or behind what was refused
         if not self._in_message and data.find(b"h2c") >= 0:
-            data = _without_offer(data)
+            data = without_offer(data)
         self._fed = len(data)
         self._quiet += self._fed
         try:
@@ -151,13 +137,20 @@ class InboundConnection(asyncio.Protocol):
             if self._quiet > MAX_HEAD_BYTES:
                 self._too_large = True
                 self._refuse()
-            elif self._in_head and self._deadline == math.inf:
+            elif not self._in_head:
+                if self.writable is None:
+                    self._within(STALL_SECONDS)
+            elif self._answering is None and self._deadline == math.inf:
                 self._within(HEAD_SECONDS)
+
+    def eof_received(self) -> None:
+        """The client says no more, by which we take it that it has left (as most servers do): the transport closes."""
+        self._watch_the_rest()
 
     def pause_writing(self) -> None:
         """The client takes less than it is given: see to it that it takes something."""
         self.writable = asyncio.Event()
-        self._unsent = self.transport.get_write_buffer_size()
+        self._unsent = unacknowledged(self.transport)
         self._within(STALL_SECONDS)
 
     def resume_writing(self) -> None:
@@ -166,6 +159,10 @@ class InboundConnection(asyncio.Protocol):
             self.writable.set()
             self.writable = None
             self._deadline = math.inf
+            if self.transport.is_closing():
+                self._watch_the_rest()
+            elif self._answering is None:
+                self._idle()
 
     # -- the parser's side --------------------------------------------------------------------------------------------
 
@@ -196,13 +193,15 @@ class InboundConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The head is whole: its size is known exactly, and the request can begin."""
         self._in_head = False
+        if self.writable is None:
+            self._deadline = math.inf  # what is left of the time for a head must not end its request
         parser = self._parser
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
             # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
             raise VersionRefused
-        self._check_host(version)
+        self._url = without_authority(self._url, parser.get_method(), version, self._headers, self._hosts)
         if self._quiet + self._fed > MAX_HEAD_BYTES:
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
             if size > MAX_HEAD_BYTES:
@@ -214,7 +213,7 @@ class InboundConnection(asyncio.Protocol):
             # nothing more may be read: a body would be taken for the next request.
             self._deaf = True
             keep_alive = False
-        request = InboundRequest(self, self._scope(version), keep_alive, self._expects_go_ahead)
+        request = InboundRequest(self, self._scope(version), keep_alive, self._expects_go_ahead and version == "1.1")
         self._reading = request
         self._quiet = 0
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
@@ -236,26 +235,10 @@ class InboundConnection(asyncio.Protocol):
         if self._reading is not None:
             self._reading.feed_end()
             self._reading = None
-
-    def _check_host(self, version: str) -> None:
-        """One valid `Host`, as RFC 9112 section 3.2 has it; only version 1.0 may be without. A target's own authority wins."""
-        at, url = self._hosts, self._url
-        if len(at) != 1 and (at or version == "1.1"):
-            raise HostRefused
-        if at and not _HOST_VALUE.fullmatch(self._headers[at[0]][1]):
-            raise HostRefused
-        if url[:1] == b"/" or (url == b"*" and self._parser.get_method() == b"OPTIONS"):
-            return
-        absolute = _ABSOLUTE.match(url)
-        if absolute is None:
-            raise HostRefused
-        for number in at:
-            del self._headers[number]
-        self._headers.append((b"host", absolute[1]))
-        rest = url[absolute.end() :]
-        if not rest and self._parser.get_method() == b"OPTIONS":
-            rest = b"*"  # RFC 9112 section 3.2.4
-        self._url = rest if rest.startswith((b"/", b"*")) else b"/" + rest
+        if self.writable is None:
+            self._deadline = math.inf
+            if self._answering is None:
+                self._idle()
 
     def _scope(self, version: str) -> dict[str, Any]:
         url = self._url
@@ -319,11 +302,11 @@ class InboundConnection(asyncio.Protocol):
         if keep_alive and self._pipelined:
             self._begin(self._pipelined.popleft())
         elif not keep_alive or self._stopping:
-            self.transport.close()
+            self.close()
         else:
             self.resume_reading()
             if self._deadline == math.inf:
-                self._within(HEAD_SECONDS if self._in_head else KEEP_ALIVE_SECONDS)
+                self._idle()
 
     def _begin(self, request: InboundRequest) -> None:
         self._answering = request
@@ -335,7 +318,12 @@ class InboundConnection(asyncio.Protocol):
         self._stopping = True
         self._pipelined.clear()
         if self._answering is None:
-            self.transport.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection once its client has taken what was written: it must take something now and then."""
+        self.transport.close()
+        self._watch_the_rest()
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 
@@ -345,10 +333,26 @@ class InboundConnection(asyncio.Protocol):
         if self._answering is not None and self._answering is not self._reading:
             # What came before it keeps its answers; this one gets none, and neither does anything behind it.
             self._deaf = self._stopping = True
+            if self._reading is not None and self._pipelined:
+                self._pipelined.pop()  # its head was in order, its body isn't
             return
-        if self._answering is None or not self._answering.begun:
+        if not (self._reading is not None and self._reading.begun):
             self.write(_TOO_LARGE if self._too_large else _MALFORMED)
-        self.transport.close()
+        self.close()
+
+    def _idle(self) -> None:
+        """Nothing is being answered: the next request, or the rest of its head, has a while to come."""
+        self._within(HEAD_SECONDS if self._in_head else KEEP_ALIVE_SECONDS)
+
+    def _is_awaited(self) -> bool:
+        """Whether it is for the client to go on: its request is not whole, and we take what comes and have nothing to say."""
+        request = self._answering
+        return request is self._reading and request is not None and not request.begun and not self._read_paused
+
+    def _watch_the_rest(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self._unsent = unacknowledged(self.transport)
+            self._within(STALL_SECONDS)
 
     def _within(self, seconds: float) -> None:
         self._deadline = self.loop.time() + seconds
@@ -361,36 +365,19 @@ class InboundConnection(asyncio.Protocol):
     def _look(self) -> None:
         """The timer fired: at the deadline, or at one that has been moved since."""
         self._timer, self._timer_at = None, math.inf
-        if self.transport.is_closing():
-            return
         if self._deadline > self.loop.time():
             if self._deadline < math.inf:
                 self._within(self._deadline - self.loop.time())
             return
-        if self.writable is not None:
-            unsent = self.transport.get_write_buffer_size()
+        if self.writable is not None or self.transport.is_closing():
+            unsent = unacknowledged(self.transport)
             if unsent < self._unsent:  # it does take something, if slowly
                 self._unsent = unsent
                 self._within(STALL_SECONDS)
                 return
             self.transport.abort()
             return
-        self.transport.close()
-
-
-def _address(ask: Callable[[], Any]) -> tuple[str, int] | None:
-    """Host and port, where the socket has them: one that is gone already has none."""
-    try:
-        address = ask()
-    except OSError:
-        return None
-    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None
-
-
-def _without_offer(data: bytes) -> bytes:
-    """``data`` without a first head's ``Upgrade: h2c``, which a server may ignore (RFC 9110 section 7.8).
-
-    Java's client makes the offer with every first request, and httptools would not see the body of such a request.
-    """
-    end = data.find(b"\r\n\r\n")
-    return _OFFER_OF_H2C.sub(b"", data[:end]) + data[end:] if end > 0 else data
+        if self._in_message and not self._in_head and self._answering is not None and not self._is_awaited():
+            self._within(STALL_SECONDS)
+            return
+        self.close()

@@ -196,7 +196,8 @@ class InboundRequest:
         elif self._left < 0:
             # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
             self._keep_alive = False
-        if self._connection.stopping:
+        if self._connection.stopping or (self._expects_go_ahead and self._more):
+            # A client that was not told to go on may send its body or the next request: nobody can tell which.
             self._keep_alive = False
 
     def _framed(self, body: bytes, more: bool) -> bytes:
@@ -218,4 +219,4 @@ class InboundRequest:
             self.write_head()
         else:
             self._connection.write(_FAILED)
-        self._connection.transport.close()
+        self._connection.close()

@@ -1,4 +1,4 @@
-"""The forwarder is tested on both loops: they differ in what they buffer, in when they tell of an end, and in what they raise."""
+"""The forwarder and the inbound protocol are tested on both loops: they differ in what they buffer, tell and raise."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -12,6 +12,6 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name.startswith("test_forward"):
+    if item.path.name.startswith(("test_forward", "test_inbound")):
         loops["uvloop"] = uvloop.new_event_loop
     return loops

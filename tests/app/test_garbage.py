@@ -9,7 +9,7 @@ import pytest
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.settings import GatewaySettings
-from tests.app.test_inbound import serving
+from tests.app.listening import serving
 from tests.upstreams import Upstream, answering
 
 REQUESTS = 20

@@ -1,64 +1,14 @@
 """The server's side of a client's connection: framing, order, what an app leaves undone, and clients that take nothing."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
-import uvicorn
 
 from oncegate.app import inbound
-from oncegate.app.inbound import InboundConnection
 from oncegate.middleware.capture import Message
-from oncegate.middleware.http import App, Scope, Send
+from oncegate.middleware.http import Scope, Send
 from oncegate.middleware.request import Receive
-
-
-@asynccontextmanager
-async def serving(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A client's connection to a server of ``app``."""
-    config = uvicorn.Config(app, lifespan="off", log_config=None, http=InboundConnection, server_header=False)
-    server = uvicorn.Server(config)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        running = asyncio.create_task(server._serve([listener]))  # not `serve`, which takes the runner's signals
-        while not server.started:
-            assert not running.done()
-            await asyncio.sleep(0)
-        client = socket.create_connection(listener.getsockname())
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        reader, writer = await asyncio.open_connection(sock=client, limit=65536)
-        try:
-            async with asyncio.timeout(20):
-                yield reader, writer
-        finally:
-            writer.close()
-            server.should_exit = True
-            await running
-
-
-def head(status: int = 200, **headers: object) -> Message:
-    fields = [(name.replace("_", "-").encode(), str(value).encode()) for name, value in headers.items()]
-    return {"type": "http.response.start", "status": status, "headers": fields}
-
-
-def piece(body: bytes = b"", *, more: bool = False) -> Message:
-    return {"type": "http.response.body", "body": body, "more_body": more}
-
-
-async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    body, more = b"", True
-    while more:
-        message = await receive()
-        body, more = body + message["body"], message["more_body"]
-    body = scope["path"].encode() + b" " + body
-    await send(head(content_length=len(body)))
-    await send(piece(body))
-
-
-GET = b"GET /%b HTTP/1.1\r\nhost: a\r\n\r\n"
-CLOSE = b"GET /last HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+from tests.app.listening import CLOSE, GET, echo, head, piece, serving
 
 
 async def test_pipelined_requests_are_answered_in_their_order() -> None:

@@ -1,0 +1,55 @@
+"""The rules of a request's head that the parser does not keep: whose it is to answer, and offers that mean nothing here."""
+
+import re
+
+_HOST = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
+_HOST_VALUE = re.compile(_HOST + rb"*")
+_ABSOLUTE = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
+"""A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
+_OFFER_OF_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+
+
+class HeadTooLarge(Exception):
+    """Raised into the parser, to stop it."""
+
+
+class VersionRefused(Exception):
+    """Raised into the parser, to stop it."""
+
+
+class HostRefused(Exception):
+    """Raised into the parser, to stop it."""
+
+
+def without_authority(
+    url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]], hosts: list[int]
+) -> bytes:
+    """The target as a path. ``hosts`` are the places of `Host` in ``headers``, where a target's own authority replaces it.
+
+    Raises `HostRefused` unless there is one valid `Host`, as RFC 9112 section 3.2 has it; only version 1.0 may be without.
+    """
+    if len(hosts) != 1 and (hosts or version == "1.1"):
+        raise HostRefused
+    if hosts and not _HOST_VALUE.fullmatch(headers[hosts[0]][1]):
+        raise HostRefused
+    if url[:1] == b"/" or (url == b"*" and method == b"OPTIONS"):
+        return url
+    absolute = _ABSOLUTE.match(url)
+    if absolute is None:
+        raise HostRefused
+    for number in hosts:
+        del headers[number]
+    headers.append((b"host", absolute[1]))
+    rest = url[absolute.end() :]
+    if not rest and method == b"OPTIONS":
+        rest = b"*"  # RFC 9112 section 3.2.4
+    return rest if rest.startswith((b"/", b"*")) else b"/" + rest
+
+
+def without_offer(data: bytes) -> bytes:
+    """``data`` without a first head's ``Upgrade: h2c``, which a server may ignore (RFC 9110 section 7.8).
+
+    Java's client makes the offer with every first request, and httptools would not see the body of such a request.
+    """
+    end = data.find(b"\r\n\r\n")
+    return _OFFER_OF_H2C.sub(b"", data[:end]) + data[end:] if end > 0 else data
