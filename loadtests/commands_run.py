@@ -38,8 +38,6 @@ from tests.servers import RedisServer
 from tests.system.gateway import Gateway
 
 NAMESPACE, ROUTE = "run", "/bookings"
-LEASE = 3.0
-"""Seconds until what a killed worker held is taken over."""
 AGAIN_AT_ONCE, AGAIN_LATER, COPIED = 0.05, 0.05, 0.05
 """Shares of the commands that are submitted twice at the same time, submitted again later, and published again."""
 PATIENCE = 300.0
@@ -48,13 +46,17 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do. ``kill_every`` are the seconds between two kills, on the average; ``dies_one_in``: see the handler."""
+    """What to do. ``kill_every`` are the seconds between two kills, on the average; ``dies_one_in``: see the handler.
+
+    ``lease``: the seconds until what a killed worker held is taken over.
+    """
 
     commands: int = 20_000
     workers: int = 3
     callers: int = 24
     kill_every: float = 1.0
     dies_one_in: int = 500
+    lease: float = 3.0
     seed: int = 1
 
 
@@ -91,7 +93,7 @@ class Workers:
     def __init__(self, plan: Plan, redis_url: str, folder: Path) -> None:
         self.deaths = 0
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")} | {
-            "ONCEGATE_IDEMPOTENCY__LEASE": str(LEASE),
+            "ONCEGATE_IDEMPOTENCY__LEASE": str(plan.lease),
             "ONCEGATE_LOG_LEVEL": "warning",
             BOOKS: str(folder / "books.sqlite"),
             DIES: str(plan.dies_one_in),
@@ -144,7 +146,7 @@ class Workers:
 
 
 class Run:
-    """One run of ``plan``. ``advance`` is told of each command that was accepted."""
+    """One run of ``plan``."""
 
     def __init__(self, plan: Plan, server: RedisServer, gateway: Gateway, workers: Workers) -> None:
         self.plan = plan
@@ -257,7 +259,7 @@ def machinery(plan: Plan, folder: Path) -> Iterator[Run]:
             server.url,
             namespace=NAMESPACE,
             log_level="info",
-            idempotency={"lease": LEASE, "require_key": True},
+            idempotency={"lease": plan.lease, "require_key": True},
             routes=[{"path": ROUTE, "mode": "async"}],
         )
         workers = Workers(plan, server.url, folder)
@@ -301,6 +303,7 @@ def main() -> int:
     parser.add_argument("--callers", type=int, default=default.callers)
     parser.add_argument("--kill-every", type=float, default=default.kill_every, metavar="SECONDS")
     parser.add_argument("--dies-one-in", type=int, default=default.dies_one_in, metavar="CALLS")
+    parser.add_argument("--lease", type=float, default=default.lease, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=default.seed)
     plan = Plan(**vars(parser.parse_args()))
     figures = perform(plan, Console(stderr=True))
