@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,13 @@ from loadtests import cost, cost_report, duplicates, gateway, middleware, plots
 from loadtests.processes import BenchError
 from loadtests.report import Results, publish
 
+BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
+    "gateway": (gateway.run, gateway),
+    "middleware": (middleware.run, middleware),
+    "cost": (cost.run, cost_report),
+    "duplicates": (duplicates.run, duplicates),
+}
+"""What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
 _rounds = click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 _seconds = click.option("--seconds", type=click.IntRange(1), default=2, show_default=True, help="For each measurement.")
@@ -30,10 +38,9 @@ def main() -> None:
 @_seconds
 @_quick
 @_out
-def bench_gateway(rounds: int, seconds: int, quick: bool, out: Path | None) -> None:
+def bench_gateway(**options: Any) -> None:
     """oncegate, nginx proxy_pass, nginx + Lua: pass-through, first request, replay."""
-    results = gateway.run(rounds=1 if quick else rounds, seconds=1 if quick else seconds, quick=quick)
-    _publish(gateway, results, out)
+    _bench("gateway", **options)
 
 
 @main.command("middleware")
@@ -41,20 +48,9 @@ def bench_gateway(rounds: int, seconds: int, quick: bool, out: Path | None) -> N
 @_seconds
 @_quick
 @_out
-def bench_middleware(rounds: int, seconds: int, quick: bool, out: Path | None) -> None:
+def bench_middleware(**options: Any) -> None:
     """A FastAPI app alone, with oncegate, and with other middlewares: no key, first request, replay."""
-    results = middleware.run(rounds=1 if quick else rounds, seconds=1 if quick else seconds, quick=quick)
-    _publish(middleware, results, out)
-
-
-@main.command("duplicates")
-@_rounds
-@_quick
-@_out
-def bench_duplicates(rounds: int, quick: bool, out: Path | None) -> None:
-    """10, 100 and 1,000 concurrent duplicates of one key: arrivals upstream, time until all are answered."""
-    results = duplicates.run(rounds=1 if quick else rounds, quick=quick)
-    _publish(duplicates, results, out)
+    _bench("middleware", **options)
 
 
 @main.command("cost")
@@ -65,16 +61,34 @@ def bench_duplicates(rounds: int, quick: bool, out: Path | None) -> None:
 )
 @_quick
 @_out
-def bench_cost(rounds: int, seconds: int, records: int, quick: bool, out: Path | None) -> None:
+def bench_cost(**options: Any) -> None:
     """Redis commands and memory per record, a soak, latency by concurrency, body size and workers."""
-    if quick:
-        rounds, seconds, records = 1, 1, 1000
-    results = cost.run(rounds=rounds, seconds=seconds, records=records, quick=quick)
-    _publish(cost_report, results, out)
+    _bench("cost", **options)
 
 
-def _publish(report: Any, results: Results, out: Path | None) -> None:
-    folder = out or RESULTS / results.bench
+@main.command("duplicates")
+@_rounds
+@_quick
+@_out
+def bench_duplicates(**options: Any) -> None:
+    """10, 100 and 1,000 concurrent duplicates of one key: arrivals upstream, time until all are answered."""
+    _bench("duplicates", **options)
+
+
+@main.command("all")
+@_quick
+@_out
+@click.pass_context
+def bench_all(context: click.Context, quick: bool, out: Path | None) -> None:
+    """All of them, one after the other, each as it is by default."""
+    for name in BENCHES:
+        context.invoke(main.commands[name], quick=quick, out=out / name if out else None)
+
+
+def _bench(name: str, *, out: Path | None, **options: Any) -> None:
+    run, report = BENCHES[name]
+    results: Results = run(**options)
+    folder = out or RESULTS / name
     publish(results, report.tables(results), folder)
     plots.draw(results, report.plot, folder)
 

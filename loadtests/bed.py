@@ -75,3 +75,10 @@ def _behind(core: int | str) -> Iterator[tuple[Path, Process, Process]]:
 
 def _cache(redis: Process) -> str:
     return f"redis://127.0.0.1:{redis.port}/0"
+
+
+def versions(running: Bed) -> dict[str, str]:
+    """Of the servers around the one under test."""
+    with processes.redis_client(running.redis) as client:
+        redis = str(client.info("server")["redis_version"])
+    return {"redis-server": redis, "nginx": processes.nginx_version()}

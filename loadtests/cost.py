@@ -34,6 +34,7 @@ def run(*, rounds: int, seconds: int, records: int, quick: bool) -> Results:
     server_core, load_core = map(str, machine.cores())
     connections, sizes, workers = CONNECTIONS, SIZES, WORKERS
     if quick:
+        rounds, seconds, records = 1, 1, 1000
         connections, sizes, workers = (32,), (131_072,), (2,)
     settings: dict[str, Any] = {
         "quick": quick, "rounds": rounds, "seconds": seconds, "records": records, "connections": list(connections),
@@ -75,8 +76,8 @@ def run(*, rounds: int, seconds: int, records: int, quick: bool) -> Results:
 def measure(what: str, running: Bed, wrk: Wrk, mode: str, **options: Any) -> dict[str, Any]:
     """One measurement. Raises `BenchError` for an answer that is wrong."""
     sample = wrk.measure(running.target(ONCEGATE), mode, **options)
-    if sample["errors"] or (mode == "replay" and sample["executed"]):
-        raise BenchError(f"{what}, {mode}: {sample['errors']} errors, {sample['executed']} arrivals upstream")
+    if mode == "replay" and sample["executed"]:
+        raise BenchError(f"{what}, replay: {sample['executed']} arrivals upstream")
     return sample
 
 
@@ -116,17 +117,22 @@ def soak(running: Bed, wrk: Wrk, records: int, say: Callable[[str], None]) -> li
             seconds = min(LONGEST_CHUNK, max(1, round((goal - held) / rate)))
             number += 1
             sample = wrk.run(target, "first", f"soak-{number}", connections=32, seconds=seconds)
-            if sample["errors"]:
-                raise BenchError(f"soak: {sample['errors']} errors")
             rate, held = sample["requests_per_s"], _settled(client)
             used = client.info("memory")["used_memory"] - empty
             samples.append({
                 "part": "soak", "records": held, "redis_bytes": used, "redis_bytes_per_record": used / held,
-                "record_bytes": client.memory_usage(str(client.randomkey())), "gateway_rss_bytes": machine.rss_bytes(server.pid),
-                "requests_per_s": sample["requests_per_s"], "p99_ms": sample["p99_ms"],
+                "record_bytes": client.memory_usage(_any_key(client)), "gateway_rss_bytes": machine.rss_bytes(server.pid),
+                "requests_per_s": sample["requests_per_s"], "p99_ms": sample["p99_ms"], "errors": sample["errors"],
             })  # fmt: skip
             say(f"soak, {held:,} of {records:,} first requests")
     return samples
+
+
+def _any_key(client: redis.Redis) -> bytes:
+    key = client.randomkey()
+    if not isinstance(key, bytes):
+        raise BenchError("no records were made")
+    return key
 
 
 def _settled(client: redis.Redis) -> int:

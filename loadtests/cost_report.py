@@ -3,7 +3,7 @@
 from typing import Any
 
 from loadtests.cost import MILESTONES
-from loadtests.report import Results, Table, spread
+from loadtests.report import Results, Table, errors, spread
 
 MODES = {"first": "first request", "replay": "replay", "none": "no key"}
 SETTLED = 0.1
@@ -58,7 +58,7 @@ def tables(results: Results) -> list[Table]:
             ["records", "Redis bytes per record", "MEMORY USAGE of one", "Redis, MB", "gateway RSS, MB"],
             memory,
             f"Responses of {results.settings['body_bytes']} bytes. After the first tenth of the soak the gateway's memory "
-            f"changed by {grown / 1e6:+.1f} MB, {each:+.2f} bytes per request.",
+            f"changed by {grown / 1e6:+.1f} MB, {each:+.2f} bytes per request. {errors(results)}",
         ),
         _table(results, "connections", "Latency by concurrency"),
         _table(results, "size", "Latency by size of both bodies, 8 connections"),

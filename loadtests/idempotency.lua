@@ -205,7 +205,8 @@ function M.new(options)
       header_of[field] = value
     end
     local command
-    if RELEASED[status] then
+    local released = RELEASED[status]
+    if released then
       command = release_head .. name .. "\r\n$16\r\n" .. token .. "\r\n"
     else
       command = complete_head .. name .. "\r\n$" .. (42 + #kept + #body) .. "\r\n\1" .. state .. token .. fingerprint
@@ -215,7 +216,7 @@ function M.new(options)
       redis:setkeepalive()
     end
     header_of["Content-Length"] = #body
-    header_of["Cache-Status"] = state == "U" and "nginx; fwd=miss" or "nginx; fwd=miss; stored"
+    header_of["Cache-Status"] = (released or state == "U") and "nginx; fwd=miss" or "nginx; fwd=miss; stored"
     return print(body)
   end
 

@@ -19,7 +19,7 @@ from loadtests import machine, peers, processes
 from loadtests.app import MIDDLEWARES, SPACED
 from loadtests.load import Target, Wrk
 from loadtests.processes import BenchError, Process
-from loadtests.report import Results, Spread, Table, paired, progress, spread
+from loadtests.report import Results, Spread, Table, errors, paired, progress, spread
 
 MODES = {"none": "no key", "first": "first request", "replay": "replay"}
 CONNECTIONS = 32
@@ -51,6 +51,8 @@ def apps(server_core: int, load_core: int) -> Iterator[tuple[dict[str, Process],
 
 def run(*, rounds: int, seconds: int, quick: bool) -> Results:
     """Measure all in turn, ``rounds`` times. Raises `BenchError` where oncegate answers wrongly; of others, it is told."""
+    if quick:
+        rounds = seconds = 1
     server_core, load_core = machine.cores()
     wrk = Wrk(load_core, warm_up=0 if quick else 1)
     settings = {
@@ -81,7 +83,9 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
 
 def target(app: Process, redis: Process) -> Target:
     """An app, to be measured."""
-    return Target(app.url, {"server": app, "redis": redis}, partial(executions, app.url), redis)
+    return Target(
+        app.url, {"server": app, "redis": redis}, partial(executions, app.url), redis, strict=app.name == "oncegate"
+    )
 
 
 def executions(url: str) -> int:
@@ -202,7 +206,7 @@ def tables(results: Results) -> list[Table]:
             ["middleware", "request", "app alone = 1, by requests/s", "by app CPU", "requests/s", "p50, ms", "p99, ms",
              "app CPU, us/request", "Redis CPU, us"],
             speed,
-            "Median (least-most) over the rounds; shares and ratios are of pairs of the same round.",
+            f"Median (least-most) over the rounds; shares and ratios are of pairs of the same round. {errors(results)}",
         ),
         Table("oncegate against the best of the others", ["request", "the best", "oncegate, by requests/s", "by app CPU"], best),
         Table("What they answer", ["middleware", *checks], answers),
@@ -214,10 +218,10 @@ def plot(results: Results, axes: Any) -> None:
     names = MIDDLEWARES[1:]
     for index, name in enumerate(names):
         values = [by_rate(results, name, "alone", mode) for mode in MODES]
-        errors = [(each.median - each.least, each.most - each.median) for each in values]
+        bars = [(each.median - each.least, each.most - each.median) for each in values]
         places = [place + (index - 1) * 0.27 for place in range(len(MODES))]
         heights = [each.median for each in values]
-        axes.bar(places, heights, 0.25, label=name, yerr=list(zip(*errors, strict=True)), capsize=3)
+        axes.bar(places, heights, 0.25, label=name, yerr=list(zip(*bars, strict=True)), capsize=3)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xticks(range(len(MODES)), MODES.values())
     axes.set_ylabel("requests/s, app alone = 1")

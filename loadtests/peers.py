@@ -16,9 +16,10 @@ def python() -> Path:
     """The Python of that environment, made where it is missing or of other versions. Raises `BenchError`."""
     home = ROOT / ".cache" / "peers"
     wanted = [f"{name}=={version(name)}" for name in SHARED] + [f"{name}=={number}" for name, number in PEERS.items()]
+    text = "\n".join([*wanted, str(ROOT), (ROOT / "pyproject.toml").read_text()])
     stamp = home / "stamp"
     found = home / "bin" / "python"
-    if stamp.exists() and stamp.read_text().split() == wanted:
+    if stamp.exists() and stamp.read_text() == text:
         return found
     steps = (
         [sys.executable, "-m", "venv", "--clear", str(home)],
@@ -39,7 +40,7 @@ def python() -> Path:
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
             raise BenchError(f"the other middlewares can't be installed: {last[0] if last else step[0]}")
-    stamp.write_text("\n".join(wanted))
+    stamp.write_text(text)
     return found
 
 

@@ -10,11 +10,17 @@ from matplotlib.figure import Figure
 from loadtests.report import Results
 
 
-def draw(results: Results, plot: Callable[[Results, Any], None], folder: Path, name: str = "plot") -> None:
+def draw(
+    results: Results,
+    plot: Callable[[Results, Any], None],
+    folder: Path,
+    name: str = "plot",
+    formats: tuple[str, ...] = ("svg", "png"),
+) -> None:
     """Have ``plot`` draw ``results`` into ``folder``. The same results give the same SVG."""
     mpl.rcParams["svg.hashsalt"] = "oncegate"
     mpl.rcParams["svg.fonttype"] = "none"  # text stays text
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     plot(results, figure.add_subplot())
-    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-    figure.savefig(folder / f"{name}.png", dpi=110)
+    for kind in formats:
+        figure.savefig(folder / f"{name}.{kind}", dpi=110, metadata={"Date": None} if kind == "svg" else None)

@@ -90,16 +90,26 @@ class Process:
             )
 
     def __enter__(self) -> Self:
-        if self._process is None:
-            self.start()
+        try:
+            if self._process is None:
+                self.start()
+            self._wait()
+        except BaseException:  # a signal, too: what has begun to start is ended
+            self.__exit__()
+            raise
+        return self
+
+    def _wait(self) -> None:
         until = time.monotonic() + READY_WITHIN
         while not self._listens():
             if self._process is None or self._process.poll() is not None or time.monotonic() > until:
-                self.__exit__()
-                last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise BenchError(f"{self.name} does not start: {last[0] if last else 'it says nothing'}")
+                raise BenchError(f"{self.name} does not start: {self.last_words()}")
             time.sleep(0.02)
-        return self
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it says nothing"
 
     def _listens(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
@@ -168,6 +178,12 @@ def nginx(template: str, *, core: int | str, folder: Path, **words: object) -> P
     command = [f"{home}/bin/nginx", "-p", str(folder), "-c", str(path)]
     port = next(value for value in words.values() if isinstance(value, int))
     return Process(name, command, port=port, core=core, folder=folder)
+
+
+def nginx_version() -> str:
+    """The version of the nginx that is measured."""
+    told = subprocess.run([f"{_tool('nginx')}/bin/nginx", "-v"], capture_output=True, text=True).stderr
+    return told.strip().rpartition("/")[2]
 
 
 @lru_cache(maxsize=1)

@@ -122,6 +122,18 @@ def paired(
     return Spread.of(values)
 
 
+def errors(results: Results) -> str:
+    """One sentence on the errors among all answers."""
+    wrong = [sample for sample in results.samples if sample.get("errors")]
+    if not wrong:
+        return "No request got an error."
+    told: dict[str, int] = {}
+    for sample in wrong:
+        name = sample.get("server", "the gateway")
+        told[name] = told.get(name, 0) + sample["errors"]
+    return f"Errors, in all: {', '.join(f'{name} {count:,}' for name, count in told.items())}."
+
+
 def progress() -> Progress:
     """A bar on standard error, with what is being measured and how long it will still take."""
     return Progress(

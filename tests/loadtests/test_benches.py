@@ -12,7 +12,10 @@ from loadtests.duplicates import UPSTREAM_SECONDS
 from loadtests.gateway import CELLS, CONNECTIONS
 from loadtests.processes import BODY
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the benchmarks read processor times from /proc"),
+]
 
 
 def bench(name: str, folder: Path, *arguments: str) -> dict[str, Any]:
@@ -40,10 +43,14 @@ def test_the_gateway_bench_measures_every_cell_and_checks_the_answers(tmp_path: 
     assert cells == {(name, mode, connections) for name, mode in CELLS for connections in CONNECTIONS[:1]}
     for sample in results["samples"]:
         assert sample["requests"] > 0
-        assert sample["errors"] == 0
+        assert sample["errors"] <= 0.001 * sample["requests"]
         assert 0 < sample["p50_ms"] <= sample["p99_ms"] <= sample["max_ms"]
         assert 0 < sample["cpu_us"]["server"] < 1e5
-        assert sample["arrivals"] == 0 if sample["mode"] == "replay" else sample["arrivals"] >= sample["requests"]
+        assert (
+            sample["arrivals"] == 0
+            if sample["mode"] == "replay"
+            else sample["arrivals"] >= sample["requests"] - sample["errors"]
+        )
     assert results["checks"]["nginx + Lua"] == results["checks"]["oncegate"]
     assert results["checks"]["oncegate"]["concurrent request"] == "409, 0 arrivals"
 
@@ -86,9 +93,9 @@ def test_the_cost_bench_measures_each_of_its_parts(tmp_path: Path) -> None:
     assert parts == {"connections", "size", "workers", "soak"}
     for sample in results["samples"]:
         if sample["part"] == "soak":
-            assert 300 < sample["redis_bytes_per_record"] < 3000
+            assert 300 < sample["record_bytes"] < sample["redis_bytes_per_record"] < 3000
             assert sample["gateway_rss_bytes"] > 1e7
         else:
-            assert sample["errors"] == 0
+            assert sample["errors"] <= 0.001 * sample["requests"]
             assert 0 < sample["p50_ms"] <= sample["p99_ms"]
     assert results["samples"][-1]["records"] >= results["settings"]["records"]
