@@ -35,7 +35,7 @@ def die() -> None:
 
 def book(payload: dict[str, Any], context: CommandContext) -> Any:
     do = payload.get("do", "book")
-    if do == "die-before" and context.attempt == 1:
+    if do == "die":
         die()
     if do == "wait":
         gate = Path(payload["gate"])

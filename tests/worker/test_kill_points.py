@@ -139,6 +139,19 @@ def test_a_handler_that_always_fails_ends_in_a_dead_letter_and_holds_up_nobody(s
     assert "Alice" not in worker.text()  # an error's text may repeat what the command holds
 
 
+def test_a_command_that_kills_its_workers_becomes_a_dead_letter(shop: Shop) -> None:
+    shop.submit("poison", {"do": "die"})
+    for _ in range(2):
+        shop.start(max_attempts=2).dies()
+    shop.submit("next")
+    shop.start(max_attempts=2)
+    shop.done()
+    (letter,) = shop.letters()
+    assert (letter["key"], letter["dead.reason"], letter["dead.attempts"]) == ("poison", "exhausted", "2")
+    assert letter["dead.error"] == "Every attempt ended without an outcome, as when its process dies."
+    assert (shop.state("poison"), shop.effects("next")) == ("failed", 1)
+
+
 def test_redis_away_at_the_begin_is_no_attempt(own_shop: Shop, own_redis: RedisServer) -> None:
     worker = own_shop.start().reads()
     until(lambda: own_shop.redis.exists(own_shop.stream), "its group is there")
