@@ -11,7 +11,7 @@ import importlib
 import inspect
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_type_hints
 
@@ -89,13 +89,13 @@ class Handler:
     async def _call(self, arguments: tuple[Any, ...]) -> Any:
         try:
             if self._pool is None:
-                return await self._function(*arguments)
+                return await _in_a_task(self._function(*arguments))
             call = contextvars.copy_context().run
             result = await asyncio.get_running_loop().run_in_executor(
                 self._pool, call, _in_a_thread, self._function, arguments
             )
             if inspect.isawaitable(result):  # a plain callable around a coroutine function: a lambda, a decorator
-                return await result
+                return await _in_a_task(result)
             return result
         except SystemExit as error:
             raise RuntimeError("the handler asked for the end of the process") from error
@@ -115,6 +115,18 @@ class Handler:
             log.warning("record %s: the result is too large to be stored", context.record)
             return None
         return kept
+
+
+async def _in_a_task(work: Awaitable[Any]) -> Any:
+    """Await ``work`` in a task of its own: one that cancels its task must not end who runs it, and those who wait for that."""
+
+    async def working() -> Any:
+        try:
+            return await work
+        except SystemExit as error:  # out of a task, it would end the event loop
+            raise RuntimeError("the handler asked for the end of the process") from error
+
+    return await asyncio.get_running_loop().create_task(working())
 
 
 def _in_a_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -63,6 +63,11 @@ async def book_async(payload: dict[str, Any], context: CommandContext) -> Any:
     if payload.get("do") == "hang":
         effect(context)
         await asyncio.sleep(3600)
+    if payload.get("do") == "cancel-once" and context.attempt == 1:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
     return book(payload, context)
 
 

@@ -76,6 +76,16 @@ def test_each_consumer_of_a_stream_processes_every_command(shop: Shop) -> None:
     assert sum(line.endswith(f" {accounting.pid}") for line in shop.effect_lines()) == 1
 
 
+def test_an_async_handler_that_cancels_itself_takes_no_runner_along(shop: Shop) -> None:
+    shop.submit("k", {"do": "cancel-once"})
+    shop.submit("next")
+    shop.start("book_async", concurrency=1)
+    shop.done()
+    record = shop.record("k")
+    assert record is not None
+    assert (record.state.value, record.attempt, shop.effects("next")) == ("succeeded", 2, 1)
+
+
 def test_an_async_handler_that_never_ends_is_cut_and_counts_as_an_attempt(shop: Shop) -> None:
     shop.submit("k", {"do": "hang"})
     shop.submit("next")
