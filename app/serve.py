@@ -17,6 +17,7 @@ from functools import partial
 import uvicorn
 
 from oncegate.app import logs
+from oncegate.app.accept import Acceptor
 from oncegate.app.configuration import ConfigurationError, admin_token
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway import Gateway
@@ -168,11 +169,14 @@ class _Server(uvicorn.Server):
         self._settings = settings
         self._parent = parent
         self._announce = announce
+        self._acceptor: Acceptor | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if not self.started or not sockets:
             return
+        self._acceptor = Acceptor(sockets, self._connection)
+        self._acceptor.start()
         _spare_the_collector()
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         url = f"http://{host}:{sockets[0].getsockname()[1]}"
@@ -182,6 +186,9 @@ class _Server(uvicorn.Server):
             log.info("metrics and records on http://%s:%d%s", host, self._settings.ops_port, self._settings.prefix)
         if self._announce:
             self._announce(url)
+
+    def _connection(self) -> asyncio.Protocol:
+        return InboundConnection(self.config, self.server_state, self.lifespan.state)
 
     async def on_tick(self, counter: int) -> bool:
         if self._parent is not None and os.getppid() != self._parent:
@@ -195,6 +202,8 @@ class _Server(uvicorn.Server):
         until = asyncio.get_running_loop().time() + self._settings.drain_delay
         while asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110  # a signal handler sets it
             await asyncio.sleep(0.05)  # force_exit is set by a signal handler: there is nothing to await
+        if self._acceptor is not None:
+            self._acceptor.stop()
         cut = asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, self._cut)
         try:
             async with asyncio.timeout(self._settings.shutdown_timeout + LAST_WORDS_SECONDS):
