@@ -65,6 +65,8 @@ class ForwardedCommands:
         await self._forwarder(scope, _once(command.body), capture.send)
         if not capture.whole:
             raise OutcomeUnknown("the service's answer broke off")
+        if _only_accepted(capture, command):
+            raise CommandRefused("forward names the gateway that accepted the command, not the service behind it")
         return _judged(capture, policy)
 
     async def close(self) -> None:
@@ -94,6 +96,14 @@ def _judged(capture: Capture, policy: Policy) -> StoredResponse:
     if state is State.FAILED and 400 <= status < 500:
         raise CommandRefused(f"the service refused the command with status {status}", status=status)
     raise CommandFailed(f"the service answered with status {status}", status=status, after=_delay(capture))
+
+
+def _only_accepted(capture: Capture, command: Command) -> bool:
+    """Whether this is the gateway's own 202 for the very same command: to take that for its result would lose it."""
+    place = f"/commands/{command.command}".encode()
+    return capture.status == 202 and any(
+        name == b"location" and value.endswith(place) for name, value in capture.headers
+    )
 
 
 def _delay(capture: Capture) -> float:

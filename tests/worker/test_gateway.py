@@ -67,3 +67,13 @@ def test_a_handler_gets_what_the_request_brought(shop: Shop) -> None:
     assert record is not None
     assert record.response is not None
     assert record.response.body == b'["POST","/bookings?a=1","application/json","trace-1","k",1,{"n":1}]'
+
+
+def test_a_worker_that_forwards_to_the_gateway_that_accepted_loses_nothing(shop: Shop) -> None:
+    _, url = shop.serve(ROUTES)
+    assert post(url, "k").status_code == 202
+    shop.start(forward=url)
+    shop.done()
+    assert shop.state("k") == "failed"
+    (letter,) = shop.letters()
+    assert "not the service behind it" in " ".join(letter.values())
