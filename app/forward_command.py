@@ -66,7 +66,9 @@ class ForwardedCommands:
         if not capture.whole:
             raise OutcomeUnknown("the service's answer broke off")
         if _only_accepted(capture, command):
-            raise CommandRefused("forward names the gateway that accepted the command, not the service behind it")
+            raise CommandRefused(
+                "forward names the gateway that accepted the command, not the service behind it", status=202
+            )
         return _judged(capture, policy)
 
     async def close(self) -> None:
