@@ -4,9 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import RedisError
-
-from oncegate.app.redis_client import create_client
+from oncegate.app.redis_client import REDIS_ERRORS, create_client
 from oncegate.app.settings import GatewaySettings
 from oncegate.app.stream import CommandStream
 from oncegate.cache.errors import CacheError
@@ -75,6 +73,6 @@ async def _look(stream: CommandStream) -> tuple[int, int, list[Group]]:
         dead = int(await client.xlen(stream.dead_key))
         # It can't be asked of a stream that isn't there.
         told = await client.xinfo_groups(stream.key) if await client.exists(stream.key) else []
-    except (RedisError, OSError) as error:
+    except REDIS_ERRORS as error:
         raise CacheError(f"the stream can't be looked at ({type(error).__name__})") from error
     return length, dead, [Group(each["name"].decode(), each.get("lag"), int(each["pending"])) for each in told]

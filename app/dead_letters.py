@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import orjson
 
-from oncegate.app.group import REDIS_ERRORS, Fields, GroupMissing, Script, unavailable
+from oncegate.app.group import Fields, GroupMissing, Script, unavailable
 from oncegate.app.records import RECORD_ID, summarise
+from oncegate.app.redis_client import REDIS_ERRORS
 from oncegate.app.stream import CommandStream
 from oncegate.cache.base import Cache, Claim
 from oncegate.cache.errors import RecordUnreadable

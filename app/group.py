@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, cast
 
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
-from oncegate.app.redis_client import Client
+from oncegate.app.redis_client import REDIS_ERRORS, Client
 from oncegate.app.stream import CommandStream
 from oncegate.cache.errors import CacheUnavailable
 
@@ -28,10 +28,6 @@ class GroupMissing(CacheUnavailable):
 
 class StreamRefused(CacheUnavailable):
     """Redis answers, and refuses: it is out of memory, or what lies under a key is something else."""
-
-
-REDIS_ERRORS = (RedisError, RedisClusterException, OSError)
-"""All that redis-py raises on purpose: the errors of a cluster that can't be reached are no ``RedisError``."""
 
 
 class Script:

@@ -13,11 +13,14 @@ from redis.asyncio.connection import SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException, RedisError
 
 from oncegate.cache.address import CLUSTER_SCHEMES, SENTINEL_SCHEMES, Address, parse_address
 
 Client = Redis | RedisCluster
 """Both run commands on one key in the same way. To be closed with ``aclose()``."""
+REDIS_ERRORS = (RedisError, RedisClusterException, OSError)
+"""All that redis-py raises on purpose: the errors of a cluster that can't be reached are no ``RedisError``."""
 
 
 def create_client(url: str, *, timeout: float) -> Client:

@@ -10,9 +10,9 @@ Appending goes over the connections of the records (`RedisCache.append` says why
 from dataclasses import dataclass
 from typing import cast
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
-from oncegate.app.redis_client import Client
+from oncegate.app.redis_client import REDIS_ERRORS, Client
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.cache.redis import RedisCache
@@ -151,18 +151,18 @@ class CommandStream:
                 return cast(int, await self.client.evalsha(APPEND.digest.decode(), 1, self.key, 0))
             except NoScriptError:
                 return cast(int, await self.client.eval(APPEND.source.decode(), 1, self.key, 0))
-        except (RedisError, OSError) as error:
+        except REDIS_ERRORS as error:
             raise _unavailable(error) from error
 
     async def length(self) -> int:
         """How many entries there are, those included that nobody needs any more."""
         try:
             return int(await self.client.xlen(self.key))
-        except (RedisError, OSError) as error:
+        except REDIS_ERRORS as error:
             raise _unavailable(error) from error
 
 
-def _unavailable(error: RedisError | OSError) -> CacheUnavailable:
+def _unavailable(error: Exception) -> CacheUnavailable:
     """The error without redis-py's text, which may quote keys and addresses."""
     kind = "it refused the command" if isinstance(error, ResponseError) else "it did not answer"
     return CacheUnavailable(f"Redis can't be used for the stream: {kind} ({type(error).__name__})")

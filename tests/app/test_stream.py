@@ -236,6 +236,16 @@ async def test_a_server_that_hangs_is_given_up_on_and_never_asked_twice() -> Non
             assert await stream.length() == 2
 
 
+async def test_a_cluster_that_is_not_there_is_told_of_like_any_redis() -> None:
+    client = create_client("redis+cluster://127.0.0.1:1", timeout=1)
+    try:
+        for ask in (CommandStream(client, "shop", "commands").trim, CommandStream(client, "shop", "commands").length):
+            with pytest.raises(CacheUnavailable):
+                await ask()
+    finally:
+        await client.aclose()
+
+
 async def test_a_full_redis_still_trims() -> None:
     with RedisServer() as server:
         async with Stream(server.url) as stream:

@@ -98,13 +98,14 @@ def test_a_refusal_is_final(shop: Shop, service: Ledger, status: int) -> None:
     assert "secret" not in worker.text()
 
 
-def test_a_route_s_table_says_what_a_status_means(shop: Shop, service: Ledger) -> None:
+@pytest.mark.parametrize(("path", "target"), [("/bookings", "/bookings"), ("/bücher/*", "/b%C3%BCcher/7?a=b")])
+def test_a_route_s_table_says_what_a_status_means(shop: Shop, service: Ledger, path: str, target: str) -> None:
     done, later = f"{shop.namespace}-done", f"{shop.namespace}-later"
     service.answer(done, Reply(409))
     service.answer(later, Reply(422), Reply(201))
     for key in (done, later):
-        shop.submit(key)
-    routes = [{"path": "/bookings", "status": {"409": "success", "422": "release"}}]
+        shop.submit(key, target=target)
+    routes = [{"path": path, "status": {"409": "success", "422": "release"}}]
     shop.start(forward=service.url, retry_base=0.01, settings={"routes": routes})
     assert processed(shop, done).state.value == "succeeded"
     assert processed(shop, later).attempt == 2
