@@ -11,6 +11,7 @@ from faststream.middlewares import AckPolicy
 from oncegate import Delivery, Subscription
 from oncegate.cache.record import State
 from oncegate.faststream import DeadLetter, SubscriptionMiddleware
+from oncegate.middleware.begun import Begun
 from oncegate.middleware.key import execution_key, record_key
 from tests.brokers.benches import BENCHES, Bench
 from tests.brokers.consumers import CONSUMERS, Effects, subscription
@@ -72,6 +73,18 @@ def effects(tmp_path: Path) -> Effects:
     return Effects(tmp_path / "ledger")
 
 
+def listen(one: Subscription, tell: Callable[[Begun], None]) -> None:
+    """Has ``tell`` called with each decision; it changes nothing."""
+    begin = one.begin
+
+    async def told(delivery: Delivery) -> Begun:
+        begun = await begin(delivery)
+        tell(begun)
+        return begun
+
+    one.begin = told  # type: ignore[method-assign]
+
+
 class Consumers:
     """Consumers of the bench's queue in this process, each with records in the same namespace, as processes of one would be."""
 
@@ -90,10 +103,13 @@ class Consumers:
         before: tuple[Any, ...] = (),
         describe: Callable[[Any], Delivery] | None = None,
         dead_letter: DeadLetter | None = None,
+        tell: Callable[[Begun], None] | None = None,
         **settings: Any,
     ) -> Subscription:
-        """``cache`` is another Redis for the records, ``before`` the middlewares around ours."""
+        """``cache`` is another Redis for the records, ``before`` the middlewares around ours; ``tell`` gets each decision."""
         one = subscription(cache or self._redis_url, self._bench.name, **settings)
+        if tell is not None:
+            listen(one, tell)
         hook = SubscriptionMiddleware(one, describe=describe, dead_letter=dead_letter, pause=PAUSE, max_pause=0.5)
         broker = CONSUMERS[self._bench.kind](self._bench.url, self._bench.name, [*before, hook], handler, policy)
         self._subscriptions.append(one)

@@ -9,7 +9,7 @@ import pytest
 from faststream.exceptions import NackMessage, RejectMessage
 from faststream.middlewares import AckPolicy
 
-from oncegate import Delivery, DeliveryDecision, Subscription
+from oncegate import Delivery, DeliveryDecision
 from oncegate.cache.record import State
 from oncegate.middleware.begun import Begun
 from oncegate.middleware.key import execution_key, record_key
@@ -93,8 +93,9 @@ async def test_the_brokers_own_id_as_the_key(bench: Bench, consumers: Consumers,
         if effects.count()[body["key"]] == 1:
             raise ValueError("the first delivery fails")
 
-    one = await consumers.start(handle, on_missing_key="message_id")
-    listen(one, lambda begun: attempts.extend([begun.attempt] * begun.run))
+    await consumers.start(
+        handle, tell=lambda begun: attempts.extend([begun.attempt] * begun.run), on_missing_key="message_id"
+    )
     await bench.publish(command("one"), {})
     await until(lambda: effects.count() == {"one": 2})
     await bench.publish(command("one"), {})
@@ -155,7 +156,7 @@ async def test_two_consumers_that_get_one_command_at_once(bench: Bench, consumer
         await finish.wait()
 
     for _ in range(2):
-        listen(await consumers.start(handle), tell)
+        await consumers.start(handle, tell=tell)
     await bench.publish(command("one"))
     await entered.wait()
     await bench.publish(command("one"))
@@ -263,7 +264,7 @@ async def test_a_stream_that_is_read_again_from_its_start(bench: Bench, consumer
     await until(lambda: len(effects.count()) == 3)
     await ended(consumers, bench)
     await bench.rewind()
-    listen(await consumers.start(handle), lambda begun: decisions.append(begun.decision))
+    await consumers.start(handle, tell=lambda begun: decisions.append(begun.decision))
     await until(lambda: len(decisions) >= 3)
     await ended(consumers, bench)
     assert set(decisions) == {DeliveryDecision.DUPLICATE}
@@ -279,8 +280,7 @@ async def test_without_the_cache_nothing_runs_and_nothing_counts(
         effects.add(body["key"])
 
     with RedisServer(persist=True) as records:
-        one = await consumers.start(handle, cache=records.url, max_attempts=1)
-        listen(one, begun.append)
+        await consumers.start(handle, tell=begun.append, cache=records.url, max_attempts=1)
         records.stop()
         await bench.publish(command("one"))
         await until(lambda: len(begun) >= 3)
@@ -304,22 +304,10 @@ async def test_a_success_that_can_not_be_recorded_is_not_acknowledged(
             effects.add(body["key"])
             records.stop()
 
-        listen(await consumers.start(handle, cache=records.url, lease=30, record_timeout=0.2), begun.append)
+        await consumers.start(handle, tell=begun.append, cache=records.url, lease=30, record_timeout=0.2)
         await bench.publish(command("one"))
         await until(lambda: len(begun) >= 2)
         records.start()
         await until(lambda: begun[-1].decision is DeliveryDecision.DUPLICATE)
         await ended(consumers, bench)
     assert effects.count() == {"one": 1}
-
-
-def listen(one: Subscription, tell: Any) -> None:
-    """Has ``tell`` called with each decision; it changes nothing."""
-    begin = one.begin
-
-    async def told(delivery: Delivery) -> Begun:
-        begun = await begin(delivery)
-        tell(begun)
-        return begun
-
-    one.begin = told  # type: ignore[method-assign]
