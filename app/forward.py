@@ -41,7 +41,7 @@ class Forwarder:
         connect_timeout: float = 5.0,
         response_timeout: float = 30.0,
         keepalive: float = 1.5,
-        max_idle: int = 128,
+        max_idle: int = 1024,
         ca_file: str | None = None,
         trusted_proxies: Sequence[str] = (),
         end_to_end: Collection[str] = (),

@@ -68,11 +68,13 @@ class Upstream:
     """Opens connections to one upstream and keeps the idle ones, the last used on top.
 
     ``connect_timeout`` (seconds) covers looking up the name, every address that it has, and TLS. Idle connections are kept for
-    ``keepalive`` seconds, or less where the upstream announces less; 0 keeps none. ``ca_file``: PEM, instead of the system's.
+    ``keepalive`` seconds, or less where the upstream announces less; 0 keeps none.
+    ``max_idle`` is how many: as many as were in use at once are to find room, since each one that finds none costs a new
+    connection a moment later. ``ca_file``: PEM, instead of the system's.
     """
 
     def __init__(
-        self, url: str, *, connect_timeout: float, keepalive: float, ca_file: str | None = None, max_idle: int = 128
+        self, url: str, *, connect_timeout: float, keepalive: float, ca_file: str | None = None, max_idle: int = 1024
     ) -> None:
         self.address = UpstreamAddress.parse(url)
         self._connect_timeout = connect_timeout

@@ -172,11 +172,11 @@ class Exchange:
     async def _bypass(self) -> None:
         send = self._send
 
-        async def send_marked(message: Message) -> None:
+        def send_marked(message: Message) -> Awaitable[None]:  # of its own it awaits nothing
             if message["type"] == "http.response.start":
                 message = {**message, "headers": respond.bypassed_headers(message.get("headers", ()))}
                 self._observed(Decision.BYPASS.value, message["status"])
-            await send(message)
+            return send(message)
 
         scope = self._scope
         if ATTEMPT_HEADER in self._fields:

@@ -50,7 +50,10 @@ class Watch:
         """An outcome came too late: the record was somebody else's by then, and keeps what it says."""
 
     def cache_answered(self, operation: str, seconds: float) -> None:
-        """The cache has answered a call that a request, or its attempt, waited for: ``claim``, ``extend``, ``complete``..."""
+        """The cache has answered a call that a request, or its attempt, waited for.
+
+        ``operation``: ``claim``, ``complete``, ``extend``, ``release`` or ``get``.
+        """
 
     def cache_failed(self, operation: str, seconds: float) -> None:
         """It did not answer in time, or refused."""

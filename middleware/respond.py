@@ -43,8 +43,9 @@ def replay(response: StoredResponse, remaining_ms: int, *, policy: Policy, key_l
 
 def bypassed_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers of a response to a request that was not enforced although its method is."""
-    kept = [(name, value) for name, value in headers if name.lower() != REPLAYED[0]]
-    return [*kept, BYPASS]
+    kept = [line for line in headers if line[0].lower() != REPLAYED[0]]
+    kept.append(BYPASS)
+    return kept
 
 
 def stored(capture: Capture, policy: Policy) -> StoredResponse:

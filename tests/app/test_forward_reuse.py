@@ -111,6 +111,15 @@ async def test_no_more_idle_connections_are_kept_than_allowed() -> None:
         await forwarder.close()
 
 
+async def test_what_many_requests_at_once_have_opened_serves_the_next_as_many() -> None:
+    async with Upstream(answering(OK)) as upstream:
+        forwarder = Forwarder(upstream.url, keepalive=60)
+        for _ in range(2):
+            await asyncio.gather(*(Client().call(forwarder) for _ in range(300)))
+        assert upstream.connections == 300
+        await forwarder.close()
+
+
 async def test_closing_ends_idle_connections_at_once_and_the_others_after_their_exchange() -> None:
     async def gated(peer: Peer) -> None:
         await peer.request()

@@ -1,6 +1,8 @@
 """What a request leaves behind: nothing that only the garbage collector can take away, which would stop everybody to do so."""
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
@@ -53,3 +55,21 @@ async def test_a_request_leaves_nothing_for_the_garbage_collector(redis_url: str
             status = b"422" if kind == "mismatch" else b"201"
             assert all(answer.split()[1] == status for answer in answers)
             assert [type(one).__qualname__ for one in found] == []
+
+
+SERVED = """
+import gc, os, signal
+from oncegate.app.serve import serve
+from oncegate.app.settings import GatewaySettings
+
+def announced(_):
+    print(gc.get_threshold()[0], gc.get_freeze_count() > 10_000, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+raise SystemExit(serve(GatewaySettings(upstream="http://127.0.0.1:9", port=0), announce=announced))
+"""
+
+
+def test_the_gateways_own_process_leaves_the_collector_little_to_do() -> None:
+    ended = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["50000", "True"])
