@@ -143,7 +143,9 @@ class Processing:
 
     def _pause(self, begun: Begun, command: Command, looks: int, after: float) -> float:
         if begun.run and begun.raised is not None:
-            return max(after, self._backoff.pause(begun.attempt - command.attempts_before))
+            pause = max(after, self._backoff.pause(begun.attempt - command.attempts_before))
+            # After its time the record is gone, and its count of attempts: the command would never become a dead letter.
+            return min(pause, self._subscription.settings.ttl / 2)
         if begun.run:  # nothing was begun, or it came too late: no attempt, so what counts is how often it was tried
             return self._backoff.pause(looks)
         log.debug("record %s: %s", begun.record, begun.decision.value)

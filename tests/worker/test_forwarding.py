@@ -111,6 +111,15 @@ def test_a_route_s_table_says_what_a_status_means(shop: Shop, service: Ledger, p
     assert processed(shop, later).attempt == 2
 
 
+def test_no_service_can_have_attempts_forgotten_by_what_it_asks_to_wait(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-later"
+    service.answer(key, *[Reply(503, (("retry-after", "3600"),))] * 2)
+    shop.submit(key)
+    shop.start(forward=service.url, max_attempts=2, settings={"idempotency__ttl": 6})
+    assert processed(shop, key).attempt == 2
+    assert [letter["dead.attempts"] for letter in shop.letters()] == ["2"]
+
+
 def test_retry_after_is_waited_for(shop: Shop, service: Ledger) -> None:
     key = f"{shop.namespace}-later"
     service.answer(key, Reply(429, (("retry-after", "3600"),)), Reply(201))
