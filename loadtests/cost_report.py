@@ -21,12 +21,11 @@ def milestones(results: Results) -> list[dict[str, Any]]:
 
 
 def growth(results: Results) -> tuple[float, float]:
-    """How much the gateway's memory grew after the first tenth of the soak: in bytes, and in bytes per request."""
+    """How the gateway's memory changed after the first tenth of the soak: in bytes, and as what it is of what it was."""
     looks = results.select(part="soak")
     settled = [look for look in looks if look["records"] >= SETTLED * looks[-1]["records"]]
-    first, last = settled[0], settled[-1]
-    grown = last["gateway_rss_bytes"] - first["gateway_rss_bytes"]
-    return float(grown), grown / max(1, last["records"] - first["records"])
+    first, last = settled[0]["gateway_rss_bytes"], settled[-1]["gateway_rss_bytes"]
+    return last - first, last / first
 
 
 def tables(results: Results) -> list[Table]:
@@ -46,7 +45,7 @@ def tables(results: Results) -> list[Table]:
          f"{look['redis_bytes'] / 1e6:,.0f}", f"{look['gateway_rss_bytes'] / 1e6:.1f}"]
         for look in milestones(results)
     ]  # fmt: skip
-    grown, each = growth(results)
+    grown, ratio = growth(results)
     return [
         Table(
             "Redis commands per request",
@@ -58,7 +57,7 @@ def tables(results: Results) -> list[Table]:
             ["records", "Redis bytes per record", "MEMORY USAGE of one", "Redis, MB", "gateway RSS, MB"],
             memory,
             f"Responses of {results.settings['body_bytes']} bytes. After the first tenth of the soak the gateway's memory "
-            f"changed by {grown / 1e6:+.1f} MB, {each:+.2f} bytes per request. {errors(results)}",
+            f"changed by {grown / 1e6:+.1f} MB, to {ratio:.2f} of what it was. {errors(results)}",
         ),
         _table(results, "connections", "Latency by concurrency"),
         _table(results, "size", "Latency by size of both bodies, 8 connections"),
