@@ -46,10 +46,14 @@ async def _settle(begun: Begun, call: Callable[[], Awaitable[Any]], timeout: flo
     try:
         async with asyncio.timeout(timeout) as limit:
             begun.returned = await call()
-    except (Exception, asyncio.CancelledError) as error:
+    except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure: kept, and told to the caller
         await settle_raised(begun, error, timed_out=limit.expired())
-        if isinstance(error, asyncio.CancelledError):
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await settle_raised(begun, error)
             raise
+        await settle_raised(begun, _cancelled_inside(error))
     else:
         await begun.succeed(_kept(begun))
 
@@ -62,6 +66,13 @@ async def _settle_thread(begun: Begun, call: Callable[[], Any]) -> None:
     else:
         await begun.succeed(_kept(begun))
     # After a cancellation, at the process's end, the thread may still be at work: the lease is left to lapse.
+
+
+def _cancelled_inside(error: BaseException) -> RuntimeError:
+    """What to make of a cancellation that nobody asked of us: let out, it would end the consumer's own task."""
+    failure = RuntimeError("something in the handler was cancelled")
+    failure.__cause__ = error
+    return failure
 
 
 async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool = False) -> None:
@@ -98,6 +109,8 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
             return call()
         except StopIteration as error:  # no future takes it: the call would never end
             raise RuntimeError("the handler raised StopIteration") from error
+        except asyncio.CancelledError as error:
+            raise _cancelled_inside(error) from error
 
     result = await asyncio.to_thread(called)
     return await result if inspect.isawaitable(result) else result

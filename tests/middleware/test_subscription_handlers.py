@@ -148,6 +148,20 @@ async def test_a_decorated_handler_gets_its_message_and_more(subscribe: MakeSubs
 # -- cancelled, out of time -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_what_is_cancelled_inside_a_handler_is_its_failure_and_not_its_consumer_s_end(
+    subscribe: MakeSubscription, records: Records, in_thread: bool
+) -> None:
+    def plain() -> None:
+        raise asyncio.CancelledError
+
+    handler = plain if in_thread else Handler(asyncio.CancelledError())
+    begun = await subscribe("ledger").execute(PAY, handler)
+    assert begun.action is Action.REDELIVER
+    assert isinstance(begun.raised, RuntimeError)
+    assert await records.state("ledger") is State.FAILED
+
+
 async def test_a_cancelled_handler_leaves_an_unknown_outcome_not_a_failure(
     subscribe: MakeSubscription, records: Records
 ) -> None:
