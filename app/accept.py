@@ -2,7 +2,7 @@
 
 libuv, and so uvloop, accepts one connection per turn of its loop. Where clients connect all at once (a load balancer that
 starts anew, a deployment) while those already there keep the process busy, each turn takes as long as all their requests,
-and the last of 256 connections was accepted after most of a second. nginx has ``multi_accept`` for this.
+and on a busy machine the last of 256 was accepted after most of a second. nginx has ``multi_accept`` for this.
 
 The loop's own accepting stays: it takes one connection, and what it leaves is taken here, on a duplicate of the listening
 socket, in the same turn.
