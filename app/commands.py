@@ -132,23 +132,35 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
         _end("give ids, or --all", 2)
     retried: list[dict[str, Any]] = []
     missing: list[str] = []
+    unread: list[str] = []
     for identifier in identifiers:
         letters = await found.find(identifier)
         if not letters:
             missing.append(identifier)
         for letter in letters:
-            retried += await _retry(found, letter)
+            retried += await _retry(found, letter, unread)
     if everything and (last := await found.newest()) is not None:
         # Up to what was there at the beginning: what dies again meanwhile is not driven round and round.
         async for letter in found.letters(last=last):
-            retried += await _retry(found, letter)
+            retried += await _retry(found, letter, unread)
     show_retried(retried, as_json=as_json)
     if missing:
         _end(f"no dead letter of {', '.join(missing)}", 1)
+    if unread:
+        _end(
+            f"left where they are, since their consumer reads the stream no more (start its worker first): {', '.join(unread)}",
+            1,
+        )
 
 
-async def _retry(found: "Commands", letter: "Letter") -> list[dict[str, Any]]:
-    entry = await found.retry(letter.id)
+async def _retry(found: "Commands", letter: "Letter", unread: list[str]) -> list[dict[str, Any]]:
+    from oncegate.app.group import GroupMissing
+
+    try:
+        entry = await found.retry(letter.id)
+    except GroupMissing:
+        unread.append(letter.id)
+        return []
     return [{"id": letter.id, "command": letter.command or None, "entry": entry}] if entry else []
 
 

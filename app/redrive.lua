@@ -3,7 +3,8 @@
 -- KEYS[1]  the stream
 -- KEYS[2]  the stream's dead letters
 -- ARGV[1]  the letter's id
--- returns  the id of the new entry; nil: there is no such letter, and nothing was written
+-- returns  the id of the new entry; nil: there is no such letter, and nothing was written; a NOGROUP error: the consumer
+--          that had given it up has no group, so the others would take the entry out before it is read
 --
 -- What was told of its death goes, and becomes `attempts_before` (so that its attempts count from here on) and `consumer`
 -- (the one that had given it up: the others have processed it, and their records may have expired since).
@@ -25,6 +26,17 @@ for i = 1, #letter[2], 2 do
     entry[#entry + 1] = value
   end
 end
+
+local is_read = consumer == ''
+for _, group in ipairs(redis.call('EXISTS', stream) == 1 and redis.call('XINFO', 'GROUPS', stream) or {}) do
+  for i = 1, #group, 2 do
+    is_read = is_read or (group[i] == 'name' and group[i + 1] == consumer)
+  end
+end
+if not is_read then
+  return redis.error_reply('NOGROUP nobody reads the stream as the consumer that gave the letter up')
+end
+
 for _, part in ipairs({'attempts_before', attempts, 'consumer', consumer}) do
   entry[#entry + 1] = part
 end

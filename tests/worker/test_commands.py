@@ -146,6 +146,23 @@ def test_retry_is_for_the_consumer_that_gave_up_alone(shop: Shop) -> None:
     assert sorted((letter["consumer"], letter["attempts"]) for letter in left) == [("another", 2), ("commands", 1)]
 
 
+def test_what_nobody_would_read_is_not_taken_from_its_letter(shop: Shop) -> None:
+    """The consumer has another name by now: its workers would take the entry for another's, and out of the stream."""
+    shop.submit("k", {"do": "reject"})
+    worker = shop.start()
+    shop.done()
+    worker.stop()
+    shop.redis.xgroup_create(shop.stream, "renamed", id="0")
+    shop.redis.xgroup_destroy(shop.stream, "commands")
+    (letter,) = told(shop, "list")["dead_letters"]
+    for identifier in (letter["id"], "--all"):
+        assert f"start its worker first): {letter['id']}" in oncegate(shop, "retry", identifier, code=1)
+    shop.start().says("the group commands was made")
+    oncegate(shop, "retry", letter["id"])
+    shop.done()
+    assert [again["attempts"] for again in told(shop, "list")["dead_letters"]] == [2]
+
+
 def test_what_is_retried_twice_comes_back_once(shop: Shop) -> None:
     die(shop, "k")
     worker = shop.start()
