@@ -43,6 +43,13 @@ class Table:
         return table
 
 
+def _command() -> str:
+    """What was typed, without the folder for the results: where somebody keeps them is nobody's business."""
+    words = iter(sys.argv[1:])
+    kept = [word for word in words if word != "--out" or next(words, None) is None]
+    return " ".join(["scripts/bench", *(word for word in kept if not word.startswith("--out="))])
+
+
 @dataclass
 class Results:
     """What one benchmark measured. ``samples`` are the single measurements, ``checks`` the answers that were looked at."""
@@ -53,7 +60,7 @@ class Results:
     checks: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=lambda: {
-        "command": "scripts/bench " + " ".join(sys.argv[1:]),
+        "command": _command(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": machine.commit(),
         "machine": machine.describe(),

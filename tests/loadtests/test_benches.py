@@ -29,6 +29,7 @@ def bench(name: str, folder: Path, *arguments: str) -> dict[str, Any]:
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     assert results["bench"] == name
     assert results["about"]["machine"]["cores"] >= 1
+    assert results["about"]["command"] == f"scripts/bench {name} --quick"
     return results
 
 
