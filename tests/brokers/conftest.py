@@ -82,7 +82,7 @@ def listen(one: Subscription, tell: Callable[[Begun], None]) -> None:
         tell(begun)
         return begun
 
-    one.begin = told  # type: ignore[method-assign]
+    one.begin = told  # type: ignore[method-assign]  # the test listens in on one object
 
 
 class Consumers:

@@ -71,20 +71,28 @@ async def warm(caller: Caller, gateway: Gateway) -> None:
     ).status_code == 202
 
 
+async def killed_at(
+    step: str, one: Gateway, redis: RedisServer, proxy: LossyProxy, caller: Caller, namespace: str
+) -> str:
+    """SIGKILL once Redis has taken ``step`` of a submission and the gateway does not know; the submission's key."""
+    await warm(caller, one.ready())
+    redis.command("DEL", *redis.command("KEYS", f"*{namespace}:*"))
+    key = fresh_key()
+    proxy.lose_reply_to(step, "stall")
+    lost = caller.send(one, key, "/reports")
+    await until(lambda: proxy.lost, f"{step} is done, and the gateway does not know")
+    one.kill()
+    await asyncio.wait([lost])
+    assert lost.exception() is not None
+    return key
+
+
 async def test_killed_between_append_and_record_the_retry_is_accepted_and_makes_a_second_copy(
     start: Start, redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
 ) -> None:
     one = begin(start, ledger, proxy.url, namespace)
     other = begin(start, ledger, redis.url, namespace).ready()
-    await warm(caller, one.ready())
-    redis.command("DEL", *redis.command("KEYS", f"*{namespace}:*"))
-    key = fresh_key()
-    proxy.lose_reply_to("append", "stall")
-    lost = caller.send(one, key, "/reports")
-    await until(lambda: proxy.lost, "the command is in the stream, and the gateway does not know")
-    one.kill()
-    await asyncio.wait([lost])
-    assert lost.exception() is not None
+    key = await killed_at("append", one, redis, proxy, caller, namespace)
     assert slug(await caller.post(other, key, "/reports")) == "in-flight"
 
     let_lease_lapse(redis, namespace)
@@ -103,15 +111,7 @@ async def test_killed_before_the_append_the_retry_makes_the_only_copy(
 ) -> None:
     one = begin(start, ledger, proxy.url, namespace)
     other = begin(start, ledger, redis.url, namespace).ready()
-    await warm(caller, one.ready())
-    redis.command("DEL", *redis.command("KEYS", f"*{namespace}:*"))
-    key = fresh_key()
-    proxy.lose_reply_to("claim", "stall")
-    lost = caller.send(one, key, "/reports")
-    await until(lambda: proxy.lost, "the claim is made, and the gateway does not know")
-    one.kill()
-    await asyncio.wait([lost])
-    assert lost.exception() is not None
+    key = await killed_at("claim", one, redis, proxy, caller, namespace)
     let_lease_lapse(redis, namespace)
     assert (await caller.post(other, key, "/reports")).status_code == 202
     assert len(copies(redis, namespace)) == 1
