@@ -52,12 +52,13 @@ STATE_CODES = {
     State.UNKNOWN: b"U",
     State.ABSENT: b"A",
 }
+_ABSENT, _IN_FLIGHT = State.ABSENT, State.IN_FLIGHT  # members of an enumeration take long to look up
 _STATES = {code[0]: state for state, code in STATE_CODES.items()}
 _FOUND = frozenset({State.ABSENT, State.FAILED, State.UNKNOWN})
-_FIXED = struct.Struct(">Bc16s16sI")
-_FLIGHT = struct.Struct(">QcQ")
-_CLAIM = struct.Struct(">Bc16s16sIQcQ")  # both at once: every first request makes one
-_LENGTH = struct.Struct(">I")
+_FLIGHT = struct.Struct(">Bc16s16sIQcQ")
+_OUTCOME = struct.Struct(">Bc16s16sII")
+_ATTEMPT_AT = 34
+_FRESH_CLAIM = b"%cI%%b%%b%%b%%d}" % VERSION
 _NO_TRACE = Trace()
 _MARKED = b'{"a":1'
 
@@ -68,32 +69,38 @@ def encode_claim(
     """The bytes of a first attempt in flight; a cache patches attempt and found state on a takeover."""
     if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
-    fixed = _CLAIM.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
-    if submission:
-        return fixed + _pack_apart(trace or _NO_TRACE, submission)
-    return fixed if trace is None else fixed + b'{"g":%b,"b":%d}' % (_packed_gateway(trace.gateway), trace.begun_at_ms)
+    if submission or trace is None:
+        fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
+        return fixed + _pack_apart(trace or _NO_TRACE, submission) if submission else fixed
+    rest = _rest_of_claim(retention_ms, trace.gateway)
+    return _FRESH_CLAIM % (token, fingerprint, rest, trace.begun_at_ms)
 
 
 def encode(record: Record) -> bytes:
     """The bytes of ``record``. A lapsed record has no bytes of its own (raises ``ValueError``): lapsing is how it reads."""
-    if record.lapsed or record.state is State.ABSENT:
+    state, response, trace = record.state, record.response, record.trace
+    if record.lapsed or state is _ABSENT:
         raise ValueError("only a record as stored has bytes")
-    fixed = _FIXED.pack(VERSION, STATE_CODES[record.state], record.token, record.fingerprint, record.attempt)
-    if record.state is State.IN_FLIGHT:
-        flight = _FLIGHT.pack(record.retention_ms, STATE_CODES[record.found], record.found_ms)
-        return fixed + flight + _pack_apart(record.trace, record.submission)
-    response = record.response
+    code, token, fingerprint, attempt = STATE_CODES[state], record.token, record.fingerprint, record.attempt
+    if state is _IN_FLIGHT:
+        found = STATE_CODES[record.found]
+        fixed = _FLIGHT.pack(VERSION, code, token, fingerprint, attempt, record.retention_ms, found, record.found_ms)
+        return fixed + _pack_apart(trace, record.submission)
     if response is None:
-        return fixed + _LENGTH.pack(0) + _pack_apart(record.trace, record.submission)
-    head = _mark(record.submission)  # it comes first: there it is looked for
-    head["s"] = response.status
-    head["h"] = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
-    head["t"] = response.completed_at_ms
-    if response.body is None:
+        fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0)
+        return fixed + _pack_apart(trace, record.submission)
+    status, headers, body, completed_at_ms = response
+    lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    head: dict[str, Any] = {"s": status, "h": lines, "t": completed_at_ms}
+    if record.submission:
+        head = {"a": 1} | head  # it comes first: there it is looked for
+    if body is None:
         head["o"] = 1
-    head |= _trace_members(record.trace, begun=record.trace.took_ms is None)
+        body = b""
+    _add_trace(head, trace, begun=trace.took_ms is None)
     packed = orjson.dumps(head)
-    return b"".join((fixed, _LENGTH.pack(len(packed)), packed, response.body or b""))
+    fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, len(packed))
+    return b"".join((fixed, packed, body))
 
 
 def decode(data: bytes, remaining_ms: int, *, traced: bool = False) -> Record:
@@ -115,73 +122,68 @@ def decode(data: bytes, remaining_ms: int, *, traced: bool = False) -> Record:
 
 
 def _decode(data: bytes, remaining_ms: int, traced: bool) -> Record:
-    _, code, token, fingerprint, attempt = _FIXED.unpack_from(data)
+    # Of a record in flight, what is taken for the length belongs to its retention.
+    _, code, token, fingerprint, attempt, length = _OUTCOME.unpack_from(data)
     state = _STATES[code[0]]
-    if state is State.ABSENT:
+    if state is _IN_FLIGHT:
+        return _decode_flight(data, remaining_ms, traced)
+    if state is _ABSENT:
         raise ValueError("absent is not stored")
-    if state is State.IN_FLIGHT:
-        retention_ms, found_code, found_ms = _FLIGHT.unpack_from(data, _FIXED.size)
-        found = _STATES[found_code[0]]
-        if found not in _FOUND:
-            raise ValueError("an attempt can't have found this state")
-        lapsed = remaining_ms <= retention_ms
-        reads = State.UNKNOWN if lapsed else state
-        apart = data[_CLAIM.size :]
-        trace = _read_trace(apart) if traced else _NO_TRACE
-        submission = apart.startswith(_MARKED)
-        return Record(
-            reads, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms, trace, submission
-        )
-    (length,) = _LENGTH.unpack_from(data, _FIXED.size)
-    start = _FIXED.size + _LENGTH.size
+    start = _OUTCOME.size
+    submission = data.startswith(_MARKED, start)
     if not length:
         trace = _read_trace(data[start:]) if traced else _NO_TRACE
-        return Record(state, token, fingerprint, attempt, trace=trace, submission=data.startswith(_MARKED, start))
-    response, trace = _decode_response(data, start, start + length, traced)
-    submission = data.startswith(_MARKED, start)
-    return Record(state, token, fingerprint, attempt, response, trace=trace, submission=submission)
-
-
-def _decode_response(data: bytes, start: int, end: int, traced: bool) -> tuple[StoredResponse, Trace]:
+        return Record(state, token, fingerprint, attempt, trace=trace, submission=submission)
+    end = start + length
     if end > len(data):
         raise ValueError("cut short")
     head = orjson.loads(data[start:end])
     headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
     response = StoredResponse(int(head["s"]), headers, None if "o" in head else data[end:], int(head["t"]))
-    if not traced:
-        return response, _NO_TRACE
-    trace = _trace_of(head)
-    if trace.took_ms is not None:
-        trace = trace._replace(begun_at_ms=response.completed_at_ms - trace.took_ms)
-    return response, trace
+    trace = _NO_TRACE
+    if traced:
+        trace = _trace_of(head)
+        if trace.took_ms is not None:
+            trace = trace._replace(begun_at_ms=response.completed_at_ms - trace.took_ms)
+    return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
+
+
+def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
+    _, _, token, fingerprint, attempt, retention_ms, code, found_ms = _FLIGHT.unpack_from(data)
+    found = _STATES[code[0]]
+    if found not in _FOUND:
+        raise ValueError("an attempt can't have found this state")
+    lapsed = remaining_ms <= retention_ms
+    state = State.UNKNOWN if lapsed else _IN_FLIGHT
+    apart = data[_FLIGHT.size :]
+    trace = _read_trace(apart) if traced else _NO_TRACE
+    submission = apart.startswith(_MARKED)
+    return Record(state, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms, trace, submission)
 
 
 def _pack_apart(trace: Trace, submission: bool) -> bytes:
-    members = _mark(submission) | _trace_members(trace)
+    members: dict[str, Any] = {"a": 1} if submission else {}
+    _add_trace(members, trace)
     return orjson.dumps(members) if members else b""
 
 
-def _mark(submission: bool) -> dict[str, Any]:
-    return {"a": 1} if submission else {}
+def _add_trace(members: dict[str, Any], trace: Trace, *, begun: bool = True) -> None:
+    gateway, begun_at_ms, took_ms, note = trace
+    if gateway:
+        members["g"] = _cut(gateway, MAX_GATEWAY_BYTES)
+    if begun_at_ms and begun:
+        members["b"] = begun_at_ms
+    if took_ms is not None:
+        members["d"] = took_ms
+    if note:
+        members["n"] = _cut(note, MAX_NOTE_BYTES)
 
 
-def _trace_members(trace: Trace, *, begun: bool = True) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    if trace.gateway:
-        members["g"] = _cut(trace.gateway, MAX_GATEWAY_BYTES)
-    if trace.begun_at_ms and begun:
-        members["b"] = trace.begun_at_ms
-    if trace.took_ms is not None:
-        members["d"] = trace.took_ms
-    if trace.note:
-        members["n"] = _cut(trace.note, MAX_NOTE_BYTES)
-    return members
-
-
-@lru_cache(maxsize=16)
-def _packed_gateway(gateway: str) -> bytes:
-    """It is the same in every claim of a process."""
-    return orjson.dumps(_cut(gateway, MAX_GATEWAY_BYTES))
+@lru_cache(maxsize=64)
+def _rest_of_claim(retention_ms: int, gateway: str) -> bytes:
+    """What follows the fingerprint, up to the time of begin: it is the same in every claim of a process under one policy."""
+    after = _FLIGHT.pack(VERSION, b"I", b"", b"", 1, retention_ms, b"A", 0)[_ATTEMPT_AT:]
+    return after + b'{"g":%b,"b":' % orjson.dumps(_cut(gateway, MAX_GATEWAY_BYTES))
 
 
 def _cut(text: str, most: int) -> str:

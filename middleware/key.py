@@ -24,7 +24,9 @@ _PARAMETER = (
     rb'|:[A-Za-z0-9+/=]*:|\?[01]|@-?[0-9]{1,15}|%"[ !#-~]*"))?'
 )
 _QUOTED_KEY = re.compile(rb"(" + _STRING + rb")(?:" + _PARAMETER + rb")*")
-_BARE_KEY = re.compile(rb"[!#-+\--\[\]-~]{1,255}")
+_is_bare = re.compile(rb"[!#-+\--\[\]-~]{1,255}").fullmatch
+_is_plain = re.compile(rb'"[ !#-\[\]-~]{1,255}"').fullmatch
+"""A quoted key without an escape or a parameter."""
 _ESCAPED = re.compile(r"\\(.)")
 _BASE64_TO_ID = bytes.maketrans(b"+/", b"._")
 """An id begins with no ``-`` that a command line would take for an option, and holds no ``/``."""
@@ -44,8 +46,12 @@ def pick(headers: Iterable[tuple[bytes, bytes]], wanted: frozenset[bytes]) -> di
 
 def parse_key(value: bytes) -> str:
     """The key that one field line names, 1 to 255 characters. Raises `KeyInvalid`, which never quotes the value."""
+    if _is_bare(value):  # as most clients send it
+        return value.decode("ascii")
+    if _is_plain(value):  # as the rest do
+        return value[1:-1].decode("ascii")
     value = value.strip(b" \t")
-    if _BARE_KEY.fullmatch(value):
+    if _is_bare(value):
         return value.decode("ascii")
     if not value:
         raise KeyInvalid("The key is empty: send 1 to 255 characters.")
@@ -93,6 +99,9 @@ def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
     """What tells this caller from others: the scope's headers with all their values, or ``None`` without any of them."""
     parts: list[bytes] = []
     found = False
+    if len(names) == 1:  # as a rule
+        values = fields.get(names[0])
+        return None if not values else [names[0], b"%d" % len(values), *values]
     for name in names:
         values = fields.get(name, ())
         found = found or bool(values)
@@ -106,12 +115,23 @@ def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
     The parts are length-prefixed before they are hashed, so that no crafted key or header reaches another's record.
     ``namespace`` holds no colon.
     """
-    return f"{namespace}:{_digest((key.encode(),))}:{scope_digest(scope)}"
+    name = key.encode()
+    keyed, scoped = _BLANK.copy(), _BLANK.copy()
+    keyed.update(b"%d:%b" % (len(name), name))
+    if scope is not None and len(scope) == 3:  # one header with one value, as a rule
+        header, count, value = scope
+        scoped.update(b"%d:%b%d:%b%d:%b" % (len(header), header, len(count), count, len(value), value))
+    else:
+        for part in scope or ():
+            scoped.update(b"%d:%b" % (len(part), part))
+    # Both at once: each makes 20 characters, without padding.
+    spelled = b2a_base64(keyed.digest() + scoped.digest(), newline=False).translate(_BASE64_TO_ID).decode("ascii")
+    return f"{namespace}:{spelled[:20]}:{spelled[20:]}"
 
 
 def scope_digest(scope: Sequence[bytes] | None) -> str:
     """The last part of a look-up key: who the caller is, 20 characters."""
-    return _digest(scope or ())
+    return record_key("", "", scope)[-20:]
 
 
 def record_id(look_up_key: str) -> str:
@@ -119,7 +139,8 @@ def record_id(look_up_key: str) -> str:
 
     Of an execution record the consumer's name comes after it: ``k:s:consumer``.
     """
-    return look_up_key.partition(":")[2].replace("}", "", 1)
+    found = look_up_key.partition(":")[2]
+    return found.replace("}", "", 1) if "}" in found else found
 
 
 def execution_key(look_up_key: str, consumer: str) -> str:
@@ -144,10 +165,3 @@ def check_key(key: str) -> str:
 def caller_scope(caller: str) -> list[bytes] | None:
     """The scope of a caller who has a name and no headers; ``None`` for the nameless one."""
     return [b"caller", caller.encode("utf-8", "surrogatepass")] if caller else None
-
-
-def _digest(parts: Sequence[bytes]) -> str:
-    digest = _BLANK.copy()
-    for part in parts:
-        digest.update(b"%d:%b" % (len(part), part))
-    return b2a_base64(digest.digest(), newline=False).translate(_BASE64_TO_ID).decode("ascii")

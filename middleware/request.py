@@ -19,6 +19,7 @@ _RESPOND_ASYNC = re.compile(rb'\s*respond-async\s*(?:=\s*""\s*)?(?:;.*)?', re.IG
 """An empty value is none (RFC 7240 section 2)."""
 _SIGNED = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
 """Authorization schemes whose value changes with each request."""
+_SIGNED_INITIALS = frozenset(scheme[:1] for scheme in _SIGNED)
 
 
 def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | None:
@@ -28,7 +29,8 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
     """
     found = read_key(fields, policy.key_names)
     if found is not None:
-        return *found, False
+        key, line = found
+        return key, line, False
     if policy.settings.require_key:
         raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
     if policy.settings.generate_key:
@@ -49,12 +51,14 @@ def request_scope(fields: Fields, policy: Policy) -> list[bytes] | None:
 def is_signed(fields: Fields) -> bool:
     """Whether the Authorization header is of a scheme that signs each request, and so names a new caller each time."""
     values = fields.get(b"authorization")
-    return values is not None and values[0].startswith(_SIGNED)
+    return values is not None and values[0][:1] in _SIGNED_INITIALS and values[0].startswith(_SIGNED)
 
 
 def wanted_wait(fields: Fields, policy: Policy) -> int:
     """Seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``."""
-    for value in fields.get(PREFER, ()):
+    if PREFER not in fields:
+        return 0
+    for value in fields[PREFER]:
         for found in filter(None, map(_WAIT.fullmatch, _PREFERENCE.findall(value))):
             seconds = found[1].lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
             return min(int(seconds or 0), int(policy.settings.max_wait))

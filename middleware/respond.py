@@ -16,6 +16,8 @@ BYPASS = (CACHE_STATUS, b"oncegate; fwd=bypass")
 _STORED = (CACHE_STATUS, b"oncegate; fwd=miss; stored")
 _RELEASED = (CACHE_STATUS, b"oncegate; fwd=miss")
 REPLAYED = (b"idempotent-replayed", b"true")
+_REPLAYED_NAME = REPLAYED[0]
+_UNKNOWN = State.UNKNOWN  # members of an enumeration take long to look up
 
 
 def executed_headers(headers: Headers, status: int, *, policy: Policy, key_line: bytes, recorded: bool) -> Headers:
@@ -43,7 +45,7 @@ def replay(response: StoredResponse, remaining_ms: int, *, policy: Policy, key_l
 
 def bypassed_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers of a response to a request that was not enforced although its method is."""
-    kept = [line for line in headers if line[0].lower() != REPLAYED[0]]
+    kept = [line for line in headers if line[0].lower() != _REPLAYED_NAME]
     kept.append(BYPASS)
     return kept
 
@@ -52,12 +54,17 @@ def stored(capture: Capture, policy: Policy) -> StoredResponse:
     """What is kept of a captured response: end-to-end headers, and the body if it is within the cap and may be replayed."""
     state = policy.state(capture.status)
     unstored = policy.unstored
-    for name, value in capture.headers:
-        if name == b"connection":
-            unstored = unstored.union(token.strip().lower() for token in value.split(b","))
-    headers = tuple([line for line in capture.headers if line[0] not in unstored])
-    body = None if state is State.UNKNOWN else capture.body
-    return StoredResponse(capture.status, headers, body, now_ms())
+    kept: list[tuple[bytes, bytes]] = []
+    named: list[bytes] = []
+    for line in capture.headers:
+        if line[0] not in unstored:
+            kept.append(line)
+        elif line[0] == b"connection":  # always one of them
+            named += [token.strip().lower() for token in line[1].split(b",")]
+    if named:
+        kept = [line for line in kept if line[0] not in named]
+    body = None if state is _UNKNOWN else capture.body
+    return StoredResponse(capture.status, tuple(kept), body, now_ms())
 
 
 def stored_exception() -> StoredResponse:

@@ -103,6 +103,23 @@ def test_c5_fingerprint_no_octet_moves_from_one_part_into_the_next(
     assert fingerprint(*one) != fingerprint(*other)
 
 
+FINGERPRINTS = [
+    (("POST", b"/payments", b"", b"{}"), False, "57a50267ca753f314a6d563870da8195"),
+    (("PATCH", b"/a%20b", b"x=1&y", b""), False, "daf1a250cefc265b82bb2a53c3921edd"),
+    (("POST", b"/", b"", bytes(range(256))), False, "96fcb8a7c0cfa375f9cd660883a38fee"),
+    (("POST", b"/payments", b"", b'{"b":[1, 2.0],"a":"\\u20ac"}'), True, "86fc2e60cf3002f07eb6e5360b458bcd"),
+    (("POST", b"/payments", b"", b"{"), True, "22fae634f3134c227fac46038601ee57"),
+]
+
+
+@pytest.mark.parametrize(("request_parts", "as_json", "digest"), FINGERPRINTS)
+def test_c5_fingerprints_are_what_they_ever_were(
+    request_parts: tuple[str, bytes, bytes, bytes], as_json: bool, digest: str
+) -> None:
+    """They are stored: with another one, no retry of an older request would be taken for its own."""
+    assert fingerprint(*request_parts, as_json=as_json).hex() == digest
+
+
 def test_c5_fingerprint_a_raw_body_that_looks_canonical_is_not_taken_for_json() -> None:
     repeated = b'{"a":1,"a":1}'
     assert fingerprint("POST", b"/", b"", b"{}") != fingerprint("POST", b"/", b"", b"{}", as_json=True)

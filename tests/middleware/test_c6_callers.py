@@ -3,7 +3,7 @@
 import pytest
 
 from oncegate.cache.base import Cache
-from oncegate.middleware.key import record_id, record_key, scope_parts
+from oncegate.middleware.key import execution_key, record_id, record_key, scope_digest, scope_parts
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
 
@@ -81,6 +81,26 @@ def test_c6_crafted_parts_do_not_collide() -> None:
     keys = [record_key("n", key, scope) for key in ("k", "k:", "1:k", "k1:a") for scope in scopes]
     assert len(set(keys)) == len(keys)
     assert all(len(key.split(":")) == 3 for key in keys), "a key can't reach into the next part"
+
+
+LOOK_UP_KEYS = [
+    ("k", None, "HkZd2jGo.bKl.cKcdaJ3:t9uHGWxINAXkD4QB.h_J"),
+    ("k", [], "HkZd2jGo.bKl.cKcdaJ3:t9uHGWxINAXkD4QB.h_J"),
+    ("order-4711", [b"authorization", b"1", b"Bearer secret"], "3TNku3VZ.sQvlfePQy6W:v2sL2vHw666LYpBgkfss"),
+    ("a b", [b"x-api-key", b"1", b"k", b"x-tenant", b"2", b"t", b""], "Ga6.CEiwTid4VyICD_Ox:XDuh.jTKMQQADDrhZe_4"),
+    ("\u20ac", [b"caller", b"bob"], "jfll946rNn7CXPp3QL59:dNj1lU_soP.eDT488Wbg"),
+    ("k" * 255, [b"authorization", b"0", b"x-tenant", b"1", b"t"], "oeZH9dChkUCHgmWk9Iqa:mc4QbMn4XjcuR07wStNB"),
+]
+
+
+@pytest.mark.parametrize(("key", "scope", "identifier"), LOOK_UP_KEYS)
+def test_c6_look_up_keys_are_spelled_as_ever(key: str, scope: list[bytes] | None, identifier: str) -> None:
+    """They are stored: another spelling would lose every record that there is."""
+    look_up_key = record_key("payments", key, scope)
+    assert look_up_key == f"payments:{identifier}"
+    assert record_id(look_up_key) == identifier
+    assert record_id(execution_key(look_up_key, "a}b")) == f"{identifier}:a}}b"
+    assert scope_digest(scope) == identifier.partition(":")[2]
 
 
 def test_c6_look_up_key_gives_away_neither_key_nor_credential() -> None:
