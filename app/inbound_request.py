@@ -21,9 +21,12 @@ log = logging.getLogger("oncegate.inbound")
 _ONE_WRITE = 65536
 """Above it, copying a body behind its head costs more than a second write."""
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
-_STATUS_LINES = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(600)]
+_STATUS_LINES = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(600)]
+_line_of = b": ".join
 _OF_THE_CONNECTION = frozenset({b"connection", b"transfer-encoding"})
 _WITHOUT_CONTENT = frozenset({204, 304})
+_END_OF_HEAD = (b"", b"")
+_LF, _CR, _NUL = b"\n\r\0"  # numbers, which are found faster than bytes
 _GO_AHEAD = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FAILED = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
@@ -171,32 +174,35 @@ class InboundRequest:
 
     def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         """Status line and fields, with the framing that the body will have."""
-        lines = [_STATUS_LINES[status], *[b"%b: %b\r\n" % field for field in headers]]
+        lines = [_STATUS_LINES[status], *map(_line_of, headers)]
         fields = dict(headers)
-        if not _OF_THE_CONNECTION.isdisjoint(fields):  # which coding the body gets is no business of the app's
-            lines = lines[:1] + [b"%b: %b\r\n" % field for field in headers if field[0] not in _OF_THE_CONNECTION]
+        if (
+            b"connection" in fields or b"transfer-encoding" in fields
+        ):  # which coding the body gets is no business of the app's
+            lines = lines[:1] + [_line_of(field) for field in headers if field[0] not in _OF_THE_CONNECTION]
             self._keep_alive = self._keep_alive and b"close" not in fields.get(b"connection", b"").lower()
         if b"content-length" in fields:
             self._left = int(fields[b"content-length"])
         self._frame_body(status, lines)
-        lines.append(b"\r\n" if self._keep_alive else b"connection: close\r\n\r\n")
-        head = b"".join(lines)
-        # Every line brought one CRLF of its own: any other would begin a field, or a response, of somebody else's making.
-        breaks = len(lines) + (not self._keep_alive)
-        if head.count(b"\n") != breaks or head.count(b"\r") != breaks or head.find(b"\0") >= 0:
+        if not self._keep_alive:
+            lines.append(b"connection: close")
+        # A line break within a line would begin a field, or a response, of somebody else's making.
+        content = b"".join(lines)
+        if _LF in content or _CR in content or _NUL in content:
             raise RuntimeError("a header field holds a line break or a NUL")
-        return head
+        lines += _END_OF_HEAD
+        return b"\r\n".join(lines)
 
     def _frame_body(self, status: int, lines: list[bytes]) -> None:
         if self._is_head or status in _WITHOUT_CONTENT:
             self._left = 0
         elif self._left < 0 and self.scope["http_version"] == "1.1":
             self._chunked = True
-            lines.append(b"transfer-encoding: chunked\r\n")
+            lines.append(b"transfer-encoding: chunked")
         elif self._left < 0:
             # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
             self._keep_alive = False
-        if self._connection.stopping or (self._expects_go_ahead and self._more):
+        if self._keep_alive and (self._connection.stopping or (self._expects_go_ahead and self._more)):
             # A client that was not told to go on may send its body or the next request: nobody can tell which.
             self._keep_alive = False
 
