@@ -46,6 +46,25 @@ async def test_no_answer_in_time_is_a_problem(method: str, retryable: bool) -> N
         assert_problem(await client.request(method, "/"), 504, "upstream-timeout", retryable=retryable)
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_head_is_shown_at_once_where_its_body_is_late(method: str) -> None:
+    go_on = asyncio.Event()
+
+    async def late(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 201 Created\r\ncontent-length: 4\r\n\r\n")
+        await go_on.wait()
+        await peer.send(b"late")
+
+    async with Upstream(late) as upstream, served(upstream.url) as (client, _):
+        sending = asyncio.create_task(client.send(client.build_request(method, "/", headers=KEY), stream=True))
+        shown, _ = await asyncio.wait([sending], timeout=2)
+        go_on.set()
+        answer = await sending
+        assert (answer.status_code, await answer.aread()) == (201, b"late")
+    assert shown, "the head waited for its body"
+
+
 async def test_a_response_that_breaks_off_breaks_off_for_the_client_too(caplog: pytest.LogCaptureFixture) -> None:
     async def behave(peer: Peer) -> None:
         await peer.request()

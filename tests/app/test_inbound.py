@@ -52,9 +52,12 @@ async def test_a_head_is_shown_at_once_where_its_body_is_late() -> None:
 
     async with serving(late) as (reader, writer):
         writer.write(GET % b"")
-        assert b"content-length: 4\r\n" in await reader.readuntil(b"\r\n\r\n")
+        reading = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
+        shown, _ = await asyncio.wait([reading], timeout=2)
         go_on.set()
+        assert b"content-length: 4\r\n" in await reading
         assert await reader.readexactly(4) == b"late"
+    assert shown, "the head waited for its body"
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])

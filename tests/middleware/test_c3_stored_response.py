@@ -109,6 +109,24 @@ async def test_c3_replay_of_a_streamed_response_holds_every_chunk(door: MakeDoor
     assert (await there.send()).body == b"onetwothree"
 
 
+async def test_c3_head_is_shown_at_once_where_its_body_is_late(door: MakeDoor) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        begun.set()
+        await go_on.wait()
+        await send({"type": "http.response.body", "body": b"late"})
+
+    call = door(late).begin()
+    await begun.wait()
+    await others_go_on()
+    shown = call.status
+    go_on.set()
+    assert (await call.answered()).body == b"late"
+    assert shown == 201, "the head waited for its body"
+
+
 class Watching(Call):
     """A client that looks at the record whenever something reaches it."""
 
