@@ -15,6 +15,7 @@ from tests.servers import RedisServer
 from tests.system.caller import Caller
 from tests.system.gateway import Gateway
 from tests.system.ledger import Ledger
+from tests.system.logs import events
 
 ROUTES: list[dict[str, Any]] = [
     {"path": "/retry-unknown/*", "on_unknown": "retry"},
@@ -32,13 +33,9 @@ class Start(Protocol):
 
 
 @pytest.fixture(scope="session")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where every gateway of the run logs to, a file for each."""
-    return tmp_path_factory.mktemp("gateways")
-
-
-@pytest.fixture(scope="session")
-def _new_log(logs: Path) -> Callable[[], Path]:
+def _new_log(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Where each gateway logs to, a file of its own."""
+    logs = tmp_path_factory.mktemp("gateways")
     numbers = count(1)
     return lambda: logs / f"{next(numbers):03d}.log"
 
@@ -65,33 +62,38 @@ async def caller() -> AsyncIterator[Caller]:
 @pytest.fixture
 def start(_new_log: Callable[[], Path]) -> Iterator[Start]:
     """Starts a gateway for one test; all are ended with it. Not awaited: `Gateway.ready` does that."""
-    with _starting(_new_log) as start_one:
+    with starting(_new_log) as start_one:
         yield start_one
 
 
 @pytest.fixture(scope="module")
 def start_for_module(_new_log: Callable[[], Path]) -> Iterator[Start]:
     """The same for all tests of a module."""
-    with _starting(_new_log) as start_one:
+    with starting(_new_log) as start_one:
         yield start_one
 
 
 @contextmanager
-def _starting(new_log: Callable[[], Path]) -> Iterator[Start]:
+def starting(new_log: Callable[[], Path]) -> Iterator[Start]:
+    """Gateways that end with the context. Raises `AssertionError` for one whose log says what it must not."""
+    started: list[Gateway] = []
     with ExitStack() as stack:
 
         def start_one(upstream: str, cache: str = "memory://", **settings: Any) -> Gateway:
             gateway = Gateway(new_log(), upstream, cache, **settings)
             stack.callback(gateway.end)
+            started.append(gateway)
             return gateway
 
         yield start_one
+    for gateway in started:
+        events(gateway.text())
 
 
 @pytest.fixture(scope="session")
 def trio(_new_log: Callable[[], Path], ledger: Ledger, redis_server: RedisServer) -> Iterator[list[Gateway]]:
     """Three gateways on one Redis."""
-    with _starting(_new_log) as start:
+    with starting(_new_log) as start:
         gateways = [start(ledger.url, redis_server.url, routes=ROUTES, cache_timeout=UNHURRIED) for _ in range(3)]
         yield [gateway.ready() for gateway in gateways]
 
@@ -99,7 +101,7 @@ def trio(_new_log: Callable[[], Path], ledger: Ledger, redis_server: RedisServer
 @pytest.fixture(scope="session")
 def on_memory(_new_log: Callable[[], Path], ledger: Ledger) -> Iterator[Gateway]:
     """One gateway on the embedded cache."""
-    with _starting(_new_log) as start:
+    with starting(_new_log) as start:
         yield start(ledger.url, routes=ROUTES).ready()
 
 
@@ -111,8 +113,3 @@ def gateway(request: pytest.FixtureRequest) -> Gateway:
         return found
     trio: list[Gateway] = request.getfixturevalue("trio")
     return trio[0]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What looks at the logs of the whole run comes last in it."""
-    items.sort(key=lambda item: item.path.name == "test_logs.py" and item.path.parent == Path(__file__).parent)
