@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,11 +22,29 @@ READY_WITHIN = 20.0
 """Seconds for a server to answer; generous, since a busy machine starts processes slowly."""
 
 
+PORTS = range(10_000, 32_000)
+"""Below those that Linux gives to connections and to whoever asks for any: nobody gets one of these by chance."""
+_BLOCK = 2000
+
+
+def _ports() -> Iterator[int]:
+    """Those of this process in turn. Tests that run beside each other (pytest-xdist) have blocks of their own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    block = PORTS[worker * _BLOCK % len(PORTS) :][:_BLOCK]
+    start = random.randrange(_BLOCK)  # another run may be under way
+    return cycle([*block[start:], *block[:start]])
+
+
+_own_ports = _ports()
+
+
 def free_port() -> int:
-    """A loopback port that nothing listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nothing listens on, and that nothing else takes before the test does, or at all if it doesn't."""
+    for port in islice(_own_ports, _BLOCK):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no port is free of {_BLOCK}")
 
 
 class RedisServer:
