@@ -11,29 +11,24 @@ from oncegate.app.inbound import InboundConnection
 from oncegate.middleware.capture import Message
 from oncegate.middleware.http import App, Scope, Send
 from oncegate.middleware.request import Receive
+from tests.app.running import running
 
 
 @asynccontextmanager
 async def serving(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A client's connection to a server of ``app``."""
     config = uvicorn.Config(app, lifespan="off", log_config=None, http=InboundConnection, server_header=False)
-    server = uvicorn.Server(config)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        running = asyncio.create_task(server._serve([listener]))  # not `serve`, which takes the runner's signals
-        while not server.started:
-            assert not running.done()
-            await asyncio.sleep(0)
-        client = socket.create_connection(listener.getsockname())
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        reader, writer = await asyncio.open_connection(sock=client, limit=65536)
-        try:
-            async with asyncio.timeout(20):
-                yield reader, writer
-        finally:
-            writer.close()
-            server.should_exit = True
-            await running
+        async with running(config, [listener]):
+            client = socket.create_connection(listener.getsockname())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            reader, writer = await asyncio.open_connection(sock=client, limit=65536)
+            try:
+                async with asyncio.timeout(20):
+                    yield reader, writer
+            finally:
+                writer.close()
 
 
 def head(status: int = 200, **headers: object) -> Message:

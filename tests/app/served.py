@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-import uvicorn
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway import Gateway
 from oncegate.app.serve import bind, server_config
 from oncegate.app.settings import GatewaySettings
+from tests.app.running import running
 
 
 @asynccontextmanager
@@ -21,19 +21,9 @@ async def served(
     """A client of the gateway, and the gateway."""
     gateway = create_gateway(GatewaySettings(upstream=upstream, **settings), admin_token=admin_token)
     sockets = bind("127.0.0.1", 0)
-    server = uvicorn.Server(server_config(gateway))
-    # Not `serve`, which would take the test runner's signals.
-    running = asyncio.create_task(server._serve(sockets))
-    while not server.started:
-        assert not running.done(), running.exception()
-        await asyncio.sleep(0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-    try:
-        async with httpx.AsyncClient(base_url=url, timeout=20) as client:
-            yield client, gateway
-    finally:
-        server.should_exit = True
-        await running
+    async with running(server_config(gateway), sockets), httpx.AsyncClient(base_url=url, timeout=20) as client:
+        yield client, gateway
 
 
 async def raw(client: httpx.AsyncClient, request: bytes) -> bytes:

@@ -11,6 +11,7 @@ import uvicorn
 from oncegate.app import outgoing
 from oncegate.app.forward import Forwarder
 from oncegate.app.inbound import InboundConnection
+from tests.app.running import running
 from tests.upstreams import OK, Behaviour, Peer, Upstream, answering
 
 
@@ -21,16 +22,10 @@ async def gateway(behave: Behaviour) -> AsyncIterator[tuple[int, Upstream]]:
         forwarder = Forwarder(upstream.url)
         config = uvicorn.Config(forwarder, lifespan="off", log_config=None, http=InboundConnection, server_header=False)
         config.load()
-        server = uvicorn.Server(config)
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
-            running = asyncio.create_task(server._serve([listener]))  # not `serve`, which takes the runner's signals
-            while not server.started:
-                assert not running.done()
-                await asyncio.sleep(0)
-            yield listener.getsockname()[1], upstream
-            server.should_exit = True
-            await running
+            async with running(config, [listener]):
+                yield listener.getsockname()[1], upstream
         await forwarder.close()
 
 
