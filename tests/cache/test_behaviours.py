@@ -355,7 +355,9 @@ async def test_a_damaged_or_newer_record_is_an_error_and_is_left_alone(store: St
     assert store.raw() == data
 
 
-@pytest.mark.parametrize("data", [b"\x02" + LAPSED[1:], LAPSED[:54], b"\x02" + VALID[1:]])
+@pytest.mark.parametrize(
+    "data", [b"\x02" + LAPSED[1:], LAPSED[:54], b"\x02" + VALID[1:]], ids=["newer and lapsed", "cut flight", "newer"]
+)
 async def test_a_damaged_or_newer_record_is_not_taken_over(store: Store, data: bytes) -> None:
     store.plant(data, RETENTION)
     with pytest.raises(RecordUnreadable):

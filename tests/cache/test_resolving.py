@@ -169,7 +169,9 @@ UNKNOWN = encode(Record(State.UNKNOWN, A, PRINT, 1))
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x02" + FLIGHT[1:], FLIGHT[:54], b"\x02" + UNKNOWN[1:], UNKNOWN[:40], UNKNOWN[:1] + b"X" + UNKNOWN[2:]]
+    "data",
+    [b"\x02" + FLIGHT[1:], FLIGHT[:54], b"\x02" + UNKNOWN[1:], UNKNOWN[:40], UNKNOWN[:1] + b"X" + UNKNOWN[2:]],
+    ids=["newer in flight", "cut flight", "newer", "cut header", "no state"],
 )
 async def test_a_damaged_or_newer_record_is_not_resolved(store: Store, data: bytes) -> None:
     store.plant(data, RETENTION)
