@@ -14,6 +14,9 @@ CONFORMANCE = [
     checks.response_schema_conformance,
 ]
 
+OF_THE_CONNECTION = ("connection", "content-length", "expect", "host", "transfer-encoding", "upgrade")
+"""Header fields that HTTP has rules of its own for: what breaks them is answered before there is an operation."""
+
 
 def probe(
     description: dict[str, Any],
@@ -43,6 +46,8 @@ def probe(
                 suppress_health_check=list(HealthCheck),
             )
             def call(case: Any) -> None:
+                for name in OF_THE_CONNECTION:
+                    case.headers.pop(name, None)
                 for fixed in ({}, dict.fromkeys(headers, "the-same")):
                     if fixed or not headers:
                         case.headers.update(fixed)
