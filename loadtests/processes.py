@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -34,11 +35,16 @@ class BenchError(Exception):
     """A benchmark can't be run, or a server under test gave a wrong answer. The text is one line."""
 
 
+_ports = iter(random.sample(range(30_000, 32_000), 2000))
+
+
 def free_port() -> int:
-    """A loopback port that nothing listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nothing listens on. None that Linux gives to connections: they could take it first."""
+    for port in _ports:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise BenchError("no port is free")
 
 
 class Process:

@@ -22,7 +22,7 @@ READY_WITHIN = 20.0
 """Seconds for a server to answer; generous, since a busy machine starts processes slowly."""
 
 
-PORTS = range(10_000, 32_000)
+PORTS = range(10_000, 30_000)
 """Below those that Linux gives to connections and to whoever asks for any: nobody gets one of these by chance."""
 _BLOCK = 2000
 
