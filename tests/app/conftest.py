@@ -1,10 +1,13 @@
-"""The forwarder and the inbound protocol are tested on both loops: they differ in what they buffer, tell and raise."""
+"""A gateway with commands. Forwarder and inbound protocol are tested on both loops: they differ in what they buffer and raise."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 import uvloop
+
+from tests.app.submitted import Submitted, serving
+from tests.servers import RedisServer
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-asyncio has it since 1.4; older ones run on asyncio's loop alone
@@ -15,3 +18,9 @@ def pytest_asyncio_loop_factories(
     if item.path.name.startswith(("test_forward", "test_inbound")):
         loops["uvloop"] = uvloop.new_event_loop
     return loops
+
+
+@pytest.fixture
+async def submitted(redis_server: RedisServer) -> AsyncIterator[Submitted]:
+    async with serving(redis_server) as there:
+        yield there

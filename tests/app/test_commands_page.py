@@ -1,7 +1,6 @@
 """What became of a command: told to whom it belongs, and as nothing else than what its two records say."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
@@ -14,13 +13,6 @@ from tests.app.served import served
 from tests.app.submitted import ALICE, ROUTES, STATUS, TIMEOUT, TOKEN, Submitted, serving
 from tests.asgi_client import Client
 from tests.servers import RedisServer
-
-
-@pytest.fixture
-async def submitted(redis_server: RedisServer) -> AsyncIterator[Submitted]:
-    async with serving(redis_server) as there:
-        yield there
-
 
 # -- the life of a command
 

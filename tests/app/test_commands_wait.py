@@ -1,7 +1,6 @@
 """Waiting for a command's end: Prefer: wait on its status."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,12 +9,6 @@ import oncegate.app.commands_page as commands_page
 from tests.app.submitted import ALICE, Submitted, serving
 from tests.middleware.door import eventually
 from tests.servers import RedisServer
-
-
-@pytest.fixture
-async def submitted(redis_server: RedisServer) -> AsyncIterator[Submitted]:
-    async with serving(redis_server) as there:
-        yield there
 
 
 async def test_a_caller_can_wait_for_the_end(submitted: Submitted) -> None:

@@ -1,7 +1,7 @@
 """Each test that asks for a ``door`` runs on memory and on Redis, and leaves no attempt, slot or background write behind."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
@@ -19,6 +19,7 @@ from oncegate.middleware.subscription import Subscription
 from tests.middleware.consumers import Records
 from tests.middleware.door import PATIENCE, Door
 from tests.middleware.till import Make
+from tests.servers import RedisServer
 
 MakeDoor = Callable[..., Door]
 MakeSubscription = Callable[..., Subscription]
@@ -29,6 +30,13 @@ Elsewhere = Callable[[Callable[[Cache], Coroutine[Any, Any, None]]], None]
 def namespace() -> str:
     """One per test: the Redis is shared by the whole run."""
     return uuid4().hex
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A Redis of the test's own, to be paused and stopped; its data outlive that."""
+    with RedisServer("unix", persist=True) as server:
+        yield server
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -1,6 +1,6 @@
 """The cache goes away between an attempt's steps; a real redis-server that is paused, stopped and started again."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -8,13 +8,6 @@ from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from tests.middleware.door import PATIENCE, Answering, Door, reaches
 from tests.servers import RedisServer
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    """One of the test's own, since it is stopped."""
-    with RedisServer("unix", persist=True) as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The cache goes away under a consumer: a real redis-server that is paused, stopped and started again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,6 @@ from tests.middleware.conftest import MakeSubscription
 from tests.middleware.consumers import PAY, Records
 from tests.middleware.door import PATIENCE, eventually
 from tests.servers import RedisServer
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    """One of the test's own, since it is stopped."""
-    with RedisServer("unix", persist=True) as server:
-        yield server
 
 
 @pytest.fixture

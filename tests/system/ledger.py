@@ -6,7 +6,6 @@ no other arrival gets, so that a replay can be told from a second execution.
 """
 
 import asyncio
-import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 from uuid import uuid4
 
+from tests.system.own_loop import OwnLoop
 from tests.upstreams import Peer, Request, Upstream
 
 
@@ -56,31 +56,21 @@ class Reply:
     delay: float = 0.0
 
 
-class Ledger:
+class Ledger(OwnLoop):
     """For the length of a ``with``. ``arrivals(key)`` are the requests that arrived whole under that key, in their order.
 
     ``closed`` counts the connections that it has ended itself, as a `Reply` told it to.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.closed = 0
         self._arrivals: defaultdict[str, list[Request]] = defaultdict(list)
         self._script: dict[str, tuple[Reply, ...]] = {}
-        self._loop = asyncio.new_event_loop()
         self._upstream = Upstream(self._serve)
-        self._stopped = asyncio.Event()
-        self._running = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ledger")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        assert self._running.wait(30)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._loop.call_soon_threadsafe(self._stopped.set)
-        self._thread.join(30)
-        self._loop.close()
+    def serving(self) -> Upstream:
+        return self._upstream
 
     @property
     def url(self) -> str:
@@ -101,16 +91,7 @@ class Ledger:
         self._script[key] = replies
 
     def gate(self) -> Gate:
-        return Gate(self._loop)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._main())
-
-    async def _main(self) -> None:
-        async with self._upstream:
-            self._running.set()
-            await self._stopped.wait()
+        return Gate(self.loop)
 
     async def _serve(self, peer: Peer) -> None:
         while True:

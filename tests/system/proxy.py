@@ -2,29 +2,28 @@
 
 import asyncio
 import hashlib
-import threading
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from importlib import resources
-from typing import Literal, Self
+from typing import Literal
+
+from tests.system.own_loop import OwnLoop
 
 Then = Literal["cut", "stall"]
 
 
-class LossyProxy:
-    """For the length of a ``with``, in a thread of its own. ``url`` is Redis by way of it.
+class LossyProxy(OwnLoop):
+    """For the length of a ``with``. ``url`` is Redis by way of it.
 
     `lose_reply_to` names a script. The next call of it is passed on; what comes back over its connection is swallowed,
     that reply (``lost``) and all behind it. Then that connection is ``cut``, or left open, and silent, as a ``stall``.
     """
 
     def __init__(self, port: int) -> None:
+        super().__init__()
         self.lost = b""
         self._port = port
         self._watched: tuple[bytes, Then] | None = None
-        self._loop = asyncio.new_event_loop()
-        self._stopped = asyncio.Event()
-        self._running = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="proxy")
         self._pumps: set[asyncio.Task[None]] = set()
 
     def lose_reply_to(self, script: str, then: Then) -> None:
@@ -32,25 +31,11 @@ class LossyProxy:
         self.lost = b""
         self._watched = hashlib.sha1(source).hexdigest().encode(), then
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        assert self._running.wait(30)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._loop.call_soon_threadsafe(self._stopped.set)
-        self._thread.join(30)
-        self._loop.close()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._main())
-
-    async def _main(self) -> None:
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
-        self._running.set()
-        await self._stopped.wait()
+        yield
         server.close()
         for pump in self._pumps:
             pump.cancel()
