@@ -24,7 +24,13 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from oncegate.app.inbound_head import HeadTooLarge, VersionRefused, without_authority, without_offer
+from oncegate.app.inbound_head import (
+    HeadTooLarge,
+    VersionRefused,
+    asks_to_go_ahead,
+    without_authority,
+    without_offer,
+)
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.inbound_socket import address_of, unacknowledged
 
@@ -42,6 +48,8 @@ HIGH_WATER = 65536
 """Bytes of a request's body that wait to be received; with more, reading pauses."""
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
+_METHODS = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
+_HASH = ord("#")  # a number is found faster than bytes
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _MALFORMED = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
@@ -71,9 +79,8 @@ class InboundConnection(asyncio.Protocol):
         self._scheme = "http"
         # The request that is being read, the one that is being answered, and those that wait for it.
         self._url = b""
+        self._host = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._hosts: list[int] = []
-        self._expects_go_ahead = False
         self._reading: InboundRequest | None = None
         self._answering: InboundRequest | None = None
         self._pipelined: deque[InboundRequest] = deque()
@@ -170,8 +177,6 @@ class InboundConnection(asyncio.Protocol):
         """The first byte of a request."""
         self._url = b""
         self._headers = []
-        self._hosts = []
-        self._expects_go_ahead = False
         self._in_message = self._in_head = True
         self._quiet = 0
         if self.writable is None:
@@ -183,12 +188,7 @@ class InboundConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head. (Of trailers, too: the list is one that nobody reads by then.)"""
-        name = name.lower()
-        if name == b"host":
-            self._hosts.append(len(self._headers))
-        elif name == b"expect" and value.lower() == b"100-continue":
-            self._expects_go_ahead = True
-        self._headers.append((name, value))
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is whole: its size is known exactly, and the request can begin."""
@@ -201,9 +201,15 @@ class InboundConnection(asyncio.Protocol):
             # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
             # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
             raise VersionRefused
-        self._url = without_authority(self._url, parser.get_method(), version, self._headers, self._hosts)
+        headers = self._headers
+        fields = dict(headers)
+        host = fields.get(b"host", b"")
+        if not host or host != self._host or len(fields) != len(headers) or self._url[:1] != b"/":
+            self._url = without_authority(self._url, parser.get_method(), version, headers)
+            self._host = host  # as a rule it is the same in all requests of a connection
+        expects_go_ahead = b"expect" in fields and version == "1.1" and asks_to_go_ahead(headers)
         if self._quiet + self._fed > MAX_HEAD_BYTES:
-            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
+            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
             if size > MAX_HEAD_BYTES:
                 self._too_large = True
                 raise HeadTooLarge
@@ -213,7 +219,7 @@ class InboundConnection(asyncio.Protocol):
             # nothing more may be read: a body would be taken for the next request.
             self._deaf = True
             keep_alive = False
-        request = InboundRequest(self, self._scope(version), keep_alive, self._expects_go_ahead and version == "1.1")
+        request = InboundRequest(self, self._scope(version), keep_alive, expects_go_ahead)
         self._reading = request
         self._quiet = 0
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
@@ -242,12 +248,13 @@ class InboundConnection(asyncio.Protocol):
 
     def _scope(self, version: str) -> dict[str, Any]:
         url = self._url
-        if url[:1] == b"/" and url.find(b"#") < 0:
+        if url[:1] == b"/" and _HASH not in url:
             raw_path, _, query = url.partition(b"?")
         else:
             parsed = httptools.parse_url(url)
             raw_path, query = parsed.path, parsed.query or b""
         path = raw_path.decode("ascii")
+        method = self._parser.get_method()
         return {
             "type": "http",
             "asgi": _ASGI,
@@ -255,7 +262,7 @@ class InboundConnection(asyncio.Protocol):
             "server": self._server,
             "client": self._client,
             "scheme": self._scheme,
-            "method": self._parser.get_method().decode("ascii"),
+            "method": _METHODS.get(method) or method.decode("ascii"),
             "root_path": "",
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw_path,

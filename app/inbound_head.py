@@ -3,7 +3,7 @@
 import re
 
 _HOST = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
-_HOST_VALUE = re.compile(_HOST + rb"*")
+_is_host = re.compile(_HOST + rb"*").fullmatch
 _ABSOLUTE = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
 """A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
 _OFFER_OF_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
@@ -21,16 +21,15 @@ class HostRefused(Exception):
     """Raised into the parser, to stop it."""
 
 
-def without_authority(
-    url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]], hosts: list[int]
-) -> bytes:
-    """The target as a path. ``hosts`` are the places of `Host` in ``headers``, where a target's own authority replaces it.
+def without_authority(url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> bytes:
+    """The target as a path. In ``headers``, a target's own authority replaces `Host`.
 
     Raises `HostRefused` unless there is one valid `Host`, as RFC 9112 section 3.2 has it; only version 1.0 may be without.
     """
+    hosts = [number for number, (name, _) in enumerate(headers) if name == b"host"]
     if len(hosts) != 1 and (hosts or version == "1.1"):
         raise HostRefused
-    if hosts and not _HOST_VALUE.fullmatch(headers[hosts[0]][1]):
+    if hosts and not _is_host(headers[hosts[0]][1]):
         raise HostRefused
     if url[:1] == b"/" or (url == b"*" and method == b"OPTIONS"):
         return url
@@ -44,6 +43,11 @@ def without_authority(
     if not rest and method == b"OPTIONS":
         rest = b"*"  # RFC 9112 section 3.2.4
     return rest if rest.startswith((b"/", b"*")) else b"/" + rest
+
+
+def asks_to_go_ahead(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether the client waits for a ``100 Continue`` before it sends its body (RFC 9110 section 10.1.1)."""
+    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
 
 
 def without_offer(data: bytes) -> bytes:
