@@ -10,9 +10,9 @@ meaning: else any client could have ``Authorization`` or the idempotency key tak
 import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
 from urllib.parse import quote
 
 from oncegate.middleware.http import Scope
@@ -52,15 +52,12 @@ _SPECIAL |= _AMBIGUOUS - {b"idempotency-key", b"idempotency-attempt"}
 _LENGTH_DIGITS = 18
 _NOTHING: frozenset[bytes] = frozenset()
 _USUAL_OPTIONS = {option: frozenset({option.lower()}) for option in (b"keep-alive", b"Keep-Alive", b"close")}
-_ONCE = {
-    b"host": "more than one Host",
-    b"content-length": "Content-Length is not one number",
-    b"transfer-encoding": "the body's framing is ambiguous",
-}
-_VIA_LINE = b"%b: %b\r\n" % VIA
+_line_of = b": ".join
+_LAST_LINES = (_line_of(VIA), b"")
+_LF, _CR, _NUL = b"\n\r\0"  # numbers, which are found faster than bytes
 _METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_UNSAFE_PATH = re.compile(rb"[\x00-\x20\x7f#?]")
-_UNSAFE_QUERY = re.compile(rb"[\x00-\x20\x7f#]")
+_unsafe_in_path = re.compile(rb"[\x00-\x20\x7f#?]").search
+_unsafe_in_query = re.compile(rb"[\x00-\x20\x7f#]").search
 _PATH_SAFE = "/!$&'()*+,;=:@~-._%"
 
 
@@ -72,7 +69,8 @@ class RequestRefused(Exception):
         self.status = status
 
 
-class RequestHead(NamedTuple):
+@dataclass(slots=True)  # not frozen, which takes far longer to make: every request does. Nothing changes one.
+class RequestHead:
     """A request's line and end-to-end fields as bytes (every line with its CRLF), and how its client framed the body.
 
     ``length`` is the client's ``Content-Length``; ``chunked`` says that it sent chunks; neither: no body was announced.
@@ -132,34 +130,49 @@ class RequestWriter:
         """The head for ``scope``. Raises `RequestRefused` where forwarding would mean to guess what the client meant."""
         method: str = scope["method"]
         lines = [b"", b""]  # the request line and Host, which come first
+        host = length = None
         special: list[tuple[bytes, bytes]] = []
         special_names = self._special
         for field in scope["headers"]:
-            if field[0] in special_names:
-                special.append(field)
+            name, value = field
+            if name not in special_names:
+                lines.append(_line_of(field))
+            elif name == b"host":
+                if host is not None:
+                    raise RequestRefused(400, "more than one Host")
+                host = value
+            elif name == b"content-length":
+                if length is not None:
+                    raise RequestRefused(400, "Content-Length is not one number")
+                length = _number(value)
             else:
-                lines.append(b"%b: %b\r\n" % field)
-        named, host, length, chunked = _judge(special)
+                special.append(field)
+        named, chunked = _judge(special, length) if special else (_NOTHING, False)
         if named and (dropped := named - self._stays):
             lines = lines[:2] + [line for line in lines[2:] if line.partition(b":")[0] not in dropped]
-        if host is None:
-            host = self._authority
-        lines[0] = b"%b %b HTTP/1.1\r\n" % (_method(method), self._target(scope))
-        lines[1] = b"host: %b\r\n" % host
-        self._add_forwarded(lines, scope, host, special, named)
-        lines.append(_VIA_LINE)
-        whole = b"".join(lines)
-        # Every line brought one CRLF of its own: any other would begin a field, or a request, that nobody has judged.
-        # (`find`, since `in` takes what it looks for for a number first, and makes an exception of it.)
-        if whole.count(b"\n") != len(lines) or whole.count(b"\r") != len(lines) or whole.find(b"\0") >= 0:
+        host = self._authority if host is None else host
+        lines[0] = b"%b %b HTTP/1.1" % (_method(method), self._target(scope))
+        lines[1] = b"host: " + host
+        client = scope.get("client")
+        peer: str = client[0] if client and client[0] else "unknown"
+        scheme: str = scope.get("scheme", "http")
+        if self._trusted.trusts(peer):
+            lines += _forwarded_on(peer, scheme, host, special, named)
+        else:
+            lines += _forwarded_anew(peer, scheme)
+            lines.append(b"x-forwarded-host: " + host)
+        lines += _LAST_LINES
+        # A line break within a line would begin a field, or a request, that nobody has judged.
+        content = b"".join(lines)
+        if _LF in content or _CR in content or _NUL in content:
             raise RequestRefused(400, "a header field holds a line break or a NUL")
-        return RequestHead(whole, length, chunked, method == "HEAD")
+        return RequestHead(b"\r\n".join(lines), length, chunked, method == "HEAD")
 
     def _target(self, scope: Scope) -> bytes:
         """The request target (RFC 9112 section 3.2.1), path and query as they came."""
         path: bytes = scope.get("raw_path") or quote(scope["path"], safe=_PATH_SAFE).encode("ascii")
         query: bytes = scope.get("query_string") or b""
-        if _UNSAFE_PATH.search(path) or _UNSAFE_QUERY.search(query):
+        if _unsafe_in_path(path) or (query and _unsafe_in_query(query)):
             raise RequestRefused(400, "the request target holds a character that can't be forwarded")
         if path[:1] == b"/":
             path = self._base + path
@@ -167,38 +180,33 @@ class RequestWriter:
             raise RequestRefused(400, "the request target is not a path")
         return b"%b?%b" % (path, query) if query else path
 
-    def _add_forwarded(
-        self, lines: list[bytes], scope: Scope, host: bytes, special: list[tuple[bytes, bytes]], named: frozenset[bytes]
-    ) -> None:
-        """Says who asked: a trusted proxy's word is kept and added to, anybody else's is replaced."""
-        client = scope.get("client")
-        peer: str = client[0] if client and client[0] else "unknown"
-        scheme: str = scope.get("scheme", "http")
-        if not self._trusted.trusts(peer):
-            lines += _forwarded(peer, scheme)
-            lines.append(b"x-forwarded-host: %b\r\n" % host)
-            return
-        said: set[bytes] = set()
-        path: list[bytes] = []
-        for name, value in special:
-            if name == b"x-forwarded-for":
-                path.append(value)
-            elif name in _SAID_BY_PROXIES and name not in named:
-                said.add(name)
-                lines.append(b"%b: %b\r\n" % (name, value))
-        path.append(peer.encode("latin-1"))
-        lines.append(b"x-forwarded-for: %b\r\n" % b", ".join(path))
-        if b"x-forwarded-proto" not in said:
-            lines.append(b"x-forwarded-proto: %b\r\n" % scheme.encode("latin-1"))
-        if b"x-forwarded-host" not in said:
-            lines.append(b"x-forwarded-host: %b\r\n" % host)
+
+def _forwarded_on(
+    peer: str, scheme: str, host: bytes, special: list[tuple[bytes, bytes]], named: frozenset[bytes]
+) -> list[bytes]:
+    """Says who asked, as lines: a trusted proxy's word is kept and added to."""
+    lines: list[bytes] = []
+    said: set[bytes] = set()
+    path: list[bytes] = []
+    for name, value in special:
+        if name == b"x-forwarded-for":
+            path.append(value)
+        elif name in _SAID_BY_PROXIES and name not in named:
+            said.add(name)
+            lines.append(b"%b: %b" % (name, value))
+    path.append(peer.encode("latin-1"))
+    lines.append(b"x-forwarded-for: " + b", ".join(path))
+    if b"x-forwarded-proto" not in said:
+        lines.append(b"x-forwarded-proto: " + scheme.encode("latin-1"))
+    if b"x-forwarded-host" not in said:
+        lines.append(b"x-forwarded-host: " + host)
+    return lines
 
 
 @lru_cache(maxsize=4096)
-def _forwarded(peer: str, scheme: str) -> tuple[bytes, bytes]:
-    """What is said of a peer that is not trusted, as lines."""
-    for_line = b"x-forwarded-for: %b\r\n" % peer.encode("latin-1")
-    return for_line, b"x-forwarded-proto: %b\r\n" % scheme.encode("latin-1")
+def _forwarded_anew(peer: str, scheme: str) -> tuple[bytes, bytes]:
+    """What is said of a peer that is not trusted, as lines: its own word is dropped."""
+    return b"x-forwarded-for: " + peer.encode("latin-1"), b"x-forwarded-proto: " + scheme.encode("latin-1")
 
 
 @lru_cache(maxsize=64)
@@ -216,29 +224,26 @@ def connection_options(value: bytes) -> frozenset[bytes]:
     return usual or frozenset([option.strip(b" \t") for option in value.lower().split(b",")])
 
 
-def _judge(special: list[tuple[bytes, bytes]]) -> tuple[frozenset[bytes], bytes | None, int | None, bool]:
-    """Reads the fields that decide: what ``Connection`` names, the host, the body's length, whether it is chunked."""
+def _judge(special: list[tuple[bytes, bytes]], length: int | None) -> tuple[frozenset[bytes], bool]:
+    """Reads what else decides: which fields ``Connection`` names, and whether the body is chunked."""
     named = _NOTHING
-    found: dict[bytes, bytes] = {}
+    coding: bytes | None = None
     for name, value in special:
         if name == b"connection":
             named |= connection_options(value)
-        elif name in found and name in _ONCE:
-            raise RequestRefused(400, _ONCE[name])
-        else:
-            found[name] = value
-    host, length, coding = found.get(b"host"), found.get(b"content-length"), found.get(b"transfer-encoding")
-    if coding is None:
-        return named, host, None if length is None else _number(length), False
-    if length is not None:
-        raise RequestRefused(400, _ONCE[b"transfer-encoding"])
-    if coding.strip(b" \t").lower() != b"chunked":
+        elif name == b"transfer-encoding":
+            if coding is not None or length is not None:
+                raise RequestRefused(400, "the body's framing is ambiguous")
+            coding = value
+    if coding is not None and coding.strip(b" \t").lower() != b"chunked":
         raise RequestRefused(501, "a transfer coding that is not understood")
-    return named, host, None, True
+    return named, coding is not None
 
 
 def _number(value: bytes) -> int:
     """What ``Content-Length`` says. Raises `RequestRefused` unless it is one plain number."""
+    if value.isdigit() and len(value) <= _LENGTH_DIGITS:
+        return int(value)
     text = value.strip(b" \t")
     if not text.isdigit() or len(text) > _LENGTH_DIGITS:
         raise RequestRefused(400, "Content-Length is not one number")
