@@ -47,6 +47,22 @@ def free_port() -> int:
     raise BenchError("no port is free")
 
 
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Nothing ends a process that was begun, but isn't known yet: what tells us to stop meanwhile is heeded behind it."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda told, _: came.append(told)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for told in came:
+            signal.raise_signal(told)
+
+
 class Process:
     """A server under way. A context manager: started and listening on entry, ended on exit. ``log`` keeps what it says.
 
@@ -85,7 +101,7 @@ class Process:
 
     def start(self) -> None:
         """Start it, without waiting."""
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, _signals_later():
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +56,33 @@ def test_what_was_started_is_ended(tmp_path: Path) -> None:
         assert machine.rss_bytes(pid) > 1e6
         assert 0 < machine.cpu_seconds(pid) < 60
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_what_is_just_being_started_when_a_bench_is_told_to_stop_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def told_to_stop_meanwhile(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        signal.raise_signal(signal.SIGTERM)
+        return started[-1]
+
+    def stop(*_: object) -> None:
+        raise SystemExit(1)
+
+    popen = subprocess.Popen
+    before = signal.signal(signal.SIGTERM, stop)
+    monkeypatch.setattr(subprocess, "Popen", told_to_stop_meanwhile)
+    try:
+        with pytest.raises(SystemExit), processes.redis_server(tmp_path, machine.cores()[0]):
+            pass
+        assert started[0].poll() is not None, "it still runs"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def test_a_bench_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path) -> None:
