@@ -22,6 +22,7 @@ MAX_FIELDS = 256
 
 _STAYS = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
 _SPECIAL = HOP_BY_HOP | {b"content-length", b"date"}
+_NONE: frozenset[bytes] = frozenset()
 _WITHOUT_CONTENT = frozenset({204, 304})
 
 
@@ -53,7 +54,7 @@ class ResponseReader:
         self.persistent = False
         self.idle_timeout: float | None = None
         self.buffered = 0
-        self._special: list[tuple[bytes, bytes]] = []
+        self._lines: list[tuple[bytes, bytes]] = []
         self._chunks: list[bytes] = []
         self._fields = 0
         self._overhead = 0
@@ -115,18 +116,15 @@ class ResponseReader:
         """One field of the head, or of the trailers, which are dropped (RFC 9110 section 6.5.1)."""
         if self.status:
             return
-        name = name.lower()
-        if name in _SPECIAL:
-            self._special.append((name, value))
-            if name in HOP_BY_HOP:
-                return
-        self.headers.append((name, value))
+        self._lines.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """A head is whole: judge it, and begin to look for the body that it announces."""
         assert self._parser is not None  # noqa: S101 - it is what calls us  # nosec B101
         status = self._parser.get_status_code()
-        self._check_limits()
+        self._fields += len(self._lines)
+        if self._fields > MAX_FIELDS or self._overhead > MAX_HEAD_BYTES:
+            self._check_limits()
         if status < 200:
             self._pass_over(status)
             return
@@ -135,7 +133,7 @@ class ResponseReader:
         version = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
             self._refuse(f"version {version}")
-        options, has_length, chunked = self._read_special(version)
+        options, has_length, chunked = self._read_fields(version)
         if options and (dropped := options - _STAYS):
             self.headers = [field for field in self.headers if field[0] not in dropped]
         if status in _WITHOUT_CONTENT and has_length:
@@ -147,15 +145,21 @@ class ResponseReader:
         self.status = status
         self.complete = self._is_head
 
-    def _read_special(self, version: str) -> tuple[frozenset[bytes], bool, bool]:
-        """What the deciding fields say: the options of ``Connection``; is there a length; is the body chunked."""
-        options: frozenset[bytes] = frozenset()
+    def _read_fields(self, version: str) -> tuple[frozenset[bytes], bool, bool]:
+        """Keeps what is end-to-end. Of what decides: the options of ``Connection``; is there a length; is the body chunked."""
+        kept = self.headers
+        options = _NONE
         has_length = chunked = False
-        for name, value in self._special:
-            if name == b"content-length":
+        for field in self._lines:
+            name, value = field
+            if name not in _SPECIAL:
+                kept.append(field)
+            elif name == b"content-length":
                 has_length = True  # one plain number: the parser refuses any other, a second one, and one beside chunks
+                kept.append(field)
             elif name == b"date":
                 self.has_date = True
+                kept.append(field)
             elif name == b"connection":
                 options |= connection_options(value)
             elif name == b"keep-alive":
@@ -186,23 +190,21 @@ class ResponseReader:
             self._refuse(f"status {status} is not one of HTTP's")
         if status == 101:
             self._refuse("101, though no upgrade was asked for")
-        if any(name in (b"content-length", b"transfer-encoding") for name, _ in self._special):
+        if any(name in (b"content-length", b"transfer-encoding") for name, _ in self._lines):
             self._refuse("an interim response that announces a body")
         self._interim = True
         self._interim_bytes += self._size()
-        self.headers = []
-        self._special = []
+        self._lines = []
 
     def _check_limits(self) -> None:
         """Many small interim heads count as one large head; what came in one read with a large body is counted exactly."""
-        self._fields += len(self.headers) + len(self._special)
         if self._fields > MAX_FIELDS:
             self._refuse("more fields than can be taken")
-        if self._overhead > MAX_HEAD_BYTES and self._interim_bytes + self._size() > MAX_HEAD_BYTES:
+        if self._interim_bytes + self._size() > MAX_HEAD_BYTES:
             self._refuse("its head is too long")
 
     def _size(self) -> int:
-        return sum(len(name) + len(value) + 4 for name, value in self.headers + self._special)
+        return sum(len(name) + len(value) + 4 for name, value in self._lines)
 
     def _refuse(self, reason: str) -> NoReturn:
         self.failure = f"malformed response ({reason})"
