@@ -2,7 +2,7 @@
 
 import hmac
 
-from oncegate.middleware.http import Scope
+from oncegate.middleware.asgi import Scope
 
 
 def is_bearer(scope: Scope, token: bytes) -> bool:

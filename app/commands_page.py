@@ -18,10 +18,10 @@ from oncegate.app.reply import Reply, method_not_allowed, problem, told
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import Record
-from oncegate.middleware.http import Scope
+from oncegate.middleware.asgi import Receive, Scope
 from oncegate.middleware.key import execution_key, pick, scope_digest, scope_parts
 from oncegate.middleware.policy import Policy
-from oncegate.middleware.request import Receive, wanted_wait
+from oncegate.middleware.request import wanted_wait
 
 log = logging.getLogger("oncegate.commands")
 

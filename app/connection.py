@@ -6,6 +6,7 @@ to take. Whatever goes wrong after the first byte was written is an `OutcomeUnkn
 
 import asyncio
 import select
+from collections.abc import Callable
 from typing import cast
 
 from oncegate.app.response import ResponseReader
@@ -27,6 +28,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self.then: Callable[[], None] | None = None
+        """Called, in place of waking who waits, whenever there is something to take or the exchange has failed."""
         self._writable: asyncio.Future[None] | None = None
         self._reading_paused = False
         self._writing_paused = False
@@ -121,6 +124,11 @@ class UpstreamConnection(asyncio.Protocol):
             self.fail(OutcomeUnknown(f"{self.where}: the request could not be written ({type(error).__name__})"))
 
     @property
+    def has_failed(self) -> bool:
+        """Whether `head` or `read` will raise."""
+        return self._error is not None
+
+    @property
     def is_full(self) -> bool:
         """Whether the upstream takes less than it was given, so that `drain` would wait."""
         return self._writing_paused and not self.lost
@@ -192,5 +200,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._waiter = None
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self.then is not None:
+            self.then()
+        elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from oncegate.app.direct import Direct
 from oncegate.app.forward import Forwarder
 from oncegate.app.gateway import Gateway
 from oncegate.app.metrics import Gauges, Metrics
@@ -91,6 +92,7 @@ def create_gateway(
         drain=partial(middleware.drain, settings.shutdown_timeout),
         close=close,
         enter=metrics.enter,
+        lane=Direct(middleware, forwarder),
     )
 
 

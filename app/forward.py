@@ -9,19 +9,18 @@ of its own, which sends the rest of the body and notices a client that leaves.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from oncegate.app.connection import UpstreamConnection
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
 from oncegate.app.outgoing import ClientLeft, Outgoing, watches
 from oncegate.app.response import ResponseReader
 from oncegate.app.upstream import Upstream
-from oncegate.middleware.capture import Message
+from oncegate.middleware.asgi import Message, Receive, Scope, Send
 from oncegate.middleware.deadlines import Deadlines
-from oncegate.middleware.http import Scope, Send
 from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView, OutcomeUnknown
-from oncegate.middleware.request import Receive
-from oncegate.middleware.respond import date
+from oncegate.middleware.respond import Headers, date
 
 
 class Forwarder:
@@ -73,11 +72,52 @@ class Forwarder:
             return
         connection = await self.upstream.ready(view.confirm if view is not None else None)
         timeout = None if view is not None else self._response_timeout
-        outgoing = Outgoing(connection, request, receive, timeout, self._watches_of(connection.loop))
+        outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
+        await self._finish(connection, outgoing, partial(outgoing.begin, request, head, first), send)
+
+    def begin(self, scope: Scope, body: bytes) -> UpstreamConnection | None:
+        """Sends a request whose body is whole over an idle connection, with nothing to wait for.
+
+        ``None``: that can't be done, and nothing was sent; called as an app, the forwarder does it, or says why it can't.
+        Set the connection's ``then`` to hear of its response; then there is `end`, or `resume`.
+        """
+        try:
+            request = self._writer.head(scope)
+            head = request.framed(body, False)
+        except RequestRefused:
+            return None
+        connection = self.upstream.take()
+        if connection is not None:
+            connection.begin(is_head=request.is_head)
+            connection.write(head, body)
+        return connection
+
+    def end(self, connection: UpstreamConnection) -> tuple[int, Headers, bytes] | None:
+        """The response to what `begin` sent, if it is whole and all is well; the connection is free again then."""
+        response = connection.response
+        if not response.complete or response.surplus or connection.has_failed:
+            return None
+        connection.then = None
+        body = response.take()
+        self.upstream.give_back(connection)
+        return response.status, _headers(response), body
+
+    async def resume(
+        self, connection: UpstreamConnection, began: float, receive: Receive, send: Send, *, enforced: bool
+    ) -> None:
+        """Goes on, as an app does, with what `begin` sent at ``began`` (the loop's clock) and what lasts."""
+        connection.then = None
+        timeout = None if enforced else self._response_timeout
+        outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
+        await self._finish(connection, outgoing, partial(outgoing.resume, began), send)
+
+    async def _finish(
+        self, connection: UpstreamConnection, outgoing: Outgoing, begin: Callable[[], None], send: Send
+    ) -> None:
         response = connection.response
         start: Message | None = None
         try:
-            outgoing.begin(head, first)
+            begin()
             await connection.head()
             outgoing.answered()
             start = _start(response)
@@ -106,7 +146,8 @@ class Forwarder:
             await send(start)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    def _watches_of(self, loop: asyncio.AbstractEventLoop) -> Deadlines:
+    def watches(self, loop: asyncio.AbstractEventLoop) -> Deadlines:
+        """When to look after exchanges that last."""
         if self._watches is None or self._watches.loop is not loop:
             self._watches = watches(loop, self._response_timeout)
         return self._watches
@@ -120,12 +161,16 @@ class Forwarder:
         await self.upstream.close()
 
 
-def _start(response: ResponseReader) -> Message:
+def _headers(response: ResponseReader) -> Headers:
     headers = response.headers
     if not response.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
         headers.append(date())
     headers.append(VIA)
-    return {"type": "http.response.start", "status": response.status, "headers": headers}
+    return headers
+
+
+def _start(response: ResponseReader) -> Message:
+    return {"type": "http.response.start", "status": response.status, "headers": _headers(response)}
 
 
 async def _stream(connection: UpstreamConnection, send: Send) -> bytes:

@@ -23,10 +23,10 @@ from oncegate.app.forward import Forwarder
 from oncegate.app.stream import Command
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware import respond
-from oncegate.middleware.capture import Capture, Message
+from oncegate.middleware.asgi import Message, Receive
+from oncegate.middleware.capture import Capture
 from oncegate.middleware.policy import Policies, Policy
 from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView, OutcomeUnknown
-from oncegate.middleware.request import Receive
 
 _LONGEST_DELAY = 86400
 
@@ -94,7 +94,7 @@ def _judged(capture: Capture, policy: Policy) -> StoredResponse:
     status = capture.status
     state = policy.state(status)
     if state is State.SUCCEEDED:
-        return respond.stored(capture, policy)
+        return respond.stored(capture.status, capture.headers, capture.body, policy)
     if state is State.FAILED and 400 <= status < 500:
         raise CommandRefused(f"the service refused the command with status {status}", status=status)
     raise CommandFailed(f"the service answered with status {status}", status=status, after=_delay(capture))
@@ -116,7 +116,7 @@ def _delay(capture: Capture) -> float:
     return 0.0
 
 
-async def _nobody_waits(_: Capture) -> None:
+def _nobody_waits(_: Capture) -> None:
     """The outcome is recorded by who asked for the execution."""
 
 

@@ -7,13 +7,14 @@ response isn't touched. What goes wrong with it arrives as an exception, and is 
 import logging
 from collections.abc import Awaitable, Callable
 
+from oncegate.app.direct import Direct
+from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.operations import Operations
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, CacheUnavailable
-from oncegate.middleware.http import App, Scope, Send
+from oncegate.middleware.asgi import App, Receive, Scope, Send
 from oncegate.middleware.problems import Answer, problem
 from oncegate.middleware.processor import NoAnswerInTime, NotProcessed, OutcomeUnknown
-from oncegate.middleware.request import Receive
 from oncegate.middleware.respond import date
 
 log = logging.getLogger("oncegate.gateway")
@@ -44,6 +45,7 @@ class Gateway:
         drain: Callable[[], Awaitable[object]],
         close: Callable[[], Awaitable[None]],
         enter: Callable[[int], None] = lambda _: None,
+        lane: Direct | None = None,
     ) -> None:
         self.operations = operations
         self.refusal: str | None = None
@@ -55,6 +57,17 @@ class Gateway:
         self._drain = drain
         self._close = close
         self.enter = enter
+        self._lane = lane
+
+    def direct(self, request: InboundRequest) -> bool:
+        """Take a request that is whole, where that goes without a task. ``False``: nothing was done, call the app.
+
+        None that asks for an upgrade comes here.
+        """
+        scope, lane = request.scope, self._lane
+        if lane is None or scope["path"].startswith(self._prefix) or self.operations.owns(scope):
+            return False
+        return lane.take(request, self.answer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
@@ -68,12 +81,15 @@ class Gateway:
         if path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below)):
             await self.operations(scope, receive, send)
             return
-        for name, _ in scope["headers"]:
-            if name == b"upgrade":
-                await self._fail(send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
-                return
+        if _asks_for_upgrade(scope):
+            await self._fail(send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
+            return
+        await self.answer(self._forward(scope, receive, send), scope, send)
+
+    async def answer(self, work: Awaitable[None], scope: Scope, send: Send) -> None:
+        """Await ``work``, which answers a request by the upstream; where it can't, answer with the problem that says why."""
         try:
-            await self._forward(scope, receive, send)
+            await work
         except NotProcessed as error:
             log.warning("upstream-unreachable: %s", error)
             await self._fail(send, "upstream-unreachable", "No connection to the upstream: nothing was sent.")
@@ -139,3 +155,7 @@ class Gateway:
         """Let attempts end, then let go of connections."""
         await self._drain()
         await self._close()
+
+
+def _asks_for_upgrade(scope: Scope) -> bool:
+    return any(name == b"upgrade" for name, _ in scope["headers"])

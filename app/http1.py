@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import product
 from urllib.parse import quote
 
-from oncegate.middleware.http import Scope
+from oncegate.middleware.asgi import Scope
 
 HOP_BY_HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}

@@ -17,8 +17,8 @@ deadline that each request moves, since setting up a timer costs more than to lo
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
@@ -28,6 +28,7 @@ from oncegate.app.inbound_head import (
     HeadTooLarge,
     VersionRefused,
     asks_to_go_ahead,
+    scope_of,
     without_authority,
     without_offer,
 )
@@ -47,9 +48,6 @@ waited for. (The body of an enforced request has a limit of its own, as a whole.
 HIGH_WATER = 65536
 """Bytes of a request's body that wait to be received; with more, reading pauses."""
 
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
-_METHODS = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
-_HASH = ord("#")  # a number is found faster than bytes
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _MALFORMED = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
@@ -68,6 +66,7 @@ class InboundConnection(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.app = config.loaded_app
+        self._direct: Callable[[InboundRequest], bool] | None = getattr(self.app, "direct", None)
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # uvicorn's server looks at it, too
         self.tasks = server_state.tasks
@@ -83,6 +82,7 @@ class InboundConnection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._reading: InboundRequest | None = None
         self._answering: InboundRequest | None = None
+        self._to_begin = False
         self._pipelined: deque[InboundRequest] = deque()
         # What bounds it.
         self._in_message = False
@@ -139,7 +139,7 @@ class InboundConnection(asyncio.Protocol):
             pass  # the gateway answers it
         except httptools.HttpParserError:
             self._refuse()
-            return
+        self._begin_waiting()
         if self._in_message and not self.transport.is_closing():
             if self._quiet > MAX_HEAD_BYTES:
                 self._too_large = True
@@ -219,12 +219,15 @@ class InboundConnection(asyncio.Protocol):
             # nothing more may be read: a body would be taken for the next request.
             self._deaf = True
             keep_alive = False
-        request = InboundRequest(self, self._scope(version), keep_alive, expects_go_ahead)
+        scope = scope_of(self._url, parser.get_method(), version, headers)
+        scope["server"], scope["client"], scope["scheme"] = self._server, self._client, self._scheme
+        request = InboundRequest(self, scope, keep_alive, expects_go_ahead, upgrades=b"upgrade" in fields)
         self._reading = request
         self._quiet = 0
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
         if self._answering is None:
-            self._begin(request)
+            self._answering = request
+            self._to_begin = True  # when all that has arrived is parsed: usually all of it is there by then
         else:
             self.pause_reading()
             self._pipelined.append(request)
@@ -245,30 +248,6 @@ class InboundConnection(asyncio.Protocol):
             self._deadline = math.inf
             if self._answering is None:
                 self._idle()
-
-    def _scope(self, version: str) -> dict[str, Any]:
-        url = self._url
-        if url[:1] == b"/" and _HASH not in url:
-            raw_path, _, query = url.partition(b"?")
-        else:
-            parsed = httptools.parse_url(url)
-            raw_path, query = parsed.path, parsed.query or b""
-        path = raw_path.decode("ascii")
-        method = self._parser.get_method()
-        return {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": version,
-            "server": self._server,
-            "client": self._client,
-            "scheme": self._scheme,
-            "method": _METHODS.get(method) or method.decode("ascii"),
-            "root_path": "",
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
-            "headers": self._headers,
-        }
 
     # -- the requests' side -------------------------------------------------------------------------------------------
 
@@ -307,7 +286,9 @@ class InboundConnection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         if keep_alive and self._pipelined:
-            self._begin(self._pipelined.popleft())
+            self._answering = self._pipelined.popleft()
+            self._to_begin = True
+            self.loop.call_soon(self._begin_waiting)  # not from here: thousands may wait, each within the other
         elif not keep_alive or self._stopping:
             self.close()
         else:
@@ -315,10 +296,15 @@ class InboundConnection(asyncio.Protocol):
             if self._deadline == math.inf:
                 self._idle()
 
-    def _begin(self, request: InboundRequest) -> None:
-        self._answering = request
-        request.task = task = self.loop.create_task(request.run())
-        self.tasks.add(task)
+    def _begin_waiting(self) -> None:
+        request = self._answering
+        if not self._to_begin or request is None:
+            return
+        self._to_begin = False
+        if self.transport.is_closing():  # refused while its body was read, or gone
+            request.leave()
+        elif self._direct is None or request.upgrades or not request.is_whole or not self._direct(request):
+            request.start(self.app(request.scope, request.receive, request.send))
 
     def shutdown(self) -> None:
         """The server stops: an idle connection is closed at once, another one after the response that is under way."""

@@ -1,12 +1,21 @@
 """The rules of a request's head that the parser does not keep: whose it is to answer, and offers that mean nothing here."""
 
 import re
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
 
 _HOST = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
 _is_host = re.compile(_HOST + rb"*").fullmatch
 _ABSOLUTE = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
 """A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
 _OFFER_OF_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+
+
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+_METHODS = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
+_HASH = ord("#")  # a number is found faster than bytes
 
 
 class HeadTooLarge(Exception):
@@ -57,3 +66,24 @@ def without_offer(data: bytes) -> bytes:
     """
     end = data.find(b"\r\n\r\n")
     return _OFFER_OF_H2C.sub(b"", data[:end]) + data[end:] if end > 0 else data
+
+
+def scope_of(url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """What ASGI calls a request's scope, but for what only the connection knows."""
+    if url[:1] == b"/" and _HASH not in url:
+        raw_path, _, query = url.partition(b"?")
+    else:
+        parsed = httptools.parse_url(url)
+        raw_path, query = parsed.path, parsed.query or b""
+    path = raw_path.decode("ascii")
+    return {
+        "type": "http",
+        "asgi": _ASGI,
+        "http_version": version,
+        "method": _METHODS.get(method) or method.decode("ascii"),
+        "root_path": "",
+        "path": unquote(path) if "%" in path else path,
+        "raw_path": raw_path,
+        "query_string": query,
+        "headers": headers,
+    }

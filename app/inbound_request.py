@@ -7,11 +7,11 @@ sent to it in silence: an app hears of it by ``http.disconnect``.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from oncegate.middleware.capture import Message
+from oncegate.middleware.asgi import Message
 
 if TYPE_CHECKING:
     from oncegate.app.inbound import InboundConnection
@@ -35,7 +35,10 @@ _FAILED = (
 
 
 class InboundRequest:
-    """``begun``: something of the response may have been written; ``gone``: nobody is there any more to take it."""
+    """``upgrades``: it asks for another protocol.
+
+    ``begun``: something of the response may have been written; ``gone``: nobody is there any more to take it.
+    """
 
     __slots__ = (
         "_body",
@@ -51,17 +54,27 @@ class InboundRequest:
         "_news",
         "begun",
         "gone",
+        "loop",
         "scope",
         "task",
+        "upgrades",
     )
 
     def __init__(
-        self, connection: "InboundConnection", scope: dict[str, Any], keep_alive: bool, expects_go_ahead: bool
+        self,
+        connection: "InboundConnection",
+        scope: dict[str, Any],
+        keep_alive: bool,
+        expects_go_ahead: bool,
+        *,
+        upgrades: bool,
     ) -> None:
         self.scope = scope
         self.begun = False
         self.gone = False
+        self.upgrades = upgrades
         self.task: asyncio.Task[None] | None = None
+        self.loop = connection.loop
         self._connection = connection
         self._keep_alive = keep_alive
         self._expects_go_ahead = expects_go_ahead
@@ -76,19 +89,43 @@ class InboundRequest:
         self._left = -1
         """Bytes of the declared length still to come; below 0 where none was declared."""
 
-    async def run(self) -> None:
-        """Call the app once. What it leaves open is an error: an answer that can't be finished closes the connection."""
-        connection = self._connection
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have ``work`` answer, as a task. What it leaves open is an error: what can't be finished closes the connection."""
+        self.task = task = self._connection.loop.create_task(self._run(work))
+        self._connection.tasks.add(task)
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        raised: Exception | None = None
         try:
-            await connection.app(self.scope, self.receive, self.send)
-        except Exception as error:
-            log.error("a request failed", exc_info=error)
+            await work
+        except Exception as error:  # noqa: BLE001 - logged by `end`
+            raised = error
         finally:
-            connection.tasks.discard(self.task)
-            if not self._complete and not self.gone:
-                self._break_off()
+            self._connection.tasks.discard(self.task)
+            self.end(raised)
+
+    def end(self, error: Exception | None = None) -> None:
+        """Whoever was to answer has ended, perhaps with an error. What was left open says so where nothing was said yet."""
+        if error is not None:
+            log.error("a request failed", exc_info=error)
+        if not self._complete and not self.gone:
+            self._break_off()
 
     # -- the request --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is here, so that it can be answered without asking its client for anything."""
+        return self._more is False and not self._expects_go_ahead
+
+    @property
+    def body(self) -> bytes:
+        """What of the body has arrived and was not received yet."""
+        return bytes(self._body)
+
+    def take(self) -> None:
+        """The body of a request that `is_whole` was taken: `receive` gives it no more."""
+        self._body, self._more = b"", None
 
     def feed(self, body: bytes) -> int:
         """Take a piece of body; how many bytes wait now to be received."""
@@ -100,13 +137,15 @@ class InboundRequest:
             if not isinstance(self._body, bytearray):
                 self._body = bytearray(self._body)
             self._body += body
-        self._wake()
+        if self._news is not None:
+            self._news.set()
         return len(self._body)
 
     def feed_end(self) -> None:
         """The body is whole."""
         self._more = False
-        self._wake()
+        if self._news is not None:
+            self._news.set()
 
     def leave(self) -> None:
         """The client is gone."""
@@ -165,6 +204,35 @@ class InboundRequest:
             connection.loop.call_soon(self.write_head)
         else:
             raise RuntimeError(f"{kind} is out of turn")
+
+    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        """The whole response at once. To one who takes less than was written before, it is given when there is room.
+
+        Raises as `send` does.
+        """
+        connection = self._connection
+        if self.gone:
+            return
+        if connection.writable is not None:
+            self.start(self._respond(status, headers, body))
+            return
+        head = self._framed_head(status, headers)
+        data = self._framed(body, False)
+        self.begun = True
+        if len(data) > _ONE_WRITE:
+            connection.write(head)
+            head = b""
+        if connection.write(head + data):
+            self._complete = True
+            if self._news is not None:
+                self._news.set()
+            connection.answered(self._keep_alive)
+        else:
+            self.leave()
+
+    async def _respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
 
     def write_head(self) -> None:
         """Let the head go that waits for its body."""

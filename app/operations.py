@@ -7,9 +7,8 @@ from typing import Protocol
 
 from oncegate.app.reply import NOT_FOUND, Reply, method_not_allowed, told
 from oncegate.cache.errors import CacheError
-from oncegate.middleware.http import Scope, Send
+from oncegate.middleware.asgi import Receive, Scope, Send
 from oncegate.middleware.processor import NotProcessed
-from oncegate.middleware.request import Receive
 
 KEEP_SECONDS = 1.0
 """A state is asked for at most this often, however many probes there are."""

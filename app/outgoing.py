@@ -9,10 +9,9 @@ import asyncio
 
 from oncegate.app.connection import UpstreamConnection
 from oncegate.app.http1 import RequestHead
-from oncegate.middleware.capture import Message
+from oncegate.middleware.asgi import Message, Receive
 from oncegate.middleware.deadlines import Deadlines
 from oncegate.middleware.processor import NoAnswerInTime, OutcomeUnknown
-from oncegate.middleware.request import Receive
 
 WATCH_AFTER = 1.0
 """Seconds after which an exchange that passes through is watched for a client that has left; most are over before that."""
@@ -39,10 +38,10 @@ class Outgoing:
     __slots__ = (
         "_connection",
         "_deadline",
+        "_length",
         "_number",
         "_over",
         "_receive",
-        "_request",
         "_task",
         "_timeout",
         "_timer",
@@ -53,16 +52,15 @@ class Outgoing:
     def __init__(
         self,
         connection: UpstreamConnection,
-        request: RequestHead,
         receive: Receive,
         timeout: float | None,
         watches: Deadlines,
     ) -> None:
         self._connection = connection
-        self._request = request
         self._receive = receive
         self._timeout = timeout
         self._deadline = 0.0
+        self._length: int | None = None
         self._watches = watches
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -70,16 +68,24 @@ class Outgoing:
         self._over = False
         self.sent_all = False
 
-    def begin(self, head: bytes, first: Message) -> None:
+    def begin(self, request: RequestHead, head: bytes, first: Message) -> None:
         """Writes the head and what the first message holds of the body; more of it is sent by a task."""
         connection, body = self._connection, first.get("body", b"")
-        connection.begin(is_head=self._request.is_head)
+        self._length = request.length
+        connection.begin(is_head=request.is_head)
         if first.get("more_body", False):
             connection.write(head, self._framed(body))
             self._task = connection.loop.create_task(self._upload(len(body)))
         else:
             connection.write(head, body)
             self._sent()
+
+    def resume(self, began: float) -> None:
+        """Goes on with a request that went out whole at ``began`` (the loop's clock), and has lasted."""
+        self.sent_all = True
+        if self._timeout is not None:
+            self._deadline = began + self._timeout
+            self._tick()
 
     def answered(self) -> None:
         """The response's head is there. An error before the body was sent says that the upstream doesn't want the rest."""
@@ -152,7 +158,7 @@ class Outgoing:
 
     async def _send_rest(self, sent: int) -> bool:
         """Whether the rest of the body went out whole."""
-        connection, length = self._connection, self._request.length
+        connection, length = self._connection, self._length
         more = True
         while more and not connection.lost:
             if connection.is_full:
@@ -170,6 +176,6 @@ class Outgoing:
         return not more
 
     def _framed(self, body: bytes) -> bytes:
-        if self._request.length is not None or not body:
+        if self._length is not None or not body:
             return body  # an empty chunk would end the body
         return b"%x\r\n%b\r\n" % (len(body), body)

@@ -19,9 +19,9 @@ from oncegate.app.reply import NOT_FOUND, Reply, method_not_allowed, problem, to
 from oncegate.cache.base import Resolution
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import State
+from oncegate.middleware.asgi import Receive, Scope
 from oncegate.middleware.errors import KeyInvalid, PayloadTooLarge, RequestTimeout
-from oncegate.middleware.http import Scope
-from oncegate.middleware.request import Receive, read_body
+from oncegate.middleware.request import read_body
 
 log = logging.getLogger("oncegate.records")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from oncegate.middleware.http import Scope, Send
+from oncegate.middleware.asgi import Scope, Send
 from oncegate.middleware.respond import date
 
 JSON = "application/json"

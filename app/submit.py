@@ -15,7 +15,7 @@ import orjson
 from oncegate.app.stream import Command, StreamFull, append, stream_key
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis import RedisCache
-from oncegate.middleware.http import Scope, Send
+from oncegate.middleware.asgi import Receive, Scope, Send
 from oncegate.middleware.processor import (
     SCOPE_EXTENSION,
     SUBMISSION_EXTENSION,
@@ -24,7 +24,6 @@ from oncegate.middleware.processor import (
     OutcomeUnknown,
     Submission,
 )
-from oncegate.middleware.request import Receive
 from oncegate.middleware.respond import date
 
 _FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."

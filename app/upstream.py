@@ -92,6 +92,12 @@ class Upstream:
         """How many idle connections are kept."""
         return len(self._idle)
 
+    def take(self) -> UpstreamConnection | None:
+        """An idle connection that can be written to at once; ``None``: `ready` opens one."""
+        while (connection := self._take()) is not None and connection.is_stale():
+            connection.abort()
+        return connection
+
     async def ready(self, confirm: Callable[[], Awaitable[None]] | None = None) -> UpstreamConnection:
         """A connection that can be written to at once, after ``confirm`` has agreed.
 
@@ -136,9 +142,12 @@ class Upstream:
             await asyncio.wait(closing, timeout=1)
 
     def _take(self) -> UpstreamConnection | None:
-        loop = self._bind()
-        while self._idle:
-            connection = self._idle.pop()
+        loop = self._loop
+        if loop is None or not loop.is_running():  # to ask for the running loop would cost more
+            loop = self._bind()
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
             if not connection.lost and connection.expires > loop.time():
                 return connection
             connection.close()
@@ -146,9 +155,7 @@ class Upstream:
 
     def _bind(self) -> asyncio.AbstractEventLoop:
         """The running loop. Connections belong to one: those of another (a test client makes one per request) are forgotten."""
-        if (
-            self._loop is None or not self._loop.is_running()
-        ):  # asking for the running loop would cost a getpid() each time
+        if self._loop is None or not self._loop.is_running():
             self._idle.clear()
             self._open.clear()
             self._sweeper = None

@@ -4,11 +4,13 @@ All times are whole milliseconds on the store's own clock. Every call is atomic,
 time-out: it ends with an answer or with `CacheUnavailable`.
 """
 
+import asyncio
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 
 
@@ -43,6 +45,49 @@ class Page:
 
     keys: tuple[str, ...]
     cursor: str
+
+
+Told = TypeVar("Told", contravariant=True)
+
+
+class Then(Protocol[Told]):
+    """Called with an answer, or with the error in its place. It must not block and must not raise."""
+
+    def __call__(self, answer: Told | CacheError, /) -> None:
+        """Take the answer."""
+
+
+@runtime_checkable
+class PromptCache(Protocol):
+    """What a cache may offer besides: the two calls of a first request for callers that don't wait, without a coroutine.
+
+    ``then`` is called once, perhaps before the call returns, with what the call of that name in `Cache` would return or raise.
+    ``loop`` is the running one, which it would cost a system call to ask for.
+    ``False``: it can't be asked at once (there is no connection yet, say), and ``then`` is never called: use the other.
+    """
+
+    def claim_soon(
+        self,
+        key: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State],
+        adopt: Adopt | None,
+        trace: Trace | None,
+        then: Then[Claim],
+    ) -> bool:
+        """See `Cache.claim`."""
+        ...
+
+    def complete_soon(
+        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+    ) -> bool:
+        """See `Cache.complete`."""
+        ...
 
 
 class Cache(Protocol):

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 Reply = Any
 """What hiredis makes of a reply: bytes, int, list, None, or a `hiredis.ReplyError` as a value."""
 
+_RAISED = "a callback of a Redis connection raised"
+OVERDUE = "Redis did not answer in time"
 EARLY = 8
 """Commands that are written without waiting for the tick's end, so that Redis works while we do (measured: 1.4 times as many)."""
 
@@ -33,7 +35,7 @@ EARLY = 8
 class Orphan(Protocol):
     """Takes care of a call whose caller has left without its reply."""
 
-    def answered(self, reply: Reply) -> None:
+    def came_late(self, reply: Reply) -> None:
         """The reply came after all."""
 
     def lost(self) -> None:
@@ -53,14 +55,46 @@ class Bounds:
     patience: float = 1.0
 
 
-class _Call:
-    __slots__ = ("deadline", "future", "orphan", "size")
+class Call:
+    """A command whose reply is awaited; this one's reply is of no interest. What is raised here goes no further than the log."""
 
-    def __init__(self, future: asyncio.Future[Reply], deadline: float, size: int, orphan: Orphan | None) -> None:
+    __slots__ = ("deadline", "size")
+
+    deadline: float
+    size: int
+
+    def answered(self, reply: Reply) -> None:
+        """The reply has come, in time or later."""
+
+    def overdue(self) -> None:
+        """It has not come in time. It may still come."""
+
+    def broken(self, reason: str) -> None:
+        """It will not come: the connection broke. The command may have run, and may still be on its way."""
+
+
+class _Awaited(Call):
+    __slots__ = ("future", "orphan")
+
+    def __init__(self, future: asyncio.Future[Reply], orphan: Orphan | None) -> None:
         self.future = future
-        self.deadline = deadline
-        self.size = size
         self.orphan = orphan
+
+    def answered(self, reply: Reply) -> None:
+        if not self.future.done():
+            self.future.set_result(reply)
+        elif self.orphan is not None:
+            self.orphan.came_late(reply)
+
+    def overdue(self) -> None:
+        if not self.future.done():
+            self.future.set_exception(CacheUnavailable(OVERDUE))
+
+    def broken(self, reason: str) -> None:
+        if not self.future.done():
+            self.future.set_exception(CacheUnavailable(reason))
+        if self.orphan is not None:
+            self.orphan.lost()
 
 
 class Link(asyncio.Protocol):
@@ -77,8 +111,8 @@ class Link(asyncio.Protocol):
         self._reader = hiredis.Reader()
         self._transport: asyncio.WriteTransport | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._waiting: deque[_Call] = deque()
-        self._late: deque[_Call] = deque()
+        self._waiting: deque[Call] = deque()
+        self._late: deque[Call] = deque()
         self._bytes = 0
         self._out: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -93,23 +127,33 @@ class Link(asyncio.Protocol):
         Once this has returned, whoever gives up on the future leaves the reply to ``orphan``. Raises `CacheUnavailable`,
         with nothing queued, where the connection is gone or too much is unanswered.
         """
-        size = len(packed)
-        pending = len(self._waiting) + len(self._late)
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self.put(packed, deadline, _Awaited(future, orphan))
+        return future
+
+    def put(self, packed: bytes, deadline: float, call: Call) -> None:
+        """Queue one packed command; ``call`` is told what becomes of it, within this connection's callbacks.
+
+        Raises `CacheUnavailable`, with nothing queued, as `send` does.
+        """
         if self.lost is not None:
             raise CacheUnavailable(self.lost)
-        if pending and (pending >= self._bounds.commands or self._bytes + size > self._bounds.bytes):
+        waiting, out, bounds = self._waiting, self._out, self._bounds
+        call.deadline = deadline
+        call.size = size = len(packed)
+        total = self._bytes + size
+        pending = len(waiting) + len(self._late)
+        if (pending >= bounds.commands or total > bounds.bytes) and pending:
             raise CacheUnavailable(f"Redis does not keep up: {pending} commands are unanswered")
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        self._waiting.append(_Call(future, deadline, size, orphan))
-        self._bytes += size
-        if not self._out:
+        waiting.append(call)
+        self._bytes = total
+        if not out:
             self._loop.call_soon(self._flush)
-        self._out.append(packed)
-        if len(self._out) >= EARLY:
+        out.append(packed)
+        if len(out) >= EARLY:
             self._flush()
         if deadline < self._look_at:
             self._look_again(deadline)
-        return future
 
     def send_behind(
         self, prefix: bytes, packed: bytes, deadline: float, orphan: Orphan | None = None
@@ -122,9 +166,9 @@ class Link(asyncio.Protocol):
         if self.lost is not None:  # it was found broken by writing
             return future
         own = self._waiting.pop()
-        before = _Call(self._loop.create_future(), deadline, 0, None)
+        before = Call()
+        before.deadline, before.size = deadline, 0
         self._waiting.extend((before, own))
-        forget(before.future)
         return future
 
     @property
@@ -147,10 +191,7 @@ class Link(asyncio.Protocol):
             self._transport.abort()
         _guarded(self._on_lost, self, bool(calls))  # before the orphans: they rely on what it notes
         for call in calls:
-            if not call.future.done():
-                call.future.set_exception(CacheUnavailable(reason))
-            if call.orphan is not None:
-                _guarded(call.orphan.lost)
+            _guarded(call.broken, reason)
 
     # -- for the transport
 
@@ -171,17 +212,14 @@ class Link(asyncio.Protocol):
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
-                self._deliver(reply)
+                call = self._late.popleft() if self._late else self._waiting.popleft()
+                self._bytes -= call.size
+                try:
+                    call.answered(reply)
+                except Exception:
+                    log.exception(_RAISED)
         except (hiredis.ProtocolError, IndexError):  # IndexError: a reply that nobody asked for
             self.fail("the connection to Redis is out of step")
-
-    def _deliver(self, reply: Reply) -> None:
-        call = self._late.popleft() if self._late else self._waiting.popleft()
-        self._bytes -= call.size
-        if not call.future.done():
-            call.future.set_result(reply)
-        elif call.orphan is not None:
-            _guarded(call.orphan.answered, reply)
 
     def _flush(self) -> None:
         if self._out and self._transport is not None:
@@ -207,8 +245,7 @@ class Link(asyncio.Protocol):
         while self._waiting and self._waiting[0].deadline <= now:
             call = self._waiting.popleft()
             self._late.append(call)
-            if not call.future.done():
-                call.future.set_exception(CacheUnavailable("Redis did not answer in time"))
+            _guarded(call.overdue)
         if self._late:
             # Heard means any reply: a server that answers slowly is alive, one that answers nothing may be gone.
             dead_at = max(self._heard, self._late[0].deadline) + self._bounds.patience
@@ -224,7 +261,7 @@ def _guarded(callback: Callable[..., None], *args: object) -> None:
     try:
         callback(*args)
     except Exception:
-        log.exception("a callback of a Redis connection raised")
+        log.exception(_RAISED)
 
 
 def forget(future: asyncio.Future[Reply]) -> None:

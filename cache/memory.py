@@ -5,19 +5,23 @@ here is true there. No call awaits anything, which makes each of them atomic on 
 for event loops in other threads too (test clients run one for each request).
 """
 
+import asyncio
 import heapq
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
-from oncegate.cache.base import Adopt, Claim, Page, Resolution
+from oncegate.cache.base import Adopt, Claim, Page, Resolution, Then
 from oncegate.cache.codec import decode, encode, encode_claim
-from oncegate.cache.errors import CacheFull
+from oncegate.cache.errors import CacheError, CacheFull
 from oncegate.cache.expiry import ExpiringBytes, cost
 from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
 from oncegate.cache.record import DEAD_TOKEN, Event, Record, State, StoredResponse, Trace, check
 
 DEFAULT_LIMIT_BYTES = 268435456
+
+Answer = TypeVar("Answer")
 
 
 class MemoryCache:
@@ -75,6 +79,33 @@ class MemoryCache:
             self._entries.put(key, fresh, now_ms + remaining_ms)
             return Claim(True, decode(fresh, remaining_ms), remaining_ms)
 
+    def claim_soon(
+        self,
+        key: str,
+        *,
+        loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State],
+        adopt: Adopt | None,  # noqa: ARG002 - see claim
+        trace: Trace | None,
+        then: Then[Claim],
+    ) -> bool:
+        """See `PromptCache`."""
+        claim = self.claim(
+            key,
+            token=token,
+            fingerprint=fingerprint,
+            lease_ms=lease_ms,
+            retention_ms=retention_ms,
+            takeover=takeover,
+            trace=trace,
+        )
+        then(_at_once(claim))
+        return True
+
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
         with self._guard:
@@ -103,20 +134,34 @@ class MemoryCache:
         submission: bool = False,
     ) -> bool:
         """See `Cache.complete`."""
+        outcome = Record(state, token, fingerprint, attempt, response, trace=trace or Trace(), submission=submission)
+        return self._complete(key, outcome, ttl_ms)
+
+    def _complete(self, key: str, outcome: Record, ttl_ms: int) -> bool:
         with self._guard:
-            check_outcome(state)
+            check_outcome(outcome.state)
             check_duration("ttl_ms", ttl_ms)
             now_ms = self._now_ms()
             self._entries.sweep(now_ms)
             held = self._read(key, now_ms)
-            if held is not None and not _is_owner(held.record, token):
-                return held.record.state is not State.IN_FLIGHT and held.record.token == token
-            check(held.record.state if held else State.ABSENT, Event.COMPLETE, state)
-            outcome = Record(
-                state, token, fingerprint, attempt, response, trace=trace or Trace(), submission=submission
-            )
+            if held is not None and not _is_owner(held.record, outcome.token):
+                return held.record.state is not State.IN_FLIGHT and held.record.token == outcome.token
+            check(held.record.state if held else State.ABSENT, Event.COMPLETE, outcome.state)
             self._entries.put(key, encode(outcome), now_ms + ttl_ms)
             return True
+
+    def complete_soon(
+        self,
+        key: str,
+        outcome: Record,
+        *,
+        loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
+        ttl_ms: int,
+        then: Then[bool],
+    ) -> bool:
+        """See `PromptCache`."""
+        then(self._complete(key, outcome, ttl_ms))
+        return True
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
@@ -222,6 +267,17 @@ class MemoryCache:
         while self._entries.size + needed > self._limit_bytes:
             if not self._entries.sweep(now_ms):
                 raise CacheFull(f"the memory cache holds {self._entries.size} bytes of at most {self._limit_bytes}")
+
+
+def _at_once(call: Coroutine[Any, Any, Answer]) -> Answer | CacheError:
+    """What one of the calls above returns or raises; none of them waits."""
+    try:
+        call.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # what it returns travels in an exception without a type
+    except CacheError as error:
+        return error
+    raise RuntimeError("a call of the memory cache waits")
 
 
 def _is_owner(record: Record, token: bytes) -> bool:

@@ -7,25 +7,24 @@ What happens to a claim whose reply was lost is told in `oncegate.cache.withdraw
 
 import asyncio
 import re
-import time
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Awaitable, Iterable
+from functools import lru_cache
 
 from hiredis import ReplyError
 
 from oncegate.cache import faults
 from oncegate.cache.advice import advise_all
-from oncegate.cache.base import Adopt, Claim, Page, Resolution
+from oncegate.cache.asking import ask, ask_soon, ready
+from oncegate.cache.base import Adopt, Claim, Page, Resolution, Then
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
-from oncegate.cache.lane import Lane
 from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
-from oncegate.cache.link import Bounds, Link, Orphan, Reply, forget
+from oncegate.cache.link import Bounds, Orphan, Reply
+from oncegate.cache.pending import PendingClaim, PendingOutcome, done
 from oncegate.cache.record import DEAD_TOKEN, TOKEN_BYTES, Record, State, StoredResponse, Trace
-from oncegate.cache.routes import MOST_TRIES, Detour, Routes, Topology
+from oncegate.cache.routes import Routes, Topology
 from oncegate.cache.scripts import (
     APPEND,
-    ASKING,
     CLAIM,
     COMPLETE,
     EXTEND,
@@ -33,13 +32,11 @@ from oncegate.cache.scripts import (
     PEEK,
     RELEASE,
     RESOLVE,
-    SCRIPTS,
     Script,
     pack,
 )
 from oncegate.cache.session import Session
 from oncegate.cache.topology import create_topology
-from oncegate.cache.withdrawal import Withdrawal
 
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
 """What a MATCH pattern takes for something else than itself."""
@@ -51,8 +48,6 @@ _RESOLUTIONS = {
     -2: Resolution.SETTLED,
     -3: Resolution.OTHER_ATTEMPT,
 }
-LARGE_BYTES = 65536
-"""An outcome of more than this goes over the second connection, so that it does not hold up claims."""
 
 
 class RedisCache:
@@ -90,25 +85,39 @@ class RedisCache:
         submission: bool = False,
     ) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
-        codes = takeover_codes(takeover)
-        remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-        fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
-        address = key.encode()
         routes = self._here() or await self._open()
-        ours = token, fingerprint, retention_ms, submission
-        claim = _PendingClaim(routes, address, ours, remaining_ms, adopt)
-        packed = CLAIM.call(address, fresh, b"%d" % remaining_ms, codes)
-        reply = await self._ask(routes, address, packed, claim)
-        if isinstance(reply, ReplyError):
-            raise faults.of_claim_reply(reply)
-        return claim.read(reply)
+        claim, packed = _claim(
+            routes, key, None, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace, submission=submission
+        )
+        return claim.read(await self._ask(routes, claim.key, packed, claim))
+
+    def claim_soon(
+        self,
+        key: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State],
+        adopt: Adopt | None,
+        trace: Trace | None,
+        then: Then[Claim],
+    ) -> bool:
+        """See `PromptCache`."""
+        routes = self._routes.get(loop)
+        if routes is None:
+            return False
+        claim, packed = _claim(routes, key, then, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace)
+        return ask_soon(claim, packed, self._timeout)
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
         check_duration("lease_ms", lease_ms)
         address = key.encode()
         routes = self._here() or await self._open()
-        return _done(await self._ask(routes, address, EXTEND.call(address, token, b"%d" % lease_ms)))
+        return done(await self._ask(routes, address, EXTEND.call(address, token, b"%d" % lease_ms)))
 
     async def complete(
         self,
@@ -131,7 +140,19 @@ class RedisCache:
         )
         address = key.encode()
         routes = self._here() or await self._open()
-        return _done(await self._ask(routes, address, COMPLETE.call(address, outcome, b"%d" % ttl_ms)))
+        return done(await self._ask(routes, address, COMPLETE.call(address, outcome, b"%d" % ttl_ms)))
+
+    def complete_soon(
+        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+    ) -> bool:
+        """See `PromptCache`."""
+        routes = self._routes.get(loop)
+        if routes is None:
+            return False
+        check_outcome(outcome.state)
+        check_duration("ttl_ms", ttl_ms)
+        pending = PendingOutcome(routes, key.encode(), then)
+        return ask_soon(pending, COMPLETE.call(pending.key, encode(outcome), b"%d" % ttl_ms), self._timeout)
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
@@ -139,7 +160,7 @@ class RedisCache:
             raise ValueError("a token has 16 bytes")
         address = key.encode()
         routes = self._here() or await self._open()
-        return _done(await self._ask(routes, address, RELEASE.call(address, token)))
+        return done(await self._ask(routes, address, RELEASE.call(address, token)))
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
@@ -221,7 +242,7 @@ class RedisCache:
         deadline = asyncio.get_running_loop().time() + self._timeout
         sessions = await _sessions(routes, deadline)
         node = min(int(number or 0), len(sessions) - 1)
-        reply = await (await _ready(sessions[node].claims, deadline)).send(packed, deadline)
+        reply = await (await ready(sessions[node].claims, deadline)).send(packed, deadline)
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
         on, keys = reply
@@ -261,47 +282,8 @@ class RedisCache:
         routes.resume_withdrawing()
         return routes
 
-    async def _ask(self, routes: Routes, key: bytes, packed: bytes, orphan: Orphan | None = None) -> Reply:
-        """The reply of whoever holds ``key`` to one command, an error reply as a value. Raises `CacheUnavailable`."""
-        deadline = routes.loop.time() + self._timeout
-        session = routes.holder(key) or await routes.locate(key, deadline)
-        lane = session.claims if len(packed) <= LARGE_BYTES else session.bodies
-        link = lane.link or await _ready(lane, deadline)
-        future = link.send(packed, deadline, orphan)
-        try:
-            reply = await future
-        except asyncio.CancelledError:
-            _abandon(future, orphan)
-            raise
-        if isinstance(reply, ReplyError):
-            return await _persist(routes, session, reply, key, packed, deadline, orphan)
-        return reply
-
-
-async def _persist(
-    routes: Routes, session: Session, reply: Reply, key: bytes, packed: bytes, deadline: float, orphan: Orphan | None
-) -> Reply:
-    """The last reply to a command that was refused once: it is sent again where it can be, which is safe, as it did not run."""
-    at = Detour(session)
-    tries = 1
-    while isinstance(reply, ReplyError):
-        flushed = faults.reply_class(reply) == "NOSCRIPT"
-        if not flushed:
-            detour = await routes.detour(reply, key, at.session, tries, deadline)
-            if detour is None:
-                break
-            at = detour
-        elif tries == MOST_TRIES:
-            break
-        lane = at.session.claims if len(packed) <= LARGE_BYTES else at.session.bodies
-        link = await _ready(lane, deadline)
-        if flushed:  # one connection keeps the order: the scripts are loaded when the call comes again
-            for script in SCRIPTS:
-                forget(link.send(script.load, deadline))
-        send = link.send if not at.asking else partial(link.send_behind, ASKING)
-        reply = await _answer(send(packed, deadline, orphan), orphan)
-        tries += 1
-    return reply
+    def _ask(self, routes: Routes, key: bytes, packed: bytes, orphan: Orphan | None = None) -> Awaitable[Reply]:
+        return ask(routes, key, packed, routes.loop.time() + self._timeout, orphan)
 
 
 async def _sessions(routes: Routes, deadline: float) -> list[Session]:
@@ -311,79 +293,44 @@ async def _sessions(routes: Routes, deadline: float) -> list[Session]:
         raise CacheUnavailable(str(error)) from error
 
 
-async def _ready(lane: Lane, deadline: float) -> Link:
-    try:
-        return await lane.ready(deadline)
-    except CacheUnsupported as error:
-        raise CacheUnavailable(str(error)) from error  # final for `check`; for a call, one more way to be down
-
-
-async def _answer(future: asyncio.Future[Reply], orphan: Orphan | None) -> Reply:
-    try:
-        return await future
-    except asyncio.CancelledError:
-        _abandon(future, orphan)
-        raise
-
-
-def _abandon(future: asyncio.Future[Reply], orphan: Orphan | None) -> None:
-    """Answered and cancelled within one tick: the reply is in the future and nobody will ever read it."""
-    if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
-        orphan.answered(future.result())
-
-
 def _is_text(key: bytes) -> bool:
     """Whether this can be a look-up key at all: somebody else's in the namespace must not end a scan."""
     return key.isascii()
 
 
-def _done(reply: Reply) -> bool:
-    if isinstance(reply, ReplyError):
-        raise faults.of_reply(reply)
-    return bool(reply == 1)
+def _claim(
+    routes: Routes,
+    key: str,
+    then: Then[Claim] | None,
+    token: bytes,
+    fingerprint: bytes,
+    lease_ms: int,
+    retention_ms: int,
+    takeover: frozenset[State],
+    adopt: Adopt | None,
+    trace: Trace | None,
+    *,
+    submission: bool = False,
+) -> tuple[PendingClaim, bytes]:
+    """A claim and its command."""
+    codes, remaining_ms, live = _terms(lease_ms, retention_ms, takeover)
+    claim = PendingClaim(
+        routes,
+        key.encode(),
+        then,
+        token=token,
+        fingerprint=fingerprint,
+        retention_ms=retention_ms,
+        remaining_ms=remaining_ms,
+        submission=submission,
+        adopt=adopt,
+    )
+    fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
+    return claim, CLAIM.call(claim.key, fresh, live, codes)
 
 
-class _PendingClaim:
-    """A claim on its way: reads its reply, and is its `Orphan` when the caller has left."""
-
-    __slots__ = ("_adopt", "_key", "_ours", "_remaining_ms", "_routes")
-
-    def __init__(
-        self,
-        routes: Routes,
-        key: bytes,
-        ours: tuple[bytes, bytes, int, bool],
-        remaining_ms: int,
-        adopt: Adopt | None,
-    ) -> None:
-        self._routes = routes
-        self._key = key
-        self._ours = ours
-        self._remaining_ms = remaining_ms
-        self._adopt = adopt
-
-    def read(self, reply: Reply) -> Claim:
-        """The reply as a `Claim`; raises `RecordUnreadable`."""
-        if reply == 1:
-            token, fingerprint, retention_ms, submission = self._ours
-            fresh = Record(
-                State.IN_FLIGHT, token, fingerprint, 1, retention_ms=retention_ms, submission=submission
-            )  # only now: most claims of a retry find something else
-            return Claim(True, fresh, self._remaining_ms)
-        won, data, remaining_ms = reply
-        return Claim(won == 1, decode(data, remaining_ms), remaining_ms)
-
-    def answered(self, reply: Reply) -> None:
-        """Hand a claim that was won to whoever adopts it, or give it back."""
-        if isinstance(reply, ReplyError) or not (reply == 1 or reply[0] == 1):
-            return
-        if self._adopt is None:
-            self.lost()
-        else:
-            # If this raises, the claim is left to lapse. To release it could free a key whose attempt has begun.
-            self._adopt(self.read(reply))
-
-    def lost(self) -> None:
-        """Give the claim back, should it have been made."""
-        until = time.monotonic() + self._remaining_ms / 1000
-        self._routes.withdraw(Withdrawal(self._key, self._ours[0], until))
+@lru_cache(maxsize=256)
+def _terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[bytes, int, bytes]:
+    """What is the same in all claims of a route: what may be taken over, how long they live, and that in digits."""
+    remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
+    return takeover_codes(takeover), remaining_ms, b"%d" % remaining_ms

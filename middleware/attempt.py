@@ -9,6 +9,7 @@ because a known outcome must not become an unknown one only because the cache wa
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic, time
 from typing import TYPE_CHECKING
@@ -46,10 +47,18 @@ class Attempt:
     """
 
     def __init__(
-        self, in_flight: "InFlight", key: str, fingerprint: bytes, policy: Policy, *, submission: bool = False
+        self,
+        in_flight: "InFlight",
+        key: str,
+        fingerprint: bytes,
+        policy: Policy,
+        *,
+        submission: bool = False,
+        token: bytes = b"",
+        held_since: float = 0.0,
     ) -> None:
         self.key = key
-        self.token = os.urandom(TOKEN_BYTES)
+        self.token = token or os.urandom(TOKEN_BYTES)
         self.fingerprint = fingerprint
         self.policy = policy
         self.submission = submission
@@ -61,18 +70,24 @@ class Attempt:
         self.outcome: Record | None = None
         self.begun_at_ms = int(time() * 1000)
         """Unix time, for people: it decides nothing."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs, once it does."""
         self.task: asyncio.Future[None] | None = None
-        """Done when the command's execution is; cancelled where it runs out of time."""
+        """Done when the command's execution is; cancelled where it runs out of time. ``None`` while it needs none."""
         self.recording: asyncio.Task[None] | None = None
         """Tries to record the outcome, where the cache did not take it at once."""
+        self.over: Callable[[], None] | None = None
+        """Called once it is ``told``."""
         self.refused = False
         """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
         self._in_flight = in_flight
         self._cache = in_flight.cache
-        self.held_since = monotonic()
+        self.held_since = held_since or monotonic()
         self._started = self.held_since
         self._deadline = 0.0
         self._lost = False
+        self._sent = 0.0
+        self._then: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._limits: Deadlines | None = None
         self._limit = 0
@@ -120,13 +135,23 @@ class Attempt:
             if self.policy.settings.on_cache_down == "fail_closed":
                 raise Unconfirmed(str(error)) from error
 
-    def start(self, task: "asyncio.Future[None]") -> None:
-        """``task`` executes the attempt: renew the lease from now on, and cancel the task after ``attempt_timeout``."""
-        self.task = task
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The command is executed from now on."""
+        self.loop = loop
         self._started = monotonic()
+
+    def limit(self, limits: Deadlines, lasts: Callable[[], None]) -> None:
+        """Have ``lasts`` called when ``limits`` say so, unless it is settled before."""
+        self._limits = limits
+        self._limit = limits.set(lasts)
+
+    def keep(self, task: "asyncio.Future[None]") -> None:
+        """``task`` executes the attempt: renew the lease from now on, and cancel the task after ``attempt_timeout``."""
+        self._unschedule()
+        self.task = task
         self._deadline = self._started + self.policy.settings.attempt_timeout
         heartbeat = self.policy.heartbeat
-        if self.number and self._started - self.held_since < heartbeat / 4:
+        if self.number and self._started - self.held_since < heartbeat / 4 and self._limits is None:
             # The usual attempt is over long before this, and shares its timer with the others.
             self._limits = self._in_flight.limits.of(min(heartbeat, self.policy.settings.attempt_timeout))
             self._limit = self._limits.set(self._tick)
@@ -188,8 +213,39 @@ class Attempt:
 
         Returns when the cache has answered or its time-out is over; in the latter case recording goes on in the background.
         """
+        if self._decide(state, response, note):
+            await self._record()
+
+    def settle_soon(self, state: State | None, response: StoredResponse | None, then: Callable[[], None]) -> None:
+        """The same for who does not wait: ``then`` is called once, now or later."""
+        self._decide(state, response, "")
+        self._then, self._sent = then, monotonic()
+        outcome, cache, loop = self.outcome, self._in_flight.prompt, self.loop
+        if outcome is not None and cache is not None and loop is not None and self.number:
+            ttl_ms = self.policy.ttl_ms[outcome.state]
+            if cache.complete_soon(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=self._completed):
+                return
+        self._in_flight.in_background(self._record_then(then))
+
+    def _completed(self, answer: bool | CacheError) -> None:
+        self._in_flight.answered("complete", answer, self._sent)
+        if isinstance(answer, CacheError):
+            self._put_off(answer)
+        elif not answer:
+            self._refuse()
+        self._tell()
+        then, self._then = self._then, None  # it refers back to us
+        if then is not None:
+            then()
+
+    async def _record_then(self, then: Callable[[], None]) -> None:
+        await self._record()
+        self._then = None
+        then()
+
+    def _decide(self, state: State | None, response: StoredResponse | None, note: str) -> bool:
         if self.settled:
-            return
+            return False
         self.settled = True
         self._unschedule()
         seconds = monotonic() - self._started
@@ -205,19 +261,33 @@ class Attempt:
                 submission=self.submission,
             )
         self._in_flight.tell(self._in_flight.watch.attempt_settled, self.policy.route, state, seconds)
+        return True
+
+    async def _record(self) -> None:
         recorded = not self.number
         try:
             if not recorded:
                 await self.write_outcome()
                 recorded = True
         except CacheError as error:
-            log.warning("record %s: the outcome is not recorded yet: %s", self.record, error)
+            recorded = True
+            self._put_off(error)
         finally:  # after a cancellation too: the write is idempotent, and an outcome is not dropped
             if not recorded:
                 self._in_flight.keep_trying(self)
-            self.told = True
-            if self._ended is not None and not self._ended.done():
-                self._ended.set_result(None)
+            self._tell()
+
+    def _put_off(self, error: CacheError) -> None:
+        log.warning("record %s: the outcome is not recorded yet: %s", self.record, error)
+        self._in_flight.keep_trying(self)
+
+    def _tell(self) -> None:
+        self.told = True
+        if self.over is not None:
+            over, self.over = self.over, None
+            over()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
     async def write_outcome(self) -> None:
         """One try at recording the outcome. Raises `CacheError`; a refusal is final and only logged."""
@@ -238,15 +308,16 @@ class Attempt:
         )
         recorded = await self._in_flight.timed("complete", completed)
         if not recorded:
-            log.error(
-                "record %s: attempt %d was taken over or resolved; its outcome is not recorded",
-                self.record,
-                self.number,
-            )
-            # Nobody after this will be told of it, so those who wait are not either: they go by what the record says.
-            self.outcome = None
-            self.refused = True
-            self._in_flight.tell(self._in_flight.watch.outcome_refused, self.policy.route)
+            self._refuse()
+
+    def _refuse(self) -> None:
+        log.error(
+            "record %s: attempt %d was taken over or resolved; its outcome is not recorded", self.record, self.number
+        )
+        # Nobody after this will be told of it, so those who wait are not either: they go by what the record says.
+        self.outcome = None
+        self.refused = True
+        self._in_flight.tell(self._in_flight.watch.outcome_refused, self.policy.route)
 
     async def ended(self) -> None:
         """Return once the outcome is ``told``. For waiters in the attempt's own event loop."""

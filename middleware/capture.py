@@ -8,12 +8,10 @@ after the record is complete; so is what the client would take for the last one,
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
+from oncegate.middleware.asgi import Message
 from oncegate.middleware.deadlines import Deadlines
-
-Message = MutableMapping[str, Any]
 
 WINDOW = 64 * 1024
 """Bytes that may wait for a client once the response is past the cap."""
@@ -23,11 +21,11 @@ class Capture:
     """What an attempt answers. ``send`` is the ASGI send callable for its command processor; a lost client is not its concern.
 
     ``status`` is 0 until the response has begun. ``body`` is what is kept of it: ``None`` once it went past ``cap`` bytes.
-    ``bodiless`` says that the head is all there is to it. ``finish`` is awaited once, when the response is whole and before
-    its last byte can be read. Set ``deaf``, and whatever is sent is dropped.
+    ``bodiless`` says that the head is all there is to it. ``finish`` is called once, when the response is whole; it sees to it
+    that `end` is called, before which its last byte can't be read. Set ``deaf``, and whatever is sent is dropped.
     """
 
-    def __init__(self, cap: int, finish: Callable[["Capture"], Awaitable[None]]) -> None:
+    def __init__(self, cap: int, finish: Callable[["Capture"], None]) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.bodiless = False
@@ -67,19 +65,14 @@ class Capture:
             if chunk:
                 self._keep(chunk)
             self._due -= len(chunk)
+            self._held += chunk
             if not more:
                 self.whole = True
-                await self._finish(self)
-            chunk, self._held = self._held + chunk, b""
-            if more and self._due == 0:
-                self._held = chunk  # of the declared length: the client would not wait for the end
+                self._finish(self)
                 return
-            if chunk and not self.client_gone:
-                self._unread.append(chunk)
-                self._unread_bytes += len(chunk)
-            if not more:
-                self.end()
+            if self._due == 0:  # all of the declared length: the client would not wait for the end
                 return
+            self._show()
             self._wake()
             if self._kept is None and self._unread_bytes > WINDOW:
                 await self._client_reads()
@@ -87,7 +80,7 @@ class Capture:
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.headers = [(bytes(name).lower(), bytes(value)) for name, value in headers]
         self.status = status
-        self._due = _declared(status, self.headers)
+        self._due = declared_length(status, self.headers)
         self.bodiless = self._due == 0
         if self._news is not None:
             # Most apps go on with the whole body at once: then nobody needs to be told of the head alone.
@@ -97,11 +90,24 @@ class Capture:
         if not self.whole:
             self._wake()
 
+    def _show(self) -> None:
+        chunk, self._held = self._held, b""
+        if chunk and not self.client_gone:
+            self._unread.append(chunk)
+            self._unread_bytes += len(chunk)
+
     def end(self) -> None:
-        """Nothing more will come: of a whole response, or of one that broke off."""
+        """Nothing more will come: of a whole response, whose last byte can be read now, or of one that broke off."""
+        if self.whole:
+            self._show()
         self.ended = True
         self._finish = _ended  # its owner holds us, too: a cycle per request would keep the garbage collector busy
         self._wake()
+
+    def cut(self) -> None:
+        """Nothing more will be sent. What is whole ends when its record is complete; anything else ends here."""
+        if not self.whole:
+            self.end()
 
     def _keep(self, chunk: bytes) -> None:
         if self._kept is None:
@@ -159,11 +165,11 @@ class Capture:
             self._news.set_result(None)
 
 
-async def _ended(_: Capture) -> None:
+def _ended(_: Capture) -> None:
     """What comes after the end changes nothing."""
 
 
-def _declared(status: int, headers: list[tuple[bytes, bytes]]) -> int:
+def declared_length(status: int, headers: list[tuple[bytes, bytes]]) -> int:
     """The length of the body by the head alone (RFC 9112 section 6.3), -1 where that does not tell."""
     if status in (204, 304):
         return 0

@@ -6,14 +6,15 @@ the policy is to fail open), or with a `Verdict` on a record that somebody else 
 
 import asyncio
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from time import monotonic
+from os import urandom
+from time import monotonic, time
 from typing import NamedTuple
 
 from oncegate.cache.base import Cache, Claim
 from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable
-from oncegate.cache.record import Record, State, Trace
+from oncegate.cache.record import TOKEN_BYTES, Record, State, Trace
 from oncegate.middleware.attempt import Attempt
 from oncegate.middleware.errors import Overloaded
 from oncegate.middleware.gate import Decision, decide
@@ -31,7 +32,7 @@ class Ask:
     """What a door asks for: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
     ``waited`` is set once a wait has taken place, whatever came of it. ``submission``: the command is to be accepted now and
-    processed later.
+    processed later. What comes after it is kept here between `Enforcer.claim_soon` and `Enforcer.admitted`.
     """
 
     key: str
@@ -41,6 +42,9 @@ class Ask:
     raise_on_duplicate: bool = False
     waited: bool = False
     submission: bool = False
+    token: bytes = b""
+    sent: float = 0.0
+    attempt: Attempt | None = None
 
 
 class Verdict(NamedTuple):
@@ -60,22 +64,27 @@ class Enforcer:
         self.in_flight = InFlight(cache, max_in_flight, watch)
         self._cache = cache
 
-    async def admit(self, ask: Ask) -> Attempt | Verdict:
-        """Decide about one request. Raises `Overloaded`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`."""
+    async def admit(self, ask: Ask, found: Verdict | None = None) -> Attempt | Verdict:
+        """Decide about one request, about which was ``found`` what it was, if that was asked for already.
+
+        Raises `Overloaded`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`.
+        """
         until = monotonic() + ask.wait
         while True:
-            outcome = await self._claim(ask)
-            if isinstance(outcome, Attempt):
-                return outcome
-            verdict = self._judge(ask, outcome)
-            if verdict.decision is not Decision.IN_FLIGHT or ask.wait <= 0:
-                return verdict
+            if found is None:
+                outcome = await self._claim(ask)
+                if isinstance(outcome, Attempt):
+                    return outcome
+                found = self._judge(ask, outcome)
+            if found.decision is not Decision.IN_FLIGHT or ask.wait <= 0:
+                return found
             ask.waited = True
-            ended = await self._wait(ask.key, outcome.record, until)
+            ended = await self._wait(ask.key, found.record, until)
             if ended is None and monotonic() >= until:
-                return self._judge(ask, outcome)
-            if ended is not None and ended.record.token == outcome.record.token and _told(ended.record):
+                return found
+            if ended is not None and ended.record.token == found.record.token and _told(ended.record):
                 return self._judge(ask, ended)
+            found = None
 
     def _judge(self, ask: Ask, found: Claim) -> Verdict:
         warn = ask.policy.settings.on_mismatch == "warn"
@@ -90,35 +99,40 @@ class Enforcer:
         if in_flight.slots >= in_flight.max_in_flight:
             return await self._read_only(ask)
         policy = ask.policy
-        fail_open = policy.settings.on_cache_down == "fail_open"
         attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, submission=ask.submission)
         in_flight.slots += 1
-        keep_slot = False
+        answer: Claim | CacheError
         try:
-            claim = await self._send_claim(attempt, policy.takeover, fail_open)
-            if ask.submission and _may_submit_again(claim):
-                claim = await self._send_claim(attempt, policy.takeover | {State.UNKNOWN}, fail_open)
-            keep_slot = claim.won
-            in_flight.tell(in_flight.watch.cache_answered, "claim", monotonic() - attempt.held_since)
+            answer = await self._send_claim(attempt, policy.takeover)
+            if ask.submission and _may_submit_again(answer):
+                answer = await self._send_claim(attempt, policy.takeover | {State.UNKNOWN})
         except CacheError as error:
-            in_flight.tell(in_flight.watch.cache_failed, "claim", monotonic() - attempt.held_since)
-            if not (fail_open and isinstance(error, CacheUnavailable)) or isinstance(error, CacheFull):
-                raise  # a full cache is there, and can say no
-            keep_slot = True
-            return attempt
-        except asyncio.CancelledError:
-            # The answer may be on its way, or even here: nobody is left to run what it may have won.
-            in_flight.withdraw(attempt)
+            answer = error
+        except BaseException as error:
+            in_flight.slots -= 1
+            if isinstance(error, asyncio.CancelledError):
+                # The answer may be on its way, or even here: nobody is left to run what it may have won.
+                in_flight.withdraw(attempt)
             raise
-        finally:
-            if not keep_slot:
-                in_flight.slots -= 1
-        if not claim.won:
-            return claim
-        attempt.won(claim)
+        return self._claimed(attempt, answer)
+
+    def _claimed(self, attempt: Attempt, answer: Claim | CacheError) -> Attempt | Claim:
+        """What came of a claim, for which a slot was taken. Raises the error that it was, unless the policy is to run anyway."""
+        in_flight = self.in_flight
+        in_flight.answered("claim", answer, attempt.held_since)
+        if isinstance(answer, CacheError):
+            # A full cache is there, and can say no.
+            if attempt.policy.fails_open and isinstance(answer, CacheUnavailable) and not isinstance(answer, CacheFull):
+                return attempt
+            in_flight.slots -= 1
+            raise answer
+        if not answer.won:
+            in_flight.slots -= 1
+            return answer
+        attempt.won(answer)
         return attempt
 
-    def _send_claim(self, attempt: Attempt, takeover: frozenset[State], fail_open: bool) -> Awaitable[Claim]:
+    def _send_claim(self, attempt: Attempt, takeover: frozenset[State]) -> Awaitable[Claim]:
         return self._cache.claim(
             attempt.key,
             token=attempt.token,
@@ -126,10 +140,51 @@ class Enforcer:
             lease_ms=attempt.policy.lease_ms,
             retention_ms=attempt.policy.retention_ms,
             takeover=takeover,
-            adopt=attempt.adopt if fail_open else None,
+            adopt=attempt.adopt if attempt.policy.fails_open else None,
             trace=Trace(gateway_id(), attempt.begun_at_ms),
             submission=attempt.submission,
         )
+
+    def claim_soon(self, ask: Ask, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | CacheError], None]) -> bool:
+        """The first half of `admit` without any waiting: ``then`` is called once, perhaps before this returns, and has
+        `admitted` to ask what it means. ``False``: that can't be done now, and ``then`` is never called.
+        """
+        in_flight, policy = self.in_flight, ask.policy
+        cache = in_flight.prompt
+        if cache is None or in_flight.slots >= in_flight.max_in_flight or ask.submission:
+            return False
+        ask.token, ask.sent = urandom(TOKEN_BYTES), monotonic()
+        if policy.fails_open:  # a claim that is won late must find it
+            ask.attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, token=ask.token)
+        in_flight.slots += 1
+        if cache.claim_soon(
+            ask.key,
+            loop=loop,
+            token=ask.token,
+            fingerprint=ask.fingerprint,
+            lease_ms=policy.lease_ms,
+            retention_ms=policy.retention_ms,
+            takeover=policy.takeover,
+            adopt=ask.attempt.adopt if ask.attempt is not None else None,
+            trace=Trace(gateway_id(), int(time() * 1000)),
+            then=then,
+        ):
+            return True
+        in_flight.slots -= 1
+        ask.attempt = None
+        return False
+
+    def admitted(self, ask: Ask, answer: Claim | CacheError) -> Attempt | Verdict:
+        """The other half: what ``answer`` means for the request. Raises what `admit` raises."""
+        if isinstance(answer, Claim) and not answer.won:
+            self.in_flight.answered("claim", answer, ask.sent)
+            self.in_flight.slots -= 1
+            return self._judge(ask, answer)
+        attempt = ask.attempt or Attempt(
+            self.in_flight, ask.key, ask.fingerprint, ask.policy, token=ask.token, held_since=ask.sent
+        )
+        outcome = self._claimed(attempt, answer)
+        return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
 
     async def _read_only(self, ask: Ask) -> Claim:
         """With every slot taken: what can be answered without an attempt still is."""

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from oncegate.cache.record import State
 from oncegate.middleware import respond
+from oncegate.middleware.asgi import App, Message
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
-from oncegate.middleware.capture import Capture, Message
+from oncegate.middleware.capture import Capture
 from oncegate.middleware.processor import NotAccepted, NotProcessed, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -44,17 +46,30 @@ class Execution:
             self.capture.deaf = True
             raise
 
-    async def _whole(self, capture: Capture) -> None:
+    def _whole(self, capture: Capture) -> None:
+        # The app goes on meanwhile: nothing of it is held up, or held in memory, until the cache has answered.
         policy = self._attempt.policy
         state = policy.state(capture.status)
-        await self._attempt.settle(state, None if state is None else respond.stored(capture, policy))
+        stored = None if state is None else respond.stored(capture.status, capture.headers, capture.body, policy)
+        self._attempt.settle_soon(state, stored, capture.end)
 
     async def execute(self, scope: dict[str, Any], body: bytes) -> None:
         """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
+        self._body = body
+        await self._settle_by(self._confirmed(scope))
+
+    async def resume(self, app: App) -> None:
+        """The same for an attempt whose request was sent already: ``app`` gets the rest of it, and no scope."""
+        await self._settle_by(self._call(app, {}))
+
+    async def _confirmed(self, scope: dict[str, Any]) -> None:
+        await self._attempt.confirm()
+        await self._call(self._middleware.submit if self._attempt.submission else self._middleware.app, scope)
+
+    async def _settle_by(self, call: Awaitable[None]) -> None:
         attempt = self._attempt
         try:
-            await attempt.confirm()
-            await self._call(scope, body)
+            await call
         except LeaseLost as error:
             # A response that has begun can't be begun anew.
             self.raised = error if not self.capture.status else RuntimeError("confirmed after its response had begun")
@@ -90,12 +105,10 @@ class Execution:
                 log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)
             await attempt.settle(State.FAILED, respond.stored_exception(), note=f"raised {type(error).__qualname__}")
         finally:
-            self.capture.end()
+            self.capture.cut()
 
-    async def _call(self, scope: dict[str, Any], body: bytes) -> None:
-        app = self._middleware.submit if self._attempt.submission else self._middleware.app
+    async def _call(self, app: App, scope: dict[str, Any]) -> None:
         try:
-            self._body = body
             await app(scope, self._receive, self.capture.send)
             if not self.capture.whole:
                 raise RuntimeError("the app returned without a complete response")

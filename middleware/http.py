@@ -5,23 +5,17 @@ relay of its response, or the answer that the gate's verdict calls for.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from oncegate.cache.base import Cache
-from oncegate.middleware.capture import Message
+from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.exchange import Exchange
 from oncegate.middleware.observe import Observation, Observe, Watch
 from oncegate.middleware.policy import Policies
-from oncegate.middleware.request import Receive
 from oncegate.middleware.settings import IdempotencySettings, Route
 
 log = logging.getLogger("oncegate.http")
-
-Scope = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class IdempotencyMiddleware:

@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
-from oncegate.cache.base import Cache
+from oncegate.cache.base import Cache, PromptCache
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.attempt import Attempt
 from oncegate.middleware.deadlines import LoopDeadlines
@@ -18,9 +18,11 @@ from oncegate.middleware.observe import Watch
 log = logging.getLogger("oncegate.attempt")
 
 Answer = TypeVar("Answer")
+Running = TypeVar("Running", bound=asyncio.Future[None])
 
 MAX_UNSAVED_BYTES = 64 * 1024 * 1024
 """Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
+_FAILED = "the watch failed"
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 
@@ -34,6 +36,7 @@ class InFlight:
 
     def __init__(self, cache: Cache, max_in_flight: int, watch: Watch | None = None) -> None:
         self.cache = cache
+        self.prompt = cache if isinstance(cache, PromptCache) else None
         self.watch = watch or Watch()
         self.max_in_flight = max_in_flight
         self.slots = 0
@@ -47,16 +50,24 @@ class InFlight:
     def by_token(self, token: bytes) -> Attempt | None:
         """The attempt of this process and event loop that owns ``token``, while its task runs."""
         attempt = self._attempts.get(token)
-        if attempt is None or attempt.task is None or attempt.task.get_loop() is not asyncio.get_running_loop():
-            return None
-        return attempt
+        return attempt if attempt is not None and attempt.loop is asyncio.get_running_loop() else None
 
     def tell(self, event: Callable[..., None], *what: object) -> None:
         """Call one of ``watch``'s methods; its errors go no further than the log."""
         try:
             event(*what)
         except Exception:  # somebody else's code must not decide about a payment
-            log.exception("the watch failed")
+            log.exception(_FAILED)
+
+    def answered(self, operation: str, answer: object, sent: float) -> None:
+        """Tell ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``."""
+        try:
+            if isinstance(answer, CacheError):
+                self.watch.cache_failed(operation, monotonic() - sent)
+            else:
+                self.watch.cache_answered(operation, monotonic() - sent)
+        except Exception:
+            log.exception(_FAILED)
 
     async def timed(self, operation: str, call: Awaitable[Answer]) -> Answer:
         """The answer to a call of the cache, which ``watch`` is told of."""
@@ -71,26 +82,45 @@ class InFlight:
 
     def run(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Execute ``work`` as the attempt's task; its slot is free again when the task ends."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._begin(attempt, task)
-        return task
+        loop = asyncio.get_running_loop()
+        self.begin(attempt, loop)
+        return self._keep(attempt, loop.create_task(work))
+
+    def go_on(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """The same for an attempt that was begun without a task."""
+        return self._keep(attempt, asyncio.get_running_loop().create_task(work))
 
     def hold(self, attempt: Attempt) -> asyncio.Future[None]:
         """The attempt's command runs elsewhere, until the future is given a result; ``attempt_timeout`` cancels it."""
-        running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._begin(attempt, running)
+        loop = asyncio.get_running_loop()
+        self.begin(attempt, loop)
+        return self._keep(attempt, loop.create_future())
+
+    def begin(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
+        """The attempt runs, until `end`."""
+        self._attempts[attempt.token] = attempt
+        attempt.start(loop)
+        try:
+            self.watch.attempt_began(attempt.policy.route)
+        except Exception:
+            log.exception(_FAILED)
+
+    def _keep(self, attempt: Attempt, running: Running) -> Running:
+        attempt.keep(running)
+        running.add_done_callback(partial(self.end, attempt))
         return running
 
-    def _begin(self, attempt: Attempt, running: asyncio.Future[None]) -> None:
-        self._attempts[attempt.token] = attempt
-        attempt.start(running)
-        self.tell(self.watch.attempt_began, attempt.policy.route)
-        running.add_done_callback(partial(self._ended, attempt))
-
-    def _ended(self, attempt: Attempt, _: "asyncio.Future[None]") -> None:
+    def end(self, attempt: Attempt, _: "asyncio.Future[None] | None" = None) -> None:
+        """The attempt runs no more: its slot is free, as soon as its outcome is told."""
+        if attempt.settled and not attempt.told:
+            attempt.over = partial(self.end, attempt)
+            return
         del self._attempts[attempt.token]
         self.slots -= 1
-        self.tell(self.watch.attempt_ended, attempt.policy.route)
+        try:
+            self.watch.attempt_ended(attempt.policy.route)
+        except Exception:
+            log.exception(_FAILED)
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work``, which must not raise, for as long as the process lives."""
@@ -157,8 +187,10 @@ class InFlight:
         return len(self._attempts)
 
     def _tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Future[None]]:
-        attempts = [attempt.task for attempt in self._attempts.copy().values() if attempt.task is not None]
-        return [task for task in (*attempts, *self._background.copy()) if task.get_loop() is loop]
+        attempts = [attempt for attempt in self._attempts.copy().values() if attempt.loop is loop]
+        running = [attempt.task for attempt in attempts if attempt.task is not None and not attempt.task.done()]
+        telling = [loop.create_task(attempt.ended()) for attempt in attempts if attempt.task is None or attempt.settled]
+        return [*running, *telling, *(task for task in self._background.copy() if task.get_loop() is loop)]
 
 
 def _body_bytes(attempt: Attempt) -> int:

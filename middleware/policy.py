@@ -26,6 +26,7 @@ OF_THE_MOMENT = (b"date", b"set-cookie")
 OURS = (b"idempotent-replayed", b"idempotency-key")
 """Response headers that only the gateway may set."""
 
+_SOON = 1.0
 _SUBMISSION_BYTES = 65536
 """More than what answers a submission can have."""
 _PARAMETERS = re.compile(r";[^/]*")
@@ -47,9 +48,13 @@ class Policy:
     lease_ms: int
     heartbeat: float
     """Seconds between renewals of a lease."""
+    soon: float
+    """Seconds after which an attempt counts as one that lasts."""
     retention_ms: int
     ttl_ms: dict[State, int]
     takeover: frozenset[State]
+    fails_open: bool
+    """Whether attempts run without a record while the cache is down."""
     mode: Mode = "sync"
     submission: "Policy | None" = None
     """The rules for a request of this route that is submitted, to be processed later; ``None`` where none is."""
@@ -106,6 +111,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         own_headers=own_headers,
         lease_ms=_ms(settings.lease),
         heartbeat=_ms(settings.lease) / 3000,
+        soon=min(_SOON, settings.response_timeout, settings.attempt_timeout, _ms(settings.lease) / 3000),
         retention_ms=_ms(settings.unknown_ttl),
         ttl_ms={
             State.SUCCEEDED: _ms(settings.ttl),
@@ -113,6 +119,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
             State.UNKNOWN: _ms(settings.unknown_ttl),
         },
         takeover=frozenset(takeover),
+        fails_open=settings.on_cache_down == "fail_open",
     )
 
 

@@ -1,16 +1,13 @@
 """What the HTTP door reads of a request: preferences, and the body, whole or not at all."""
 
 import re
-from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
-from oncegate.middleware.capture import Message
+from oncegate.middleware.asgi import Receive
 from oncegate.middleware.deadlines import within
 from oncegate.middleware.errors import CallerMissing, KeyMissing, PayloadTooLarge, RequestTimeout
 from oncegate.middleware.key import Fields, read_key, scope_parts
 from oncegate.middleware.policy import CONTENT_LENGTH, PREFER, RAISE_HEADER, Policy
-
-Receive = Callable[[], Awaitable[Message]]
 
 _PREFERENCE = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
 """One member of the list: a comma within a quoted string ends none."""

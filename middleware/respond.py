@@ -5,7 +5,6 @@ from functools import lru_cache
 from time import gmtime, strftime, time
 
 from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware.capture import Capture
 from oncegate.middleware.policy import Policy
 from oncegate.middleware.problems import Answer, plain_error
 
@@ -50,21 +49,19 @@ def bypassed_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return kept
 
 
-def stored(capture: Capture, policy: Policy) -> StoredResponse:
-    """What is kept of a captured response: end-to-end headers, and the body if it is within the cap and may be replayed."""
-    state = policy.state(capture.status)
+def stored(status: int, headers: Headers, body: bytes | None, policy: Policy) -> StoredResponse:
+    """What is kept of a response: end-to-end headers, and the body (``None`` past the cap) if it may be replayed."""
     unstored = policy.unstored
     kept: list[tuple[bytes, bytes]] = []
     named: list[bytes] = []
-    for line in capture.headers:
+    for line in headers:
         if line[0] not in unstored:
             kept.append(line)
         elif line[0] == b"connection":  # always one of them
             named += [token.strip().lower() for token in line[1].split(b",")]
     if named:
         kept = [line for line in kept if line[0] not in named]
-    body = None if state is _UNKNOWN else capture.body
-    return StoredResponse(capture.status, tuple(kept), body, now_ms())
+    return StoredResponse(status, tuple(kept), None if policy.state(status) is _UNKNOWN else body, now_ms())
 
 
 def stored_exception() -> StoredResponse:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oncegate.middleware.exchange import _DETAILS
+from oncegate.middleware.enforced import _DETAILS
 from oncegate.middleware.gate import Decision
 from oncegate.middleware.key import record_id, record_key
 from oncegate.middleware.problems import KINDS, problem

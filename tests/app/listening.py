@@ -8,9 +8,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 
 from oncegate.app.inbound import InboundConnection
-from oncegate.middleware.capture import Message
-from oncegate.middleware.http import App, Scope, Send
-from oncegate.middleware.request import Receive
+from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
 from tests.app.running import running
 
 

@@ -5,9 +5,7 @@ import asyncio
 import pytest
 
 from oncegate.app import inbound
-from oncegate.middleware.capture import Message
-from oncegate.middleware.http import Scope, Send
-from oncegate.middleware.request import Receive
+from oncegate.middleware.asgi import Message, Receive, Scope, Send
 from tests.app.listening import CLOSE, GET, echo, head, piece, serving
 
 

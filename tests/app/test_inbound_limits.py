@@ -6,8 +6,7 @@ import pytest
 
 from oncegate.app import inbound
 from oncegate.app.inbound import InboundConnection
-from oncegate.middleware.http import Scope, Send
-from oncegate.middleware.request import Receive
+from oncegate.middleware.asgi import Receive, Scope, Send
 from tests.app.listening import CLOSE, GET, echo, head, piece, serving
 
 POST = b"POST /posted HTTP/1.1\r\nhost: a\r\n"

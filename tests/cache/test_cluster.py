@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from oncegate.cache.address import Server
+from oncegate.cache.asking import LARGE_BYTES
 from oncegate.cache.cluster import Cluster, ClusterRoutes
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
 from oncegate.cache.link import Bounds
 from oncegate.cache.record import State
-from oncegate.cache.redis import LARGE_BYTES, RedisCache
+from oncegate.cache.redis import RedisCache
 from oncegate.cache.scripts import pack
 from oncegate.cache.session import Session
 from oncegate.cache.withdrawal import Withdrawal, Withdrawals

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from oncegate.cache.asking import LARGE_BYTES
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Record, State, StoredResponse, Trace
-from oncegate.cache.redis import LARGE_BYTES, RedisCache
+from oncegate.cache.redis import RedisCache
 from tests.cache.inside import session_of
 from tests.cache.stores import SLACK_MS
 from tests.cache.waiting import eventually

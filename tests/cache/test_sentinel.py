@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from oncegate.cache.address import Server, parse_address
+from oncegate.cache.asking import LARGE_BYTES
 from oncegate.cache.dial import Dialler
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import State
-from oncegate.cache.redis import LARGE_BYTES, RedisCache
+from oncegate.cache.redis import RedisCache
 from oncegate.cache.watch import watch
 from tests.cache.inside import session_of, withdrawals_of
 from tests.cache.traffic import Books, claim, complete, contend, state, until_claimed, until_completed

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.servers import RedisServer, free_port
-from tests.system.caller import Caller, RawClient, fresh_key, is_replay, raw_post, slug, until
+from tests.system.caller import BODY_MARK, Caller, RawClient, fresh_key, is_replay, raw_post, slug, until
 from tests.system.conftest import Start
 from tests.system.gateway import Gateway
 from tests.system.ledger import Ledger, Reply
@@ -55,7 +55,7 @@ async def test_where_the_policy_is_to_retry_an_unknown_outcome_the_next_attempt_
     assert answer.json()["retryable"] is True
     assert (await caller.post(gateway, key, path)).status_code == 504
     with RawClient(gateway) as client:
-        client.send(raw_post(key, path=path))
+        client.send(raw_post(key, BODY_MARK + b"a-payment", path, "connection: close"))
         client.receive_all()
     assert (await caller.post(gateway, key, path)).status_code == 201
     assert is_replay(await caller.post(gateway, key, path))
@@ -68,7 +68,7 @@ async def test_a_response_cut_off_in_its_body_is_cut_off_for_the_client_and_neve
     key = fresh_key()
     ledger.answer(key, Reply(200, body=b"half", cut="in-body"), Reply(201))
     with RawClient(gateway) as client:
-        client.send(raw_post(key))
+        client.send(raw_post(key, BODY_MARK + b"a-payment", "/payments", "connection: close"))
         received = client.receive_all()  # the connection closes: by that a client knows that there should be more
     assert b"content-length: 1004" in received.lower() or not received.startswith(b"HTTP/1.1 2")
     assert slug(await caller.settled(gateway, key)) == "outcome-unknown"

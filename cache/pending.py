@@ -1,0 +1,92 @@
+"""What is on its way to Redis, and reads its own reply."""
+
+import time
+
+from hiredis import ReplyError
+
+from oncegate.cache import faults
+from oncegate.cache.asking import Soon
+from oncegate.cache.base import Adopt, Claim, Then
+from oncegate.cache.codec import decode
+from oncegate.cache.link import Reply
+from oncegate.cache.record import Record, State
+from oncegate.cache.routes import Routes
+from oncegate.cache.withdrawal import Withdrawal
+
+
+class PendingClaim(Soon[Claim]):
+    """A claim on its way: reads its reply, and takes care of itself when its caller has left."""
+
+    __slots__ = ("_adopt", "_fingerprint", "_remaining_ms", "_retention_ms", "_submission", "_token")
+
+    def __init__(
+        self,
+        routes: Routes,
+        key: bytes,
+        then: Then[Claim] | None,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        retention_ms: int,
+        remaining_ms: int,
+        submission: bool,
+        adopt: Adopt | None,
+    ) -> None:
+        self.routes = routes
+        self.key = key
+        self._then = then
+        self._token = token
+        self._fingerprint = fingerprint
+        self._retention_ms = retention_ms
+        self._remaining_ms = remaining_ms
+        self._submission = submission
+        self._adopt = adopt
+
+    def read(self, reply: Reply) -> Claim:
+        """The reply as a `Claim`. Raises `RecordUnreadable`, or what an error reply stands for."""
+        if reply == 1:
+            fresh = Record(
+                State.IN_FLIGHT,
+                self._token,
+                self._fingerprint,
+                1,
+                retention_ms=self._retention_ms,
+                submission=self._submission,
+            )  # only now: most claims of a retry find something else
+            return Claim(True, fresh, self._remaining_ms)
+        if isinstance(reply, ReplyError):
+            raise faults.of_claim_reply(reply)
+        won, data, remaining_ms = reply
+        return Claim(won == 1, decode(data, remaining_ms), remaining_ms)
+
+    def came_late(self, reply: Reply) -> None:
+        """Hand a claim that was won to whoever adopts it, or give it back."""
+        if isinstance(reply, ReplyError) or not (reply == 1 or reply[0] == 1):
+            return
+        if self._adopt is None:
+            self.lost()
+        else:
+            # If this raises, the claim is left to lapse. To release it could free a key whose attempt has begun.
+            self._adopt(self.read(reply))
+
+    def lost(self) -> None:
+        """Give the claim back, should it have been made."""
+        until = time.monotonic() + self._remaining_ms / 1000
+        self.routes.withdraw(Withdrawal(self.key, self._token, until))
+
+
+class PendingOutcome(Soon[bool]):
+    """An outcome on its way."""
+
+    __slots__ = ()
+
+    def read(self, reply: Reply) -> bool:
+        """See `done`."""
+        return done(reply)
+
+
+def done(reply: Reply) -> bool:
+    """Whether a script has done what it was asked for. Raises what an error reply stands for."""
+    if isinstance(reply, ReplyError):
+        raise faults.of_reply(reply)
+    return bool(reply == 1)
