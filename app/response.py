@@ -161,7 +161,7 @@ class ResponseReader:
                 self.has_date = True
                 kept.append(field)
             elif name == b"connection":
-                options |= connection_options(value)
+                options = options | connection_options(value) if options else connection_options(value)
             elif name == b"keep-alive":
                 self.idle_timeout = _idle_timeout(value)
             elif name == b"transfer-encoding":

@@ -97,11 +97,10 @@ def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None
 
 def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
     """What tells this caller from others: the scope's headers with all their values, or ``None`` without any of them."""
+    if len(names) == 1 and len(only := fields.get(names[0], ())) == 1:  # as a rule
+        return [names[0], b"1", only[0]]
     parts: list[bytes] = []
     found = False
-    if len(names) == 1:  # as a rule
-        values = fields.get(names[0])
-        return None if not values else [names[0], b"%d" % len(values), *values]
     for name in names:
         values = fields.get(name, ())
         found = found or bool(values)

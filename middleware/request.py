@@ -6,7 +6,7 @@ from uuid import uuid4
 from oncegate.middleware.asgi import Receive
 from oncegate.middleware.deadlines import within
 from oncegate.middleware.errors import CallerMissing, KeyMissing, PayloadTooLarge, RequestTimeout
-from oncegate.middleware.key import Fields, read_key, scope_parts
+from oncegate.middleware.key import Fields, parse_key, read_key, scope_parts
 from oncegate.middleware.policy import CONTENT_LENGTH, PREFER, RAISE_HEADER, Policy
 
 _PREFERENCE = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
@@ -24,10 +24,12 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
 
     Raises `KeyMissing` or `KeyInvalid`.
     """
-    found = read_key(fields, policy.key_names)
+    names = policy.key_names
+    if len(names) == 1 and len(lines := fields.get(names[0], ())) == 1:  # as a rule
+        return parse_key(lines[0]), lines[0], False
+    found = read_key(fields, names)
     if found is not None:
-        key, line = found
-        return key, line, False
+        return *found, False
     if policy.settings.require_key:
         raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
     if policy.settings.generate_key:
