@@ -6,12 +6,13 @@ import logging
 import httpx
 import pytest
 
-from oncegate.app import inbound
+from oncegate.app import inbound, outgoing
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway import StartRefused
 from oncegate.app.settings import GatewaySettings
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
 from oncegate.cache.memory import MemoryCache
+from oncegate.middleware import policy
 from tests.app.served import raw, served
 from tests.servers import free_port
 from tests.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
@@ -47,21 +48,40 @@ async def test_no_answer_in_time_is_a_problem(method: str, retryable: bool) -> N
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_head_is_shown_at_once_where_its_body_is_late(method: str) -> None:
+@pytest.mark.parametrize("reused", [False, True])
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [(b"content-length: 4", b"late"), (b"transfer-encoding: chunked", b"4\r\nlate\r\n0\r\n\r\n")],
+    ids=["of a length", "in chunks"],
+)
+async def test_a_head_is_shown_where_its_body_is_late(
+    method: str, reused: bool, framing: bytes, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that tells of a small body waits for it, but not longer than a second; that of a stream is shown at once."""
     go_on = asyncio.Event()
 
     async def late(peer: Peer) -> None:
+        if reused:
+            await peer.request()
+            await peer.send(OK)
         await peer.request()
-        await peer.send(b"HTTP/1.1 201 Created\r\ncontent-length: 4\r\n\r\n")
+        await peer.send(b"HTTP/1.1 201 Created\r\n%b\r\n\r\n" % framing)
         await go_on.wait()
-        await peer.send(b"late")
+        await peer.send(body)
+        await peer.hang()
 
-    async with Upstream(late) as upstream, served(upstream.url) as (client, _):
+    if b"chunked" in framing:
+        monkeypatch.setattr(outgoing, "WATCH_AFTER", 600.0)
+        monkeypatch.setattr(policy, "_SOON", 600.0)
+    async with Upstream(late) as upstream, served(upstream.url, upstream_keepalive=600) as (client, _):
+        if reused:
+            assert (await client.request(method, "/", headers={"Idempotency-Key": "before"})).status_code == 200
         sending = asyncio.create_task(client.send(client.build_request(method, "/", headers=KEY), stream=True))
-        shown, _ = await asyncio.wait([sending], timeout=2)
+        shown, _ = await asyncio.wait([sending], timeout=3)
         go_on.set()
         answer = await sending
         assert (answer.status_code, await answer.aread()) == (201, b"late")
+        assert upstream.connections == 1
     assert shown, "the head waited for its body"
 
 
