@@ -113,9 +113,7 @@ class ResponseReader:
             raise HttpParserError("surplus")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head, or of the trailers, which are dropped (RFC 9110 section 6.5.1)."""
-        if self.status:
-            return
+        """One field of the head; or of the trailers, which nobody reads (RFC 9110 section 6.5.1)."""
         self._lines.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
