@@ -134,24 +134,23 @@ class RequestWriter:
         special: list[tuple[bytes, bytes]] = []
         special_names = self._special
         for field in scope["headers"]:
-            name, value = field
-            if name not in special_names:
+            if field[0] not in special_names:
                 lines.append(_line_of(field))
-            elif name == b"host":
+            elif field[0] == b"host":
                 if host is not None:
                     raise RequestRefused(400, "more than one Host")
-                host = value
-            elif name == b"content-length":
+                host = field[1]
+            elif field[0] == b"content-length":
                 if length is not None:
                     raise RequestRefused(400, "Content-Length is not one number")
-                length = _number(value)
+                length = _number(field[1])
             else:
                 special.append(field)
         named, chunked = _judge(special, length) if special else (_NOTHING, False)
         if named and (dropped := named - self._stays):
             lines = lines[:2] + [line for line in lines[2:] if line.partition(b":")[0] not in dropped]
         host = self._authority if host is None else host
-        lines[0] = b"%b %b HTTP/1.1" % (_method(method), self._target(scope))
+        lines[0] = _method(method) + self._target(scope) + b" HTTP/1.1"
         lines[1] = b"host: " + host
         client = scope.get("client")
         peer: str = client[0] if client and client[0] else "unknown"
@@ -211,11 +210,12 @@ def _forwarded_anew(peer: str, scheme: str) -> tuple[bytes, bytes]:
 
 @lru_cache(maxsize=64)
 def _method(method: str) -> bytes:
+    """The beginning of a request line."""
     if _METHOD.fullmatch(method) is None:
         raise RequestRefused(400, "the method is not a token")
     if method == "CONNECT":
         raise RequestRefused(501, "CONNECT is not forwarded")
-    return method.encode("ascii")
+    return method.encode("ascii") + b" "
 
 
 def connection_options(value: bytes) -> frozenset[bytes]:
