@@ -24,7 +24,7 @@ from oncegate.app.serve import serve as serve_gateway
 from oncegate.app.settings import GatewaySettings
 from oncegate.app.worker_run import run_worker
 from oncegate.cache.base import Cache, Claim
-from oncegate.cache.record import State
+from oncegate.cache.record import Record, State
 from oncegate.cache.redis import RedisCache
 
 
@@ -50,6 +50,11 @@ class MortalCache(RedisCache):
         done = await super().complete(key, **options)
         self._die_at("after-complete" if succeeded else "after-failed", key)
         return done
+
+    def complete_soon(self, key: str, outcome: Record, **options: Any) -> bool:
+        if outcome.submission:
+            self._die_at("before-accepted", "{")
+        return super().complete_soon(key, outcome, **options)
 
     def _die_at(self, point: str, key: str) -> None:
         if point == self.point and key.startswith("{"):  # an execution record, not a submission
