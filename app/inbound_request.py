@@ -244,9 +244,8 @@ class InboundRequest:
         """Status line and fields, with the framing that the body will have."""
         lines = [_STATUS_LINES[status], *map(_line_of, headers)]
         fields = dict(headers)
-        if (
-            b"connection" in fields or b"transfer-encoding" in fields
-        ):  # which coding the body gets is no business of the app's
+        if b"connection" in fields or b"transfer-encoding" in fields:
+            # Which coding the body gets is no business of the app's.
             lines = lines[:1] + [_line_of(field) for field in headers if field[0] not in _OF_THE_CONNECTION]
             self._keep_alive = self._keep_alive and b"close" not in fields.get(b"connection", b"").lower()
         if b"content-length" in fields:
@@ -264,12 +263,13 @@ class InboundRequest:
     def _frame_body(self, status: int, lines: list[bytes]) -> None:
         if self._is_head or status in _WITHOUT_CONTENT:
             self._left = 0
-        elif self._left < 0 and self.scope["http_version"] == "1.1":
-            self._chunked = True
-            lines.append(b"transfer-encoding: chunked")
         elif self._left < 0:
-            # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
-            self._keep_alive = False
+            if self.scope["http_version"] == "1.1":
+                self._chunked = True
+                lines.append(b"transfer-encoding: chunked")
+            else:
+                # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
+                self._keep_alive = False
         if self._keep_alive and (self._connection.stopping or (self._expects_go_ahead and self._more)):
             # A client that was not told to go on may send its body or the next request: nobody can tell which.
             self._keep_alive = False

@@ -17,6 +17,7 @@ _RELEASED = frozenset({401, 403, 408, 425, 429})
 """The upstream did nothing and says so: nothing is kept, and the key is free."""
 _GATEWAY_ERRORS = frozenset({502, 504})
 """The upstream is a gateway itself and lost sight of the work behind it."""
+_FAILED = State.FAILED  # members of an enumeration take long to look up
 _STATES = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
 
 HOP_BY_HOP = (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
@@ -38,7 +39,7 @@ class Policy:
 
     settings: IdempotencySettings
     route: str
-    states: tuple[State | None, ...]
+    states: Mapping[int, State | None]
     """By status: the state that a response leaves its record in, ``None`` for a release."""
     key_names: tuple[bytes, ...]
     scope_names: tuple[bytes, ...]
@@ -63,7 +64,7 @@ class Policy:
 
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
-        return self.states[status] if 0 <= status < len(self.states) else State.FAILED
+        return self.states.get(status, _FAILED)
 
 
 def kind(status: int, overrides: Mapping[int, Kind]) -> Kind:
@@ -103,7 +104,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
     return Policy(
         settings=settings,
         route=path,
-        states=tuple(_STATES[kind(code, status)] for code in range(600)),
+        states={code: _STATES[kind(code, status)] for code in range(600)},
         key_names=key_names,
         scope_names=scope_names,
         wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER)),
