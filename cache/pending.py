@@ -24,13 +24,13 @@ class PendingClaim(Soon[Claim]):
         routes: Routes,
         key: bytes,
         then: Then[Claim] | None,
-        *,
         token: bytes,
         fingerprint: bytes,
         retention_ms: int,
         remaining_ms: int,
-        submission: bool,
         adopt: Adopt | None,
+        *,
+        submission: bool,
     ) -> None:
         self.routes = routes
         self.key = key

@@ -313,24 +313,17 @@ def _claim(
     submission: bool = False,
 ) -> tuple[PendingClaim, bytes]:
     """A claim and its command."""
-    codes, remaining_ms, live = _terms(lease_ms, retention_ms, takeover)
+    remaining_ms, command = _terms(lease_ms, retention_ms, takeover)
+    address = key.encode()
     claim = PendingClaim(
-        routes,
-        key.encode(),
-        then,
-        token=token,
-        fingerprint=fingerprint,
-        retention_ms=retention_ms,
-        remaining_ms=remaining_ms,
-        submission=submission,
-        adopt=adopt,
+        routes, address, then, token, fingerprint, retention_ms, remaining_ms, adopt, submission=submission
     )
     fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
-    return claim, CLAIM.call(claim.key, fresh, live, codes)
+    return claim, command % (len(address), address, len(fresh), fresh)
 
 
 @lru_cache(maxsize=256)
-def _terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[bytes, int, bytes]:
-    """What is the same in all claims of a route: what may be taken over, how long they live, and that in digits."""
+def _terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[int, bytes]:
+    """What is the same in all claims of a route: how long they live (ms), and most of their command."""
     remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-    return takeover_codes(takeover), remaining_ms, b"%d" % remaining_ms
+    return remaining_ms, CLAIM.ending(b"%d" % remaining_ms, takeover_codes(takeover))

@@ -28,9 +28,6 @@ class Script:
 
     def call(self, *parts: bytes) -> bytes:
         """The packed command that runs this script on a key, which comes first, with its arguments."""
-        if len(parts) == 4:  # a claim's: spelled out, since every first request and replay makes one
-            a, b, c, d = parts
-            return self._format % (len(a), a, len(b), b, len(c), c, len(d), d)
         if len(parts) == 3:  # an outcome's
             a, b, c = parts
             return self._format % (len(a), a, len(b), b, len(c), c)
@@ -38,6 +35,11 @@ class Script:
         for part in parts:
             fields += (len(part), part)
         return self._format % tuple(fields)
+
+    def ending(self, *last: bytes) -> bytes:
+        """What `call` gives with these for its last arguments, as a format for length and value of each of those before."""
+        filled = b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in last]).replace(b"%", b"%%")
+        return self._format.removesuffix(b"$%d\r\n%b\r\n" * len(last)) + filled
 
     def call_with(self, *parts: bytes) -> bytes:
         """The same with any number of arguments."""
