@@ -10,10 +10,13 @@ from collections.abc import Callable
 from typing import cast
 
 from oncegate.app.response import ResponseReader
+from oncegate.middleware.capture import declared_length
 from oncegate.middleware.processor import OutcomeUnknown
 
 HIGH_WATER = 65536
 """Bytes of a response's body that wait to be taken; with more, reading pauses (one read that was under way comes on top)."""
+SMALL = 65536
+"""Bytes of a response's body that may be waited for, so that it goes out whole."""
 _ONE_WRITE = 65536  # above it, copying a body behind its head costs more than a second write
 
 
@@ -122,6 +125,20 @@ class UpstreamConnection(asyncio.Protocol):
                 transport.write(body)
         except (OSError, RuntimeError) as error:  # uvloop raises where asyncio only logs
             self.fail(OutcomeUnknown(f"{self.where}: the request could not be written ({type(error).__name__})"))
+
+    @property
+    def is_soon_whole(self) -> bool:
+        """Whether what is missing of the response is the rest of a small body: then its head can wait for it."""
+        response = self.response
+        if self._error is not None or response.surplus:
+            return False
+        return not response.status or 0 <= declared_length(response.status, response.headers) <= SMALL
+
+    def forget(self) -> None:
+        """End what `then` waits for, if it still does: else the connection carries another exchange by now."""
+        if self.then is not None:
+            self.then = None
+            self.abort()
 
     @property
     def has_failed(self) -> bool:

@@ -1,0 +1,150 @@
+"""A request under enforcement in the gateway's lane (see `oncegate.app.direct`)."""
+
+from oncegate.app.forward import Forwarder
+from oncegate.app.inbound_request import InboundRequest
+from oncegate.cache.base import Claim
+from oncegate.cache.errors import CacheError
+from oncegate.cache.record import State
+from oncegate.middleware import respond
+from oncegate.middleware.asgi import Receive, Scope, Send
+from oncegate.middleware.attempt import Attempt
+from oncegate.middleware.enforce import Verdict
+from oncegate.middleware.enforced import EnforcedRequest, Headers
+from oncegate.middleware.exchange import Exchange
+from oncegate.middleware.gate import Decision
+from oncegate.middleware.http import IdempotencyMiddleware
+
+
+class Enforcing:
+    """One request under enforcement, with its key."""
+
+    __slots__ = (
+        "_ask",
+        "_attempt",
+        "_body",
+        "_connection",
+        "_enforced",
+        "_forwarder",
+        "_middleware",
+        "_request",
+        "_response",
+    )
+
+    def __init__(
+        self,
+        middleware: IdempotencyMiddleware,
+        forwarder: Forwarder,
+        request: InboundRequest,
+        enforced: EnforcedRequest,
+    ) -> None:
+        self._middleware = middleware
+        self._forwarder = forwarder
+        self._request = request
+        self._enforced = enforced
+
+    def begin(self, look_up_key: str) -> bool:
+        """Ask for its admission, if that can be done at once."""
+        request, enforced = self._request, self._enforced
+        self._body = body = request.body
+        if len(body) > enforced.policy.settings.max_request_body:
+            return False
+        self._ask = ask = enforced.ask(look_up_key, body)
+        request.take()
+        if not self._middleware.enforcer.claim_soon(ask, request.loop, self._claimed):
+            self._leave_unbegun(None)
+        return True
+
+    def _claimed(self, answer: Claim | CacheError) -> None:
+        request = self._request
+        try:
+            outcome = self._middleware.enforcer.admitted(self._ask, answer)
+            if isinstance(outcome, Attempt):
+                self._run(outcome)
+            elif outcome.decision is Decision.IN_FLIGHT and self._ask.wait > 0:
+                self._leave_unbegun(outcome)
+            else:
+                request.respond(*self._enforced.told(outcome))
+        except CacheError as error:
+            request.respond(*self._enforced.refused(error))
+        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+            request.end(error)
+
+    def _run(self, attempt: Attempt) -> None:
+        request = self._request
+        connection = None
+        if attempt.number and attempt.is_certain:  # the first byte must not leave otherwise
+            scope = {**request.scope, "headers": self._enforced.headers(attempt)}
+            connection = self._forwarder.begin(scope, self._body)
+        if connection is None:
+            self._leave_unbegun(attempt)
+            return
+        self._attempt = attempt
+        self._connection = connection
+        in_flight = self._middleware.enforcer.in_flight
+        in_flight.begin(attempt, connection.loop)
+        attempt.limit(in_flight.limits.on(connection.loop, attempt.policy.soon), self._last)
+        connection.then = self._hear
+        if connection.has_failed:
+            self._hear()
+
+    def _hear(self) -> None:
+        """There is news of the response."""
+        try:
+            ended = self._forwarder.end(self._connection)
+            if ended is not None:
+                self._settle(*ended)
+            elif not self._connection.is_soon_whole:
+                self._leave(self._attempt.policy.settings.response_timeout)
+        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+            self._connection.forget()
+            self._middleware.enforcer.in_flight.in_background(self._give_up(error))
+            self._request.end(error)
+
+    async def _give_up(self, error: Exception) -> None:
+        await self._attempt.settle(State.UNKNOWN, note=f"its response could not be kept ({type(error).__name__})")
+        self._middleware.enforcer.in_flight.end(self._attempt)
+
+    def _settle(self, status: int, headers: Headers, body: bytes) -> None:
+        self._response = status, headers, body
+        attempt, policy = self._attempt, self._attempt.policy
+        state = policy.state(status)
+        kept = body if len(body) <= policy.settings.max_response_body else None
+        stored = None if state is None else respond.stored(status, headers, kept, policy)
+        attempt.settle_soon(state, stored, self._told)
+
+    def _told(self) -> None:
+        """The record is complete, or will be as soon as its cache answers."""
+        request, attempt = self._request, self._attempt
+        self._middleware.enforcer.in_flight.end(attempt)
+        try:
+            status, headers, body = self._response
+            request.respond(status, self._enforced.executed(attempt, status, headers), body)
+        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+            request.end(error)
+
+    # -- out of the lane ----------------------------------------------------------------------------------------------
+
+    def _leave_unbegun(self, admitted: Attempt | Verdict | None) -> None:
+        """Nothing was sent yet."""
+        self._request.start(self._exchange().decide(self._ask, self._body, admitted))
+
+    def _last(self) -> None:
+        """Nothing was heard for a while."""
+        policy = self._attempt.policy
+        self._leave(max(0.0, policy.settings.response_timeout - policy.soon))
+
+    def _leave(self, left: float) -> None:
+        """It was sent: whatever comes of it is the attempt's outcome."""
+        connection, forwarder = self._connection, self._forwarder
+        connection.then = None
+
+        async def rest(_: Scope, receive: Receive, send: Send) -> None:
+            await forwarder.resume(connection, 0.0, receive, send, enforced=True)
+
+        self._request.start(self._exchange().resume(self._attempt, rest, left))
+
+    def _exchange(self) -> Exchange:
+        request = self._request
+        return Exchange(
+            self._middleware, self._enforced.policy, request.scope, request.receive, request.send, self._enforced
+        )
