@@ -13,8 +13,12 @@ from typing import Annotated
 import uvicorn
 from fastapi import FastAPI, Response
 from pydantic import BaseModel, Field
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 MIDDLEWARES = ("alone", "oncegate", "idemkit", "asgi-idempotency-header")
+FLOOR = "floor"
+"""A middleware that reads the request and answers at once, always the same, without a look at anything: no replay can be
+faster in this place."""
 SPACED = '{ "big": 1234567890123456789,\n  "small": 1.0, "execution": %d }'
 
 
@@ -49,7 +53,7 @@ class Payment(BaseModel):
 
 
 def create(middleware: str, redis_url: str) -> FastAPI:
-    """The app with one of `MIDDLEWARES`, each set up as its documentation says."""
+    """The app with one of `MIDDLEWARES`, each set up as its documentation says, or with `FLOOR`."""
     app = FastAPI()
     executions = 0
 
@@ -86,8 +90,29 @@ def create(middleware: str, redis_url: str) -> FastAPI:
     return app
 
 
+class _Floor:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._body = b"f" * 300
+        self._headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"300"),
+            (b"location", b"/payments/1"),
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        await receive()
+        await send({"type": "http.response.start", "status": 201, "headers": self._headers})
+        await send({"type": "http.response.body", "body": self._body})
+
+
 def _add(app: FastAPI, middleware: str, redis_url: str) -> None:
-    if middleware == "oncegate":
+    if middleware == FLOOR:
+        app.add_middleware(_Floor)
+    elif middleware == "oncegate":
         from oncegate import IdempotencyMiddleware, RedisCache
 
         app.add_middleware(IdempotencyMiddleware, cache=RedisCache.from_url(redis_url))

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from loadtests import machine, peers, processes
-from loadtests.app import MIDDLEWARES, SPACED
+from loadtests.app import FLOOR, MIDDLEWARES, SPACED
 from loadtests.load import Target, Wrk
 from loadtests.processes import BenchError, Process
 from loadtests.report import Results, Spread, Table, errors, paired, progress, spread
@@ -37,7 +37,7 @@ def apps(server_core: int, load_core: int) -> Iterator[tuple[dict[str, Process],
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncegate-bench-")))
         redis = stack.enter_context(processes.redis_server(folder, load_core))
         running = {}
-        for number, name in enumerate(MIDDLEWARES):
+        for number, name in enumerate((*MIDDLEWARES, FLOOR)):
             port = processes.free_port()
             command = [python, "-m", "loadtests.app", name, str(port), f"redis://127.0.0.1:{redis.port}/{number}"]
             environment = {"PYTHONPATH": str(processes.ROOT)}
@@ -61,7 +61,7 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
         "request": "POST, about 200 bytes of JSON, Authorization",
     }  # fmt: skip
     results = Results("middleware", settings, versions=peers.versions())
-    cells = [(name, mode) for mode in MODES for name in MIDDLEWARES]
+    cells = [*((name, mode) for mode in MODES for name in MIDDLEWARES), (FLOOR, "replay")]
     with apps(server_core, load_core) as (running, redis), progress() as bar:
         for name in MIDDLEWARES:
             results.checks[name] = check(running[name].url)
@@ -185,9 +185,11 @@ def best_peer(results: Results, mode: str) -> str:
 def tables(results: Results) -> list[Table]:
     """Speed, speed against the best of the others, and what the answers were."""
     speed = []
-    for name in MIDDLEWARES:
+    for name in (*MIDDLEWARES, FLOOR):
         for mode, words in MODES.items():
             cell = results.select(server=name, mode=mode)
+            if not cell:
+                continue
             speed.append([
                 name, words, by_rate(results, name, "alone", mode).text(2), by_cpu(results, name, "alone", mode).text(2),
                 spread(cell, "requests_per_s").text(), spread(cell, "p50_ms").text(2), spread(cell, "p99_ms").text(2),
@@ -206,6 +208,7 @@ def tables(results: Results) -> list[Table]:
             ["middleware", "request", "app alone = 1, by requests/s", "by app CPU", "requests/s", "p50, ms", "p99, ms",
              "app CPU, us/request", "Redis CPU, us"],
             speed,
+            f"{FLOOR}: a middleware that answers at once, always the same, without a store: no replay can be faster. "
             f"Median (least-most) over the rounds; shares and ratios are of pairs of the same round. {errors(results)}",
         ),
         Table("oncegate against the best of the others", ["request", "the best", "oncegate, by requests/s", "by app CPU"], best),
