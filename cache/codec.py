@@ -61,6 +61,7 @@ _ATTEMPT_AT = 34
 _FRESH_CLAIM = b"%cI%%b%%b%%b%%d}" % VERSION
 _NO_TRACE = Trace()
 _MARKED = b'{"a":1'
+_BACKSLASH = ord("\\")
 
 
 def encode_claim(
@@ -137,8 +138,12 @@ def _decode(data: bytes, remaining_ms: int, traced: bool) -> Record:
     end = start + length
     if end > len(data):
         raise ValueError("cut short")
-    head = orjson.loads(data[start:end])
-    headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
+    packed = data[start:end]
+    head = orjson.loads(packed)
+    if packed.isascii() and _BACKSLASH not in packed:  # UTF-8 is the same then, and takes half the time
+        headers = tuple([(name.encode(), value.encode()) for name, value in head["h"]])
+    else:
+        headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
     response = StoredResponse(int(head["s"]), headers, None if "o" in head else data[end:], int(head["t"]))
     trace = _NO_TRACE
     if traced:

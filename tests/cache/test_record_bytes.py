@@ -85,3 +85,10 @@ def test_a_takeover_in_flight_is_stored_as_ever() -> None:
     data = b"\x01I" + TOKEN + PRINT + b"\x00\x00\x00\x03" + bytes(7) + b"\x07F" + bytes(7) + b"\x05"
     assert encode(record) == data
     assert decode(data, 8) == record
+
+
+@pytest.mark.parametrize("spelled", ["caf\u00e9", "caf\\u00e9", "caf\\u00E9"])
+def test_a_header_reads_the_same_however_its_characters_were_escaped(spelled: str) -> None:
+    """Who wrote the record may have escaped what need not be."""
+    record = decode(outcome(b"S", f'{{"s":201,"h":[["x-name","{spelled}"],["x-plain","cafe"]],"t":1}}'), 1)
+    assert record.response == StoredResponse(201, ((b"x-name", b"caf\xe9"), (b"x-plain", b"cafe")), b"", 1)
