@@ -1,4 +1,4 @@
-"""A gateway with commands. Forwarder and inbound protocol are tested on both loops: they differ in what they buffer and raise."""
+"""A gateway with commands. Forwarder, inbound protocol and lane are tested on both loops, which differ in what they raise."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -15,7 +15,7 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name.startswith(("test_forward", "test_inbound")):
+    if item.path.name.startswith(("test_forward", "test_inbound", "test_direct")):
         loops["uvloop"] = uvloop.new_event_loop
     return loops
 

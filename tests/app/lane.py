@@ -1,0 +1,161 @@
+"""The gateway's lane for requests that end at once, seen from outside: raw requests, and which tasks they cost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import oncegate
+from oncegate.app.gateway import Gateway
+from tests.app.served import served
+from tests.upstreams import Behaviour, Peer, Request
+
+_OURS = str(Path(oncegate.__file__).parent)
+_FOLDERS = tuple(str((Path(_OURS) / name).resolve()) + "/" for name in ("app", "middleware", "cache"))
+
+CREATED = b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n{}"
+
+
+def request(method: str = "POST", path: str = "/", body: bytes = b"body", **fields: str) -> bytes:
+    """A whole request; names of ``fields`` with ``_`` for ``-``."""
+    lines = [f"{method} {path} HTTP/1.1", "host: a"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
+    if method not in ("GET", "HEAD"):
+        lines.append(f"content-length: {len(body)}")
+    else:
+        body = b""
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+def keyed(key: str | None = None, body: bytes = b"body", path: str = "/", **fields: str) -> bytes:
+    """A POST with an idempotency key, a new one unless it is given."""
+    return request("POST", path, body, idempotency_key=key or uuid4().hex, **fields)
+
+
+class Talk:
+    """A client's connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def ask(self, data: bytes) -> bytes:
+        """The whole answer to one request, as its bytes came."""
+        self.writer.write(data)
+        return await self.answer(is_head=data.startswith(b"HEAD "))
+
+    async def answer(self, *, is_head: bool = False) -> bytes:
+        """The next answer. Until the connection's end, where it is cut off or framed by that."""
+        async with asyncio.timeout(20):
+            try:
+                head = await self.reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError as error:
+                return error.partial
+            status = int(head.split(b" ")[1])
+            if status == 100:
+                return head + await self.answer(is_head=is_head)
+            lower = head.lower()
+            if is_head or status in (204, 304):
+                return head
+            if b"\r\ntransfer-encoding: chunked\r\n" in lower:
+                return head + await self._chunks()
+            length = lower.partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]
+            try:
+                return head + (await self.reader.readexactly(int(length)) if length else await self.reader.read())
+            except asyncio.IncompleteReadError as error:
+                return head + error.partial
+
+    async def _chunks(self) -> bytes:
+        got = b""
+        try:
+            while not got.endswith(b"\r\n0\r\n\r\n") and got != b"0\r\n\r\n":
+                size = await self.reader.readuntil(b"\r\n")
+                got += size
+                got += await self.reader.readexactly(int(size, 16) + 2)
+        except asyncio.IncompleteReadError as error:
+            got += error.partial
+        return got
+
+    def read_nothing(self, *, nothing: bool = True) -> None:
+        """Leave what comes where it is, or take it again."""
+        transport = cast(asyncio.Transport, self.writer.transport)
+        if nothing:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def leave(self) -> None:
+        self.writer.transport.abort()
+
+
+@asynccontextmanager
+async def talking(port: int | None) -> AsyncIterator[Talk]:
+    """A connection to the gateway at ``port``."""
+    talk = Talk(*await asyncio.open_connection("127.0.0.1", port))
+    try:
+        yield talk
+    finally:
+        talk.leave()
+
+
+@asynccontextmanager
+async def gateway_at(
+    upstream: str, cache: str = "memory://", *, lane: bool = True, **settings: Any
+) -> AsyncIterator[tuple[Talk, Gateway, int]]:
+    """A connection to a gateway in this loop, the gateway, and its port. Without its ``lane`` every request gets a task."""
+    settings = {"namespace": uuid4().hex, "upstream_keepalive": 60, **settings}
+    async with served(upstream, cache=cache, **settings) as (client, gateway):
+        if not lane:
+            gateway._lane = None
+        port = client.base_url.port
+        assert port is not None
+        async with talking(port) as talk:
+            yield talk, gateway, port
+
+
+@contextmanager
+def tasks_made() -> Iterator[list[str]]:
+    """The names of the coroutines of ours that are made tasks of meanwhile."""
+    loop = asyncio.get_running_loop()
+    made: list[str] = []
+
+    def make(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        code = getattr(coro, "cr_code", None)
+        if code is not None and str(Path(code.co_filename).resolve()).startswith(_FOLDERS):
+            made.append(coro.__qualname__)
+        return asyncio.Task(coro, loop=loop, **options)
+
+    loop.set_task_factory(make)
+    try:
+        yield made
+    finally:
+        loop.set_task_factory(None)
+
+
+def by_path(answers: dict[str, bytes], default: bytes = CREATED) -> Behaviour:
+    """An upstream that answers by path, and closes the connection behind what does not say where it ends.
+
+    An empty answer closes the connection without one; one that is cut off before its announced length closes it there.
+    """
+
+    async def behave(peer: Peer) -> None:
+        while True:
+            got: Request = await peer.request()
+            data = answers.get(got.line.split(" ")[1], default)
+            if got.line.startswith("HEAD "):
+                data = data[: data.find(b"\r\n\r\n", data.find(b"\r\n\r\nHTTP/") + 1) + 4] if data else b""
+            await peer.send(data)
+            if not _ends(data) and not (data and got.line.startswith("HEAD ")):
+                return
+
+    return behave
+
+
+def _ends(data: bytes) -> bool:
+    head, _, body = data.partition(b"\r\n\r\n")
+    if head[9:12] in (b"204", b"304"):
+        return True
+    length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+    return body.endswith(b"0\r\n\r\n") if not length else len(body) == int(length)
