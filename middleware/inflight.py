@@ -25,6 +25,7 @@ MAX_UNSAVED_BYTES = 64 * 1024 * 1024
 _FAILED = "the watch failed"
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
+_CLAIM_POLL = 0.01
 
 
 class InFlight:
@@ -171,7 +172,7 @@ class InFlight:
             self.tell(self.watch.outcomes_waiting, -1)
 
     async def drain(self, timeout: float) -> int:
-        """Wait for every attempt, and for every outcome still to be recorded, at most ``timeout`` seconds.
+        """Wait for every claim and attempt, and for every outcome still to be recorded, at most ``timeout`` seconds.
 
         Returns how many attempts were left: their records read unknown once their leases have lapsed. Those of other event
         loops can't be waited for from here, and count as left.
@@ -179,11 +180,14 @@ class InFlight:
         self.closing = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while tasks := self._tasks_of(loop):
+        while (tasks := self._tasks_of(loop)) or self.slots > len(self._attempts):
             left = deadline - loop.time()
             if left <= 0:
                 break
-            await asyncio.wait(tasks, timeout=left)
+            if tasks:
+                await asyncio.wait(tasks, timeout=left)
+            else:  # a claim is under way whose client has left: nothing else waits for it, and it may be won
+                await asyncio.sleep(min(left, _CLAIM_POLL))
         return len(self._attempts)
 
     def _tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Future[None]]:

@@ -15,7 +15,7 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name.startswith(("test_forward", "test_inbound", "test_direct")):
+    if item.path.name.startswith(("test_forward", "test_inbound", "test_direct.", "test_direct_same")):
         loops["uvloop"] = uvloop.new_event_loop
     return loops
 

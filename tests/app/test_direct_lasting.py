@@ -1,0 +1,197 @@
+"""What begins in the lane and lasts: the same time limits, leases and outcomes as for any other request."""
+
+import asyncio
+import time
+
+import pytest
+
+from tests.app.lane import CREATED, gateway_at, keyed, request, tasks_made
+from tests.upstreams import Peer, Upstream
+
+EARLY = 0.02
+"""Seconds by which clocks and timers may be off."""
+
+
+class Slow:
+    """Answers at once, but what asks for ``/slow`` when it is told to go on."""
+
+    def __init__(self, answer: bytes = CREATED) -> None:
+        self.go_on = asyncio.Event()
+        self.answer = answer
+
+    async def __call__(self, peer: Peer) -> None:
+        while True:
+            if "/slow" not in (await peer.request()).line:
+                await peer.send(CREATED)
+                continue
+            await self.go_on.wait()
+            await peer.send(self.answer)
+
+
+@pytest.mark.parametrize("limit", [0.3, 1.3])
+async def test_what_passes_through_has_the_whole_response_timeout(limit: float) -> None:
+    async with Upstream(slow := Slow()) as upstream:
+        async with gateway_at(upstream.url, idempotency={"response_timeout": limit}) as (talk, _, _):
+            for warm, data in ((request("GET"), request("GET", "/slow")), (request(), request(path="/slow"))):
+                await talk.ask(warm)
+                began = time.monotonic()
+                answer = await talk.ask(data)
+                assert time.monotonic() - began > limit - EARLY
+                assert answer.startswith(b"HTTP/1.1 504 ")
+                assert b'"upstream-timeout"' in answer
+        assert not slow.go_on.is_set()
+
+
+@pytest.mark.parametrize("limit", [0.3, 1.3])
+async def test_an_attempt_has_the_whole_response_timeout_and_goes_on(redis_url: str, limit: float) -> None:
+    async with Upstream(slow := Slow()) as upstream:
+        async with gateway_at(upstream.url, redis_url, idempotency={"response_timeout": limit}) as (talk, _, _):
+            await talk.ask(keyed())
+            began = time.monotonic()
+            answer = await talk.ask(keyed("k", path="/slow"))
+            assert time.monotonic() - began > limit - EARLY
+            assert answer.startswith(b"HTTP/1.1 504 ")
+            assert b'"upstream-timeout"' in answer
+            assert b'"in-flight"' in await talk.ask(keyed("k", path="/slow"))
+            slow.go_on.set()
+            answer = await talk.ask(keyed("k", path="/slow", prefer="wait=20"))
+            assert answer.startswith(b"HTTP/1.1 201 ")
+            assert b"idempotent-replayed: true" in answer
+        assert upstream.arrivals == 2
+
+
+async def test_an_attempt_has_the_whole_attempt_timeout(redis_url: str) -> None:
+    rules = {"attempt_timeout": 0.4}
+    async with Upstream(Slow()) as upstream, gateway_at(upstream.url, redis_url, idempotency=rules) as (talk, _, _):
+        await talk.ask(keyed())
+        began = time.monotonic()
+        answer = await talk.ask(keyed("k", path="/slow"))
+        assert time.monotonic() - began > 0.4 - EARLY
+        assert b'"upstream-failed"' in answer
+        assert b'"outcome-unknown"' in await talk.ask(keyed("k", path="/slow"))
+
+
+async def test_a_lease_is_renewed_for_as_long_as_it_lasts(redis_url: str) -> None:
+    rules = {"lease": 0.6, "on_unknown": "retry"}
+    async with Upstream(slow := Slow()) as upstream:
+        async with gateway_at(upstream.url, redis_url, cache_timeout=0.2, idempotency=rules) as (talk, _, port):
+            await talk.ask(keyed())
+            talk.writer.write(keyed("k", path="/slow"))
+            await upstream.received(2)
+            other = await asyncio.open_connection("127.0.0.1", port)
+            until = time.monotonic() + 1.5
+            while time.monotonic() < until:
+                other[1].write(keyed("k", path="/slow"))
+                head = await other[0].readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 409 "), head
+                await other[0].readuntil(b"}")
+                await asyncio.sleep(0.05)
+            other[1].close()
+            slow.go_on.set()
+            assert b" 201 " in await talk.answer()
+        assert upstream.arrivals == 2
+
+
+# -- in more than one read --------------------------------------------------------------------------------------------
+
+
+class InTwo:
+    """Answers the second request in two parts, the second one when it is told to go on."""
+
+    def __init__(self, first: bytes, second: bytes) -> None:
+        self.parts = first, second
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CREATED)
+        await peer.request()
+        await peer.send(self.parts[0])
+        await self.go_on.wait()
+        if self.parts[1]:
+            await peer.send(self.parts[1])
+        else:
+            peer.reset()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n"
+ASKED = pytest.mark.parametrize("data", [request("GET"), request(), keyed()], ids=["passing", "keyless", "keyed"])
+
+
+@ASKED
+async def test_a_small_body_is_waited_for_without_a_task(data: bytes) -> None:
+    behave = InTwo(HEAD % 4 + b"on", b"ce")
+    async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, _, _):
+        await talk.ask(keyed())
+        with tasks_made() as made:
+            talk.writer.write(data)
+            await upstream.received(2)
+            await asyncio.sleep(0.05)
+            assert talk.reader._buffer == b""  # type: ignore[attr-defined]
+            behave.go_on.set()
+            assert (await talk.answer()).endswith(b"\r\n\r\nonce")
+        assert made == []
+
+
+@ASKED
+@pytest.mark.parametrize("size", [65_536, 65_537])
+async def test_a_large_body_is_not_waited_for(data: bytes, size: int) -> None:
+    behave = InTwo(HEAD % size + b"x", b"x" * (size - 1))
+    async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, _, _):
+        await talk.ask(keyed())
+        with tasks_made() as made:
+            talk.writer.write(data)
+            await upstream.received(2)
+            if size > 65_536:
+                async with asyncio.timeout(20):
+                    head = await talk.reader.readuntil(b"\r\n\r\nx")
+                behave.go_on.set()
+                await talk.reader.readexactly(size - 1)
+                assert head.startswith(b"HTTP/1.1 200 ")
+                assert made[0] == "InboundRequest._run"
+            else:
+                behave.go_on.set()
+                assert len(await talk.answer()) > size
+
+
+@ASKED
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 2", HEAD % 4 + b"on", HEAD % 70_000 + b"x"])
+async def test_a_connection_that_breaks_is_told_of(data: bytes, first: bytes) -> None:
+    behave = InTwo(first, b"")
+    async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, gateway, port):
+        await talk.ask(keyed())
+        talk.writer.write(data)
+        await upstream.received(2)
+        if b"70000" in first:
+            async with asyncio.timeout(20):
+                await talk.reader.readuntil(b"\r\n\r\nx")
+            behave.go_on.set()
+            assert await talk.reader.read() == b""  # closed before its end, so that it can be told from a whole one
+        else:
+            behave.go_on.set()
+            assert b'"upstream-failed"' in await talk.answer()
+        if b"idempotency-key" in data:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(data)
+            assert b'"outcome-unknown"' in await reader.readuntil(b"}")
+            writer.close()
+        assert upstream.arrivals == 2
+        assert gateway._lane is not None
+        assert gateway._lane._forwarder.upstream.idle == 0
+
+
+@ASKED
+async def test_an_idle_connection_that_the_upstream_has_closed_costs_nothing(data: bytes) -> None:
+    async def brief(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CREATED)
+        if peer.number:
+            await peer.request()
+        peer.end_silently()
+
+    async with Upstream(brief) as upstream, gateway_at(upstream.url) as (talk, _, _):
+        await talk.ask(keyed())
+        answer = await talk.ask(data)
+        assert answer.startswith(b"HTTP/1.1 201 ")
+        assert upstream.arrivals == 2
+        assert upstream.connections == 2

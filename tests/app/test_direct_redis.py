@@ -1,0 +1,236 @@
+"""The lane while Redis fails: nothing is executed twice, nothing that was done is lost, and nobody waits for ever."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from oncegate.app.gateway import Gateway
+from oncegate.cache.base import Resolution
+from oncegate.cache.record import State
+from oncegate.middleware.inflight import InFlight
+from tests.app.lane import CREATED, Talk, gateway_at, keyed, tasks_made
+from tests.app.test_direct_lasting import Slow
+from tests.servers import RedisServer
+from tests.system.caller import until
+from tests.upstreams import Upstream
+
+PATIENCE = 0.3
+"""The cache's time-out here."""
+SLOW = keyed("k", path="/slow")
+REPLAYED = b"idempotent-replayed: true"
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with RedisServer(persist=True) as server:
+        yield server
+
+
+@asynccontextmanager
+async def ready(
+    redis: RedisServer, slow: Slow, **rules: object
+) -> AsyncIterator[tuple[Talk, Gateway, InFlight, Upstream, int]]:
+    """A gateway whose connections are warm."""
+    async with (
+        Upstream(slow) as upstream,
+        gateway_at(upstream.url, redis.url, cache_timeout=PATIENCE, idempotency=rules) as (talk, gateway, port),
+    ):
+        assert b" 201 " in await talk.ask(keyed("warm"))
+        assert gateway._lane is not None
+        in_flight = gateway._lane._middleware.enforcer.in_flight
+        yield talk, gateway, in_flight, upstream, port
+        await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "no slot is taken")
+
+
+def kill_connections(redis: RedisServer) -> None:
+    """Those of gateways, from the other side."""
+    for line in redis.command("CLIENT", "LIST", "TYPE", "normal").decode().splitlines():
+        if "cmd=client" not in line:
+            redis.command("CLIENT", "KILL", "ID", line.split()[0].removeprefix("id="))
+
+
+async def answered(talk: Talk, data: bytes) -> bytes:
+    """The first answer that is neither ``cache-unavailable`` nor ``in-flight``."""
+    deadline = time.monotonic() + 20
+    while b'"cache-unavailable"' in (answer := await talk.ask(data)) or b'"in-flight"' in answer:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    return answer
+
+
+async def test_scripts_that_are_gone_are_loaded_again(redis: RedisServer) -> None:
+    async with ready(redis, slow := Slow()) as (talk, _, _, upstream, _):
+        redis.command("SCRIPT", "FLUSH")
+        assert b" 201 " in await talk.ask(keyed("a"))
+        redis.command("SCRIPT", "FLUSH")
+        assert REPLAYED in await talk.ask(keyed("a"))
+        talk.writer.write(SLOW)
+        await upstream.received(3)
+        redis.command("SCRIPT", "FLUSH")
+        slow.go_on.set()
+        assert b" 201 " in await talk.answer()
+        with tasks_made() as made:
+            assert REPLAYED in await talk.ask(SLOW)
+        assert made == []
+        assert upstream.arrivals == 3
+
+
+@pytest.mark.parametrize("fault", ["killed", "stalled", "stopped"])
+async def test_an_outcome_that_cannot_be_recorded_at_once_is_recorded_later(redis: RedisServer, fault: str) -> None:
+    async with ready(redis, slow := Slow()) as (talk, _, in_flight, upstream, _):
+        talk.writer.write(SLOW)
+        await upstream.received(2)
+        if fault == "killed":
+            kill_connections(redis)
+        elif fault == "stalled":
+            redis.pause()
+        else:
+            redis.stop()
+        began = time.monotonic()
+        slow.go_on.set()
+        first = await talk.answer()
+        assert first.startswith(b"HTTP/1.1 201 ")
+        if fault == "stalled":
+            assert time.monotonic() - began > PATIENCE - 0.02  # the record comes first, while there is hope
+            redis.resume()
+        elif fault == "stopped":
+            redis.start()
+        await until(lambda: not in_flight._unsaved, "the outcome is recorded")
+        replay = await answered(talk, SLOW)
+        assert REPLAYED in replay
+        assert replay.endswith(b"\r\n\r\n{}")
+        assert upstream.arrivals == 2
+
+
+@pytest.mark.parametrize("fault", ["stalled", "stopped"])
+async def test_a_claim_that_is_not_answered_runs_nothing_and_is_given_back(redis: RedisServer, fault: str) -> None:
+    async with ready(redis, Slow()) as (talk, _, _, upstream, _):
+        if fault == "stalled":
+            redis.pause()
+        else:
+            redis.stop()
+        began = time.monotonic()
+        with tasks_made() as made:
+            assert b'"cache-unavailable"' in await talk.ask(keyed("a"))
+        if fault == "stalled":
+            assert made == []
+            assert time.monotonic() - began > PATIENCE - 0.02
+            redis.resume()
+        else:
+            redis.start()
+        assert upstream.arrivals == 1
+        first = await answered(talk, keyed("a"))  # in flight until it is withdrawn
+        assert first.startswith(b"HTTP/1.1 201 ")
+        assert REPLAYED not in first
+        assert upstream.requests[1].value("idempotency-attempt") == "1"
+        assert REPLAYED in await talk.ask(keyed("a"))
+        assert upstream.arrivals == 2
+
+
+@pytest.mark.parametrize("answers", ["before", "behind"])
+async def test_a_claim_that_is_won_late_is_adopted_where_the_policy_is_to_run_anyway(
+    redis: RedisServer, answers: str
+) -> None:
+    async with ready(redis, slow := Slow(), on_cache_down="fail_open") as (talk, _, in_flight, upstream, _):
+        redis.pause()
+        talk.writer.write(SLOW)
+        await upstream.received(2)  # the time-out is over
+        if answers == "before":
+            slow.go_on.set()
+            first = await talk.answer()
+            redis.resume()
+        else:
+            redis.resume()
+            await until(lambda: all(attempt.number for attempt in in_flight._attempts.values()), "it was adopted")
+            slow.go_on.set()
+            first = await talk.answer()
+        assert first.startswith(b"HTTP/1.1 201 ")
+        await until(lambda: not in_flight._unsaved, "the outcome is recorded")
+        assert REPLAYED in await answered(talk, SLOW)
+        assert upstream.arrivals == 2
+
+
+async def test_without_redis_it_runs_anyway_where_that_is_the_policy(redis: RedisServer) -> None:
+    async with ready(redis, Slow(), on_cache_down="fail_open") as (talk, _, _, upstream, _):
+        redis.stop()
+        try:
+            for _ in range(3):
+                answer = await talk.ask(keyed("a"))
+                assert answer.startswith(b"HTTP/1.1 201 ")
+                assert b"fwd=bypass" in answer
+        finally:
+            redis.start()
+        assert upstream.arrivals == 4
+
+
+async def test_a_full_redis_takes_no_claim_and_every_outcome(redis: RedisServer) -> None:
+    async with ready(redis, slow := Slow()) as (talk, _, _, upstream, _):
+        talk.writer.write(SLOW)
+        await upstream.received(2)
+        redis.command("CONFIG", "SET", "maxmemory", "1")
+        try:
+            slow.go_on.set()
+            assert b"fwd=miss; stored" in await talk.answer()
+            with tasks_made() as made:
+                assert REPLAYED in await talk.ask(SLOW)
+            assert made == []
+            assert b'"cache-unavailable"' in await talk.ask(keyed("b"))
+        finally:
+            redis.command("CONFIG", "SET", "maxmemory", "0")
+        assert b" 201 " in await talk.ask(keyed("b"))
+        assert upstream.arrivals == 3
+
+
+async def test_an_outcome_that_comes_behind_a_successor_is_refused(redis: RedisServer) -> None:
+    async with ready(redis, slow := Slow()) as (talk, gateway, in_flight, upstream, port):
+        talk.writer.write(SLOW)
+        await upstream.received(2)
+        (attempt,) = in_flight._attempts.values()
+        done = await gateway._cache.resolve(attempt.key, state=State.FAILED, ttl_ms=60_000, force=True)
+        assert done is Resolution.RESOLVED
+        slow.answer = CREATED.replace(b"{}", b"[]")
+        other_reader, other_writer = await asyncio.open_connection("127.0.0.1", port)
+        other_writer.write(SLOW)
+        await upstream.received(3)
+        slow.go_on.set()
+        assert b" 201 " in await talk.answer()  # its client has what the upstream said; the record is another's
+        assert b" 201 " in await Talk(other_reader, other_writer).answer()
+        other_writer.close()
+        found = await gateway._cache.get(attempt.key)
+        assert found is not None
+        assert (found.record.state, found.record.attempt) == (State.SUCCEEDED, 2)
+        assert found.record.token != attempt.token
+        assert attempt.refused
+        assert REPLAYED in await talk.ask(SLOW)
+
+
+async def test_a_large_outcome_goes_over_a_connection_of_its_own(redis: RedisServer) -> None:
+    large = b"HTTP/1.1 200 OK\r\ncontent-length: 70000\r\n\r\n" + b"x" * 70_000
+    async with ready(redis, slow := Slow(large)) as (talk, _, _, upstream, _):
+        slow.go_on.set()
+        assert (await talk.ask(SLOW)).endswith(b"x" * 70_000)
+        for _ in range(2):
+            replay = await talk.ask(SLOW)
+            assert REPLAYED in replay
+            assert replay.endswith(b"x" * 70_000)
+        assert upstream.arrivals == 2
+
+
+async def test_a_record_that_cannot_be_read_is_told_of(redis: RedisServer) -> None:
+    async with ready(redis, Slow()) as (talk, gateway, _, upstream, _):
+        (key,) = (await gateway._cache.scan(in_namespace(gateway))).keys
+        redis.command("SET", key, b"\xffnonsense", "PX", 60_000)
+        with tasks_made() as made:
+            answer = await talk.ask(keyed("warm"))
+        assert answer.startswith(b"HTTP/1.1 500 ")
+        assert b'"record-unreadable"' in answer
+        assert made == []
+        assert upstream.arrivals == 1
+
+
+def in_namespace(gateway: Gateway) -> str:
+    assert gateway._lane is not None
+    return gateway._lane._middleware.namespace

@@ -1,0 +1,75 @@
+"""The end of a process whose lane has requests under way, of clients that have left: what was begun is finished and recorded."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from uuid import uuid4
+
+import pytest
+
+from oncegate.cache.record import State
+from oncegate.cache.redis import RedisCache
+from tests.app.lane import gateway_at, keyed, talking, tasks_made
+from tests.app.test_direct_lasting import Slow
+from tests.servers import RedisServer
+from tests.system.caller import until
+from tests.upstreams import Upstream
+
+SLOW = keyed("k", path="/slow")
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+async def states(redis: RedisServer, namespace: str) -> list[State]:
+    """Those of all records but the first one's."""
+    cache = RedisCache.from_url(redis.url)
+    found = [await cache.get(key) for key in (await cache.scan(namespace)).keys]
+    await cache.close()
+    return [claim.record.state for claim in found if claim is not None]
+
+
+async def test_an_attempt_of_the_lane_is_waited_for(redis: RedisServer) -> None:
+    namespace = uuid4().hex
+    async with Upstream(slow := Slow()) as upstream, AsyncExitStack() as stack:
+        talk, _, port = await stack.enter_async_context(gateway_at(upstream.url, redis.url, namespace=namespace))
+        await talk.ask(keyed())
+        async with talking(port) as leaving:
+            leaving.writer.write(SLOW)
+            await upstream.received(2)
+        with tasks_made() as made:
+            stopping = asyncio.create_task(stack.aclose())
+            _, waits = await asyncio.wait([stopping], timeout=0.2)
+            assert waits
+            slow.go_on.set()
+            await stopping
+        assert "InboundRequest._run" not in made
+    assert await states(redis, namespace) == [State.SUCCEEDED] * 2
+
+
+@pytest.mark.parametrize("fault", ["answers late", "answers too late"])
+async def test_a_claim_of_the_lane_is_waited_for(redis: RedisServer, fault: str) -> None:
+    namespace = uuid4().hex
+    async with Upstream(slow := Slow()) as upstream:
+        slow.go_on.set()
+        async with AsyncExitStack() as stack:
+            talk, gateway, port = await stack.enter_async_context(
+                gateway_at(upstream.url, redis.url, namespace=namespace, cache_timeout=0.4)
+            )
+            await talk.ask(keyed())
+            assert gateway._lane is not None
+            in_flight = gateway._lane._middleware.enforcer.in_flight
+            redis.pause()
+            async with talking(port) as leaving:
+                leaving.writer.write(SLOW)
+                await until(lambda: in_flight.slots, "a claim is under way")
+            talk.leave()
+            stopping = asyncio.create_task(stack.aclose())
+            await asyncio.wait([stopping], timeout=0.1 if fault == "answers late" else 0.6)
+            redis.resume()
+            await stopping
+    kept = await states(redis, namespace)
+    assert kept == [State.SUCCEEDED] * upstream.arrivals  # recorded, or never begun and given back
