@@ -76,31 +76,29 @@ class Exchange:
 
     async def decide(self, ask: Ask, body: bytes, admitted: Attempt | Verdict | None = None) -> None:
         """Answer a request whose body is whole. ``admitted``: its attempt, not begun yet, or what it is to wait for."""
+        request, enforcer = self._request, self._middleware.enforcer
+        failure: Exception | None = None
         try:
-            failure = await self._enforce(ask, body, admitted)
+            for _ in range(_MAX_ADMISSIONS):
+                try:
+                    outcome = admitted if isinstance(admitted, Attempt) else await enforcer.admit(ask, admitted)
+                finally:
+                    if ask.waited:
+                        request.applied = int(ask.wait)
+                if isinstance(outcome, Verdict):
+                    await self._answer(request.told(outcome))
+                    return
+                failure = await self._run(outcome, body)
+                if not isinstance(failure, LeaseLost):
+                    break
+                admitted = None
+            else:
+                raise Overloaded("The request was overtaken again and again before it could begin: try again later.")
         except (Refusal, RecordUnreadable, CacheUnavailable) as error:
-            await self._answer(self._request.refused(error))
+            await self._answer(request.refused(error))
             return
         if failure is not None:
             raise failure
-
-    async def _enforce(self, ask: Ask, body: bytes, outcome: Attempt | Verdict | None) -> Exception | None:
-        """Answer an identified request. Returns what an in-process app raised, for the server to deal with."""
-        for _ in range(_MAX_ADMISSIONS):
-            try:
-                if not isinstance(outcome, Attempt):
-                    outcome = await self._middleware.enforcer.admit(ask, outcome)
-            finally:
-                if ask.waited:
-                    self._request.applied = int(ask.wait)
-            if isinstance(outcome, Verdict):
-                await self._answer(self._request.told(outcome))
-                return None
-            result = await self._run(outcome, body)
-            if not isinstance(result, LeaseLost):
-                return result
-            outcome = None
-        raise Overloaded("The request was overtaken again and again before it could begin: try again later.")
 
     # -- not enforced -------------------------------------------------------------------------------------------------
 
@@ -144,9 +142,8 @@ class Exchange:
 
     def _attempt_scope(self, attempt: Attempt, run: Execution) -> dict[str, Any]:
         scope, request = self._scope, self._request
-        extensions = {
-            name: value for name, value in (scope.get("extensions") or {}).items() if name not in _UNENFORCEABLE
-        }
+        given = scope.get("extensions")
+        extensions = {name: given[name] for name in given if name not in _UNENFORCEABLE} if given else {}
         extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, request.record, run.confirm)
         if attempt.submission:
             policy = request.policy
@@ -161,7 +158,9 @@ class Exchange:
             detail = "The upstream has not answered yet; the attempt goes on: ask again with the same key."
             await self._answer(request.problem("upstream-timeout", detail, attempt=attempt.number))
             return False
-        if capture.whole or capture.bodiless:  # the record comes first: head and body go out together
+        if (
+            capture.whole or capture.bodiless
+        ) and not capture.ended:  # the record comes first: all of it goes out together
             await capture.news()
         if capture.ended and not capture.whole:
             return await self._nothing_to_relay(attempt, run)
