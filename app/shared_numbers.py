@@ -49,12 +49,12 @@ class Histogram:
     def __init__(self, columns: Columns, bounds: Sequence[float]) -> None:
         self.bounds = list(bounds)
         self.first = columns.take(len(self.bounds) + 2)
-        self._sum = self.first + len(self.bounds) + 1
+        self.sum = self.first + len(self.bounds) + 1
 
     def add(self, row: "memoryview[float]", value: float) -> None:
         """Count ``value``: in the first bucket whose bound it does not exceed."""
         row[self.first + bisect_left(self.bounds, value)] += 1
-        row[self._sum] += value
+        row[self.sum] += value
 
     def read(self, numbers: SharedNumbers) -> tuple[list[tuple[str, float]], float]:
         """The cumulative counts by bound, as Prometheus wants them (the last is ``+Inf``), and the sum of all values."""
@@ -63,4 +63,4 @@ class Histogram:
         for offset, bound in enumerate([*map(repr, map(float, self.bounds)), "+Inf"]):
             counted += numbers.total(self.first + offset)
             buckets.append((bound, counted))
-        return buckets, numbers.total(self._sum)
+        return buckets, numbers.total(self.sum)

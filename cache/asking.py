@@ -86,24 +86,21 @@ class Soon(Call, Generic[Answer]):
             _trying.add(task)
             task.add_done_callback(_trying.discard)
         else:
-            self._tell(reply, then)
-
-    def _tell(self, reply: Reply, then: Then[Answer]) -> None:
-        answer: Answer | CacheError
-        try:
-            answer = self.read(reply)
-        except CacheError as error:
-            answer = error
-        then(answer)
+            answer: Answer | CacheError
+            try:
+                answer = self.read(reply)
+            except CacheError as error:
+                answer = error
+            then(answer)
 
     async def _try_again(self, refusal: ReplyError, then: Then[Answer]) -> None:
         to, deadline = self.session, self.deadline
+        answer: Answer | CacheError
         try:
-            reply = await _persist(self.routes, to, refusal, self.key, self.packed, deadline, self)
+            answer = self.read(await _persist(self.routes, to, refusal, self.key, self.packed, deadline, self))
         except CacheError as error:
-            then(error)
-        else:
-            self._tell(reply, then)
+            answer = error
+        then(answer)
 
     def overdue(self) -> None:
         """See `Call`."""
