@@ -31,7 +31,7 @@ class Direct:
         scope = request.scope
         policy = self._middleware.policies.match(scope["method"], scope["path"])
         if policy is None:
-            return Passing(self._forwarder, request, answering).begin(scope)
+            return Passing(self._forwarder, request, answering).begin(scope["headers"])
         if policy.submission is not None:
             return False
         enforced = EnforcedRequest(self._middleware, policy, scope)
@@ -42,6 +42,5 @@ class Direct:
             return True
         if look_up_key is not None:
             return Enforcing(self._middleware, self._forwarder, request, enforced).begin(look_up_key)
-        if ATTEMPT_HEADER in enforced.fields:
-            scope = {**scope, "headers": enforced.headers()}
-        return Passing(self._forwarder, request, answering, enforced).begin(scope)
+        headers = enforced.headers() if ATTEMPT_HEADER in enforced.fields else scope["headers"]
+        return Passing(self._forwarder, request, answering, enforced).begin(headers)

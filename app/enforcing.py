@@ -73,8 +73,7 @@ class Enforcing:
         request = self._request
         connection = None
         if attempt.number and attempt.is_certain:  # the first byte must not leave otherwise
-            scope = {**request.scope, "headers": self._enforced.headers(attempt)}
-            connection = self._forwarder.begin(scope, self._body)
+            connection = self._forwarder.begin(request.scope, self._enforced.headers(attempt), self._body)
         if connection is None:
             self._leave_unbegun(attempt)
             return

@@ -75,14 +75,14 @@ class Forwarder:
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
         await self._finish(connection, outgoing, partial(outgoing.begin, request, head, first), send)
 
-    def begin(self, scope: Scope, body: bytes) -> UpstreamConnection | None:
-        """Sends a request whose body is whole over an idle connection, with nothing to wait for.
+    def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
+        """Sends a request whose body is whole, with ``headers``, over an idle connection, with nothing to wait for.
 
         ``None``: that can't be done, and nothing was sent; called as an app, the forwarder does it, or says why it can't.
         Set the connection's ``then`` to hear of its response; then there is `end`, or `resume`.
         """
         try:
-            request = self._writer.head(scope)
+            request = self._writer.head(scope, headers)
             head = request.framed(body, False)
         except RequestRefused:
             return None

@@ -126,14 +126,17 @@ class RequestWriter:
         # `X_Api_Key` counts for nothing here, but is `X-Api-Key` to a CGI or WSGI upstream: it would name another caller there.
         self._special = _SPECIAL | (_spellings(read) - {name.encode("latin-1") for name in read})
 
-    def head(self, scope: Scope) -> RequestHead:
-        """The head for ``scope``. Raises `RequestRefused` where forwarding would mean to guess what the client meant."""
+    def head(self, scope: Scope, headers: Iterable[tuple[bytes, bytes]] | None = None) -> RequestHead:
+        """The head for ``scope``, with ``headers`` in place of its own where they are given.
+
+        Raises `RequestRefused` where forwarding would mean to guess what the client meant.
+        """
         method: str = scope["method"]
         lines = [b"", b""]  # the request line and Host, which come first
         host = length = None
         special: list[tuple[bytes, bytes]] = []
         special_names = self._special
-        for field in scope["headers"]:
+        for field in scope["headers"] if headers is None else headers:
             if field[0] not in special_names:
                 lines.append(_line_of(field))
             elif field[0] == b"host":

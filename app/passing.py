@@ -6,7 +6,7 @@ from typing import Any
 from oncegate.app.forward import Forwarder
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.middleware.asgi import Scope, Send
-from oncegate.middleware.enforced import EnforcedRequest
+from oncegate.middleware.enforced import EnforcedRequest, Headers
 
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
 """Awaits what answers a request by the upstream, and answers with a problem where it can't (see `oncegate.app.gateway`)."""
@@ -29,10 +29,10 @@ class Passing:
         self._answering = answering
         self._enforced = enforced
 
-    def begin(self, scope: Scope) -> bool:
-        """Send it, if that can be done at once."""
+    def begin(self, headers: Headers) -> bool:
+        """Send it, with ``headers``, if that can be done at once."""
         request = self._request
-        connection = self._forwarder.begin(scope, request.body)
+        connection = self._forwarder.begin(request.scope, headers, request.body)
         if connection is None:
             return False
         request.take()
