@@ -46,6 +46,31 @@ class Attempt:
     ``attempt_timeout``.
     """
 
+    # What most attempts never set is a default of the class: each first request makes one.
+    number = 0
+    settled = False
+    told = False
+    overdue = False
+    refused = False
+    """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
+    outcome: Record | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    """Where it runs, once it does."""
+    task: "asyncio.Future[None] | None" = None
+    """Done when the command's execution is; cancelled where it runs out of time. ``None`` while it needs none."""
+    recording: "asyncio.Task[None] | None" = None
+    """Tries to record the outcome, where the cache did not take it at once."""
+    over: Callable[[], None] | None = None
+    """Called once it is ``told``."""
+    _deadline = 0.0
+    _lost = False
+    _sent = 0.0
+    _then: Callable[[], None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _limits: Deadlines | None = None
+    _limit = 0
+    _ended: "asyncio.Future[None] | None" = None
+
     def __init__(
         self,
         in_flight: "InFlight",
@@ -63,35 +88,12 @@ class Attempt:
         self.policy = policy
         self.submission = submission
         """Its success says that a command was accepted to be processed later."""
-        self.number = 0
-        self.settled = False
-        self.told = False
-        self.overdue = False
-        self.outcome: Record | None = None
         self.begun_at_ms = int(time() * 1000)
         """Unix time, for people: it decides nothing."""
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """Where it runs, once it does."""
-        self.task: asyncio.Future[None] | None = None
-        """Done when the command's execution is; cancelled where it runs out of time. ``None`` while it needs none."""
-        self.recording: asyncio.Task[None] | None = None
-        """Tries to record the outcome, where the cache did not take it at once."""
-        self.over: Callable[[], None] | None = None
-        """Called once it is ``told``."""
-        self.refused = False
-        """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
-        self._in_flight = in_flight
-        self._cache = in_flight.cache
         self.held_since = held_since or monotonic()
         self._started = self.held_since
-        self._deadline = 0.0
-        self._lost = False
-        self._sent = 0.0
-        self._then: Callable[[], None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._limits: Deadlines | None = None
-        self._limit = 0
-        self._ended: asyncio.Future[None] | None = None
+        self._in_flight = in_flight
+        self._cache = in_flight.cache
 
     @property
     def record(self) -> str:
