@@ -15,7 +15,7 @@ BYPASS = (CACHE_STATUS, b"oncegate; fwd=bypass")
 _STORED = (CACHE_STATUS, b"oncegate; fwd=miss; stored")
 _RELEASED = (CACHE_STATUS, b"oncegate; fwd=miss")
 REPLAYED = (b"idempotent-replayed", b"true")
-_REPLAYED_NAME = REPLAYED[0]
+_REPLAYED_NAME, _REPLAYED_LENGTH = REPLAYED[0], len(REPLAYED[0])
 _UNKNOWN = State.UNKNOWN  # members of an enumeration take long to look up
 
 
@@ -44,7 +44,7 @@ def replay(response: StoredResponse, remaining_ms: int, *, policy: Policy, key_l
 
 def bypassed_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers of a response to a request that was not enforced although its method is."""
-    kept = [line for line in headers if line[0].lower() != _REPLAYED_NAME]
+    kept = [line for line in headers if len(line[0]) != _REPLAYED_LENGTH or line[0].lower() != _REPLAYED_NAME]
     kept.append(BYPASS)
     return kept
 
