@@ -10,6 +10,8 @@ from tests.upstreams import Peer, Upstream
 
 EARLY = 0.02
 """Seconds by which clocks and timers may be off."""
+LATE = 0.9
+"""Seconds for a slow machine; what is watched in the lane for a second would be a second late if that were not counted."""
 
 
 class Slow:
@@ -36,7 +38,7 @@ async def test_what_passes_through_has_the_whole_response_timeout(limit: float) 
                 await talk.ask(warm)
                 began = time.monotonic()
                 answer = await talk.ask(data)
-                assert time.monotonic() - began > limit - EARLY
+                assert -EARLY < time.monotonic() - began - limit < LATE
                 assert answer.startswith(b"HTTP/1.1 504 ")
                 assert b'"upstream-timeout"' in answer
         assert not slow.go_on.is_set()
@@ -49,7 +51,7 @@ async def test_an_attempt_has_the_whole_response_timeout_and_goes_on(redis_url: 
             await talk.ask(keyed())
             began = time.monotonic()
             answer = await talk.ask(keyed("k", path="/slow"))
-            assert time.monotonic() - began > limit - EARLY
+            assert -EARLY < time.monotonic() - began - limit < LATE
             assert answer.startswith(b"HTTP/1.1 504 ")
             assert b'"upstream-timeout"' in answer
             assert b'"in-flight"' in await talk.ask(keyed("k", path="/slow"))
@@ -60,13 +62,14 @@ async def test_an_attempt_has_the_whole_response_timeout_and_goes_on(redis_url: 
         assert upstream.arrivals == 2
 
 
-async def test_an_attempt_has_the_whole_attempt_timeout(redis_url: str) -> None:
-    rules = {"attempt_timeout": 0.4}
+@pytest.mark.parametrize("limit", [0.3, 1.3])
+async def test_an_attempt_has_the_whole_attempt_timeout(redis_url: str, limit: float) -> None:
+    rules = {"attempt_timeout": limit}
     async with Upstream(Slow()) as upstream, gateway_at(upstream.url, redis_url, idempotency=rules) as (talk, _, _):
         await talk.ask(keyed())
         began = time.monotonic()
         answer = await talk.ask(keyed("k", path="/slow"))
-        assert time.monotonic() - began > 0.4 - EARLY
+        assert -EARLY < time.monotonic() - began - limit < LATE
         assert b'"upstream-failed"' in answer
         assert b'"outcome-unknown"' in await talk.ask(keyed("k", path="/slow"))
 
@@ -152,6 +155,7 @@ async def test_a_large_body_is_not_waited_for(data: bytes, size: int) -> None:
             else:
                 behave.go_on.set()
                 assert len(await talk.answer()) > size
+                assert made == []
 
 
 @ASKED

@@ -1,0 +1,156 @@
+"""What must do no harm in the lane: an owner that is held up, errors of our own, a cache that is full or silent."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from oncegate.app.forward import Forwarder
+from oncegate.cache.record import State
+from oncegate.cache.redis import RedisCache
+from oncegate.middleware.observe import Watch
+from tests.app.lane import CREATED, Talk, gateway_at, keyed, request, talking
+from tests.app.test_direct_lasting import Slow
+from tests.servers import RedisServer
+from tests.system.caller import until
+from tests.upstreams import Upstream, answering
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+async def take_over(url: str, namespace: str, known: set[str]) -> None:
+    """What another gateway does about an attempt whose lease has lapsed."""
+    cache = RedisCache.from_url(url)
+    until_then = time.monotonic() + 20
+    while time.monotonic() < until_then:
+        for key in set((await cache.scan(namespace)).keys) - known:
+            found = await cache.get(key)
+            assert found is not None
+            if found.record.state is State.UNKNOWN:
+                claim = await cache.claim(
+                    key,
+                    token=b"t" * 16,
+                    fingerprint=found.record.fingerprint,
+                    lease_ms=60_000,
+                    retention_ms=0,
+                    takeover=frozenset({State.UNKNOWN}),
+                )
+                assert claim.won
+                await cache.close()
+                return
+        await asyncio.sleep(0.02)
+    raise TimeoutError
+
+
+async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(redis: RedisServer) -> None:
+    namespace = uuid4().hex
+    rules = {"lease": 0.6, "on_unknown": "retry"}
+    async with (
+        Upstream(answering(CREATED)) as upstream,
+        gateway_at(upstream.url, redis.url, namespace=namespace, cache_timeout=0.2, idempotency=rules) as (
+            talk,
+            gateway,
+            _,
+        ),
+    ):
+        await talk.ask(keyed())
+        known = set((await gateway._cache.scan(namespace)).keys)
+        redis.pause()
+        talk.writer.write(keyed())
+        await asyncio.sleep(0.05)  # the claim is on its way
+        redis.resume()
+        successor = threading.Thread(target=asyncio.run, args=(take_over(redis.url, namespace, known),))
+        successor.start()
+        successor.join()  # and this process does nothing meanwhile
+        answer = await talk.answer()
+        assert b'"in-flight"' in answer
+        assert upstream.arrivals == 1
+
+
+def failing(*_: object) -> None:
+    raise LookupError
+
+
+FAILING = type("Failing", (Watch,), {name: failing for name in vars(Watch) if not name.startswith("_")})
+
+
+ASKED = pytest.mark.parametrize("data", [request("GET"), request(), keyed("k")], ids=["passing", "keyless", "keyed"])
+
+
+@ASKED
+async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
+    data: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, gateway, port):
+        await talk.ask(keyed())
+        monkeypatch.setattr(Forwarder, "end", failing)
+        answer = await talk.ask(data)
+        monkeypatch.undo()
+        assert answer.startswith(b"HTTP/1.1 500 ")
+        assert "LookupError" in caplog.text
+        assert gateway._lane is not None
+        in_flight, pool = gateway._lane._middleware.enforcer.in_flight, gateway._lane._forwarder.upstream
+        await until(
+            lambda: in_flight.slots == len(in_flight._attempts) == len(pool._open) - pool.idle == 0, "all is free"
+        )
+        watches = gateway._lane._forwarder._watches
+        assert watches is None or not watches._set
+        async with talking(port) as other:
+            again = await other.ask(data)
+        assert (b'"outcome-unknown"' if b"idempotency-key" in data else b" 201 ") in again
+
+
+@ASKED
+async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str) -> None:
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, _):
+        assert gateway._lane is not None
+        middleware = gateway._lane._middleware
+        middleware.enforcer.in_flight.watch = FAILING()
+        middleware._observe = failing
+        for _ in range(3):
+            assert (await talk.ask(data)).startswith(b"HTTP/1.1 201 ")
+        assert middleware.enforcer.in_flight.slots == 0
+
+
+async def test_a_memory_that_is_full_takes_no_new_key_and_still_replays() -> None:
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, memory_limit=4000) as (talk, _, _):
+        first = await talk.ask(keyed("k"))
+        while first.startswith(b"HTTP/1.1 201 "):
+            first = await talk.ask(keyed())
+        assert b'"cache-unavailable"' in first
+        arrived = upstream.arrivals
+        assert b"idempotent-replayed: true" in await talk.ask(keyed("k"))
+        assert b" 201 " in await talk.ask(request())
+        assert upstream.arrivals == arrived + 1
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bool) -> None:
+    chunked = b"HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n%b0\r\n\r\n" % (b"2\r\nab\r\n" * 20_000)
+    async with (
+        Upstream(slow := Slow(chunked if pieces else CREATED)) as upstream,
+        gateway_at(upstream.url, redis.url, cache_timeout=5) as (talk, gateway, port),
+    ):
+        await talk.ask(keyed())
+        talk.writer.write(keyed("k", path="/slow"))
+        await upstream.received(2)
+        redis.pause()
+        slow.go_on.set()
+        reading = asyncio.create_task(talk.answer())
+        async with talking(port) as other:
+            for _ in range(5):  # others pass, so that ours could have
+                await other.ask(request("GET"))
+        done, _ = await asyncio.wait([reading], timeout=0.2)
+        redis.resume()
+        answer = await reading
+        assert not done
+        assert answer.endswith(b"0\r\n\r\n" if pieces else b"{}")
+        assert gateway._lane is not None
+        assert b"idempotent-replayed: true" in await Talk(talk.reader, talk.writer).ask(keyed("k", path="/slow"))
