@@ -185,3 +185,19 @@ async def test_pipelined_requests_are_answered_in_their_order(warm: Twin) -> Non
     assert [body.partition(b" HTTP")[0] for body in said] == [b"POST /p", b"POST /p", b"GET /g", b"POST /p", b"GET /l"]
     assert said[3] == said[0]
     assert [b"idempotent-replayed: true" in answer for answer in answers] == [False, False, False, True, False]
+
+
+async def test_beyond_max_in_flight_nothing_is_claimed_and_those_that_did_not_run_hold_no_place() -> None:
+    async with twin(True, upstream_keepalive=600, max_in_flight=2) as busy:
+        await asyncio.gather(*(busy.told(method="GET", url="/", headers={"x-reply": "200"}) for _ in range(3)))
+        for _ in range(3):
+            assert (await busy.client.request(**payment("201"))).status_code == 201  # executed once, and replayed
+        keys = [{"idempotency-key": key} for key in ("first", "second", "third")]
+        held = [asyncio.create_task(busy.client.request(**payment("held", **key))) for key in keys[:2]]
+        await reaches(lambda: len(busy.heard) == 6)
+        refused = (await busy.client.request(**payment("201", **keys[2]))).json()
+        assert (refused["code"], refused["retryable"]) == ("overloaded", True)
+        busy.go.set()
+        assert [(await each).status_code for each in held] == [201, 201]
+        assert (await busy.client.request(**payment("201", **keys[2]))).status_code == 201
+        assert busy.taken > 3
