@@ -200,3 +200,21 @@ class Cache(Protocol):
     async def close(self) -> None:
         """Let go of connections. Idempotent; never raises."""
         ...
+
+
+def prompt(cache: Cache) -> PromptCache | None:
+    """``cache``, if it can be asked without waiting.
+
+    One whose `Cache.claim` or `Cache.complete` is another than that of the class that offers this (a subclass's, or one put
+    in its place) can not: what it does there must not be passed by.
+    """
+    if not isinstance(cache, PromptCache):
+        return None
+    for name in ("claim", "complete"):
+        if name in getattr(cache, "__dict__", ()) or _owner(cache, name) is not _owner(cache, name + "_soon"):
+            return None
+    return cache
+
+
+def _owner(cache: object, name: str) -> type | None:
+    return next((kind for kind in type(cache).__mro__ if name in vars(kind)), None)

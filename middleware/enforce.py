@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from os import urandom
 from time import monotonic, time
 from typing import NamedTuple
@@ -72,10 +73,10 @@ class Enforcer:
         until = monotonic() + ask.wait
         while True:
             if found is None:
-                outcome = await self._claim(ask)
+                outcome = await self._ask(ask)
                 if isinstance(outcome, Attempt):
                     return outcome
-                found = self._judge(ask, outcome)
+                found = outcome
             if found.decision is not Decision.IN_FLIGHT or ask.wait <= 0:
                 return found
             ask.waited = True
@@ -85,6 +86,21 @@ class Enforcer:
             if ended is not None and ended.record.token == found.record.token and _told(ended.record):
                 return self._judge(ask, ended)
             found = None
+
+    async def _ask(self, ask: Ask) -> Attempt | Verdict:
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[Claim | CacheError] = loop.create_future()
+        if not self.claim_soon(ask, loop, partial(_tell, told)):
+            outcome = await self._claim(ask)
+            return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
+        try:
+            answer = await told
+        except asyncio.CancelledError:
+            # The answer may be on its way, or even here: nobody is left to run what it may have won.
+            self.in_flight.slots -= 1
+            self.in_flight.withdraw(self._attempt(ask))
+            raise
+        return self.admitted(ask, answer)
 
     def _judge(self, ask: Ask, found: Claim) -> Verdict:
         warn = ask.policy.settings.on_mismatch == "warn"
@@ -180,11 +196,13 @@ class Enforcer:
             self.in_flight.answered("claim", answer, ask.sent)
             self.in_flight.slots -= 1
             return self._judge(ask, answer)
-        attempt = ask.attempt or Attempt(
+        outcome = self._claimed(self._attempt(ask), answer)
+        return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
+
+    def _attempt(self, ask: Ask) -> Attempt:
+        return ask.attempt or Attempt(
             self.in_flight, ask.key, ask.fingerprint, ask.policy, token=ask.token, held_since=ask.sent
         )
-        outcome = self._claimed(attempt, answer)
-        return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
 
     async def _read_only(self, ask: Ask) -> Claim:
         """With every slot taken: what can be answered without an attempt still is."""
@@ -216,6 +234,11 @@ async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
     if attempt.outcome is None:
         return None
     return Claim(won=False, record=attempt.outcome, remaining_ms=attempt.policy.ttl_ms[attempt.outcome.state])
+
+
+def _tell(told: "asyncio.Future[Claim | CacheError]", answer: Claim | CacheError) -> None:
+    if not told.done():
+        told.set_result(answer)
 
 
 def _may_submit_again(lost: Claim) -> bool:

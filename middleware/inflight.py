@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
-from oncegate.cache.base import Cache, PromptCache
+from oncegate.cache.base import Cache, prompt
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.attempt import Attempt
 from oncegate.middleware.deadlines import LoopDeadlines
@@ -37,7 +37,7 @@ class InFlight:
 
     def __init__(self, cache: Cache, max_in_flight: int, watch: Watch | None = None) -> None:
         self.cache = cache
-        self.prompt = cache if isinstance(cache, PromptCache) else None
+        self.prompt = prompt(cache)
         self.watch = watch or Watch()
         self.max_in_flight = max_in_flight
         self.slots = 0

@@ -1,0 +1,59 @@
+"""Caches that somebody else wrote, or changed: what they do at a claim and at an outcome is never passed by."""
+
+from typing import Any
+
+import pytest
+
+from oncegate.cache.base import Claim, prompt
+from oncegate.cache.memory import MemoryCache
+from oncegate.cache.redis import RedisCache
+from tests.middleware.door import Answering, Door
+
+
+class Counting(MemoryCache):
+    """Counts, and asks the one it is made from."""
+
+    claims = outcomes = 0
+
+    async def claim(self, key: str, **call: Any) -> Claim:
+        self.claims += 1
+        return await super().claim(key, **call)
+
+    async def complete(self, key: str, **call: Any) -> bool:
+        self.outcomes += 1
+        return await super().complete(key, **call)
+
+
+async def test_a_subclass_s_own_claim_and_complete_are_called() -> None:
+    cache = Counting()
+    there = Door(app := Answering(201), cache, "n")
+    assert (await there.send()).status == 201
+    assert (await there.send()).replayed
+    assert (app.calls, cache.claims, cache.outcomes) == (1, 2, 1)
+
+
+@pytest.mark.parametrize("name", ["claim", "complete"])
+async def test_what_was_put_in_the_place_of_a_call_is_called(name: str) -> None:
+    cache = MemoryCache()
+    calls = []
+    original = getattr(cache, name)
+
+    async def in_its_place(key: str, **call: Any) -> Any:
+        calls.append(key)
+        return await original(key, **call)
+
+    setattr(cache, name, in_its_place)
+    there = Door(Answering(201), cache, "n")
+    assert (await there.send()).status == 201
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("name", ["claim", "complete"])
+def test_a_cache_with_a_call_of_its_own_is_not_asked_in_another_way(name: str) -> None:
+    kind = type("Own", (MemoryCache,), {name: getattr(Counting, name)})
+    assert prompt(kind()) is None
+
+
+def test_ours_are_asked_without_waiting() -> None:
+    for cache in (MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1"), type("Named", (MemoryCache,), {})()):
+        assert prompt(cache) is cache
