@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
@@ -54,17 +54,17 @@ class Exchange:
         self._receive = receive
         self._send = send
 
-    async def serve(self) -> None:
-        """Answer the request. Raises only what an in-process app raised."""
+    def serve(self) -> Awaitable[None]:
+        """What answers the request, to be awaited. Raises only what an in-process app raised."""
         request = self._request
         try:
             look_up_key = request.identify()
         except Refusal as refusal:
-            await self._answer(request.refused(refusal))
-            return
-        if look_up_key is None:
-            await self.bypass(self._middleware.app)
-            return
+            return self._answer(request.refused(refusal))
+        return self._bypass() if look_up_key is None else self._serve(look_up_key)
+
+    async def _serve(self, look_up_key: str) -> None:
+        request = self._request
         limit = request.policy.settings.max_request_body
         try:
             body = await read_body(self._receive, request.fields, limit, self._middleware.body_timeout)
@@ -102,13 +102,13 @@ class Exchange:
 
     # -- not enforced -------------------------------------------------------------------------------------------------
 
-    async def bypass(self, app: App) -> None:
-        """Have ``app`` answer a request that has no key."""
+    def _bypass(self) -> Awaitable[None]:
+        """Of its own it awaits nothing: the app answers a request that has no key."""
         request = self._request
         scope = self._scope
         if ATTEMPT_HEADER in request.fields:
             scope = {**scope, "headers": request.headers()}
-        await app(scope, self._receive, request.marking(self._send))
+        return self._middleware.app(scope, self._receive, request.marking(self._send))
 
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 
