@@ -303,8 +303,14 @@ class InboundConnection(asyncio.Protocol):
         self._to_begin = False
         if self.transport.is_closing():  # refused while its body was read, or gone
             request.leave()
-        elif self._direct is None or request.upgrades or not request.is_whole or not self._direct(request):
-            request.start(self.app(request.scope, request.receive, request.send))
+            return
+        try:
+            if self._direct is not None and not request.upgrades and request.is_whole and self._direct(request):
+                return
+        except Exception as error:  # noqa: BLE001 - told as of an app that raises, which is what a task would do
+            request.end(error)
+            return
+        request.start(self.app(request.scope, request.receive, request.send))
 
     def shutdown(self) -> None:
         """The server stops: an idle connection is closed at once, another one after the response that is under way."""

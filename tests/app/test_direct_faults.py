@@ -4,14 +4,19 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from uuid import uuid4
 
 import pytest
 
+from oncegate.app.connection import UpstreamConnection
 from oncegate.app.forward import Forwarder
+from oncegate.cache.link import Bounds
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.observe import Watch
+from oncegate.middleware.policy import Policies
+from oncegate.middleware.processor import OutcomeUnknown
 from tests.app.lane import CREATED, Talk, gateway_at, keyed, request, talking
 from tests.app.test_direct_lasting import Slow
 from tests.servers import RedisServer
@@ -154,3 +159,58 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
         assert answer.endswith(b"0\r\n\r\n" if pieces else b"{}")
         assert gateway._lane is not None
         assert b"idempotent-replayed: true" in await Talk(talk.reader, talk.writer).ask(keyed("k", path="/slow"))
+
+
+@ASKED
+async def test_a_request_that_cannot_be_written_has_an_unknown_outcome(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaking(connection: UpstreamConnection, *_: bytes) -> None:
+        connection.fail(OutcomeUnknown("the request could not be written"))  # as where uvloop raises
+
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, _, _):
+        await talk.ask(keyed())
+        monkeypatch.setattr(UpstreamConnection, "write", breaking)
+        assert b'"upstream-failed"' in await talk.ask(data)
+        monkeypatch.undo()
+        again = await talk.ask(data)
+        assert (b'"outcome-unknown"' if b"idempotency-key" in data else b" 201 ") in again
+
+
+@ASKED
+async def test_an_error_before_anything_was_decided_is_answered(
+    data: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, _, port):
+        await talk.ask(keyed())
+        monkeypatch.setattr(Policies, "match", failing)
+        assert (await talk.ask(data)).startswith(b"HTTP/1.1 500 ")
+        async with talking(port) as other:
+            other.writer.write(data + data)  # the second one has no answer: the connection is closed
+            assert (await other.reader.read()).count(b"HTTP/1.1 ") == 1
+        monkeypatch.undo()
+        assert "LookupError" in caplog.text
+        assert upstream.arrivals == 1
+
+
+async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisServer) -> None:
+    async with (
+        Upstream(answering(CREATED)) as upstream,
+        gateway_at(upstream.url, redis.url, cache_timeout=1) as (talk, gateway, port),
+        AsyncExitStack() as stack,
+    ):
+        await talk.ask(keyed("k"))
+        others = [await stack.enter_async_context(talking(port)) for _ in range(4)]
+        assert isinstance(gateway._cache, RedisCache)
+        link = gateway._cache._routes[asyncio.get_running_loop()].holder(b"").claims.link  # type: ignore[union-attr]
+        assert link is not None
+        link._bounds = Bounds(commands=2)
+        redis.pause()
+        asking = [asyncio.create_task(other.ask(keyed())) for other in others]
+        refused, waiting = await asyncio.wait(asking, timeout=0.5)
+        redis.resume()
+        assert [b'"cache-unavailable"' in await one for one in refused] == [True] * 2
+        assert [b" 201 " in await one for one in waiting] == [True] * 2
+        assert b"idempotent-replayed: true" in await talk.ask(keyed("k"))
+        assert gateway._lane is not None
+        assert gateway._lane._middleware.enforcer.in_flight.slots == 0
