@@ -95,10 +95,11 @@ class Enforcer:
             return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
         try:
             answer = await told
-        except asyncio.CancelledError:
-            # The answer may be on its way, or even here: nobody is left to run what it may have won.
+        except BaseException as error:  # a closed loop ends it without a cancellation
             self.in_flight.slots -= 1
-            self.in_flight.withdraw(self._attempt(ask))
+            if isinstance(error, asyncio.CancelledError):
+                # The answer may be on its way, or even here: nobody is left to run what it may have won.
+                self.in_flight.withdraw(self._attempt(ask))
             raise
         return self.admitted(ask, answer)
 

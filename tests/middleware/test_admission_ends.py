@@ -1,0 +1,46 @@
+"""An admission that ends before its answer: cancelled, or left behind by an event loop that was closed."""
+
+import asyncio
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from oncegate.cache.redis import RedisCache
+from oncegate.middleware.enforce import Ask, Enforcer
+from oncegate.middleware.policy import compile_policy
+from oncegate.middleware.settings import IdempotencySettings
+from tests.servers import RedisServer
+from tests.system.caller import until
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("policy", ["fail_closed", "fail_open"])
+@pytest.mark.parametrize("how", ["cancelled", "closed"])
+async def test_an_admission_that_ends_early_gives_back_its_slot(redis: RedisServer, how: str, policy: str) -> None:
+    cache = RedisCache.from_url(redis.url, timeout=5)
+    await cache.check()
+    enforcer = Enforcer(cache, max_in_flight=1)
+    rules = compile_policy(IdempotencySettings(on_cache_down="fail_open" if policy == "fail_open" else "fail_closed"))
+    key = f"{uuid4().hex}:k:s"
+    redis.pause()
+    if how == "closed":
+        admission = enforcer.admit(Ask(key, bytes(16), rules))
+        admission.send(None)
+        admission.close()
+    else:
+        task = asyncio.create_task(enforcer.admit(Ask(key, bytes(16), rules)))
+        await until(lambda: enforcer.in_flight.slots, "a claim is under way")
+        task.cancel()
+        await asyncio.wait([task])
+    assert enforcer.in_flight.slots == 0
+    redis.resume()
+    if how == "cancelled":
+        await until(lambda: not enforcer.in_flight._unsaved, "the claim is given back")
+        assert await cache.get(key) is None
+    await cache.close()
