@@ -1,6 +1,7 @@
 """The lane for requests that end at once is what they go by, and they cost no task; whatever lasts, or is unusual, leaves it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -133,8 +134,10 @@ async def test_a_response_that_is_unusual_gets_a_task(cache: str, name: str, met
 
     async with Upstream(unusual) as upstream, gateway_at(upstream.url, cache) as (talk, _, _):
         assert (await talk.ask(keyed("warm"))).startswith(b"HTTP/1.1 201 ")
+        began = time.monotonic()
         with tasks_made() as made:
             answer = await talk.ask(request("GET") if method == "GET" else keyed())
+        assert time.monotonic() - began < 0.9  # when it is heard, not when the lane looks after it
         assert int(answer.split(b" ")[1]) == (passed if method == "GET" else enforced)
         assert made.count("InboundRequest._run") == 1
         assert upstream.arrivals == 2
@@ -266,3 +269,12 @@ async def test_a_redis_that_was_not_reached_yet_is_connected_to_by_a_task() -> N
                     assert made.pop(0) == "InboundRequest._run"
             assert answer.startswith(b"HTTP/1.1 201 ")
             assert made[0] == "InboundRequest._run"
+
+
+async def test_nothing_that_comes_in_on_the_operators_port_is_forwarded(cache: str) -> None:
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, cache) as (talk, gateway, port):
+        await warm(talk)
+        gateway.operations._own_port = port  # as if this were it
+        for data in (request("GET"), request(), keyed()):
+            assert (await talk.ask(data)).startswith(b"HTTP/1.1 404 ")
+        assert upstream.arrivals == 1
