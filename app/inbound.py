@@ -292,7 +292,8 @@ class InboundConnection(asyncio.Protocol):
         elif not keep_alive or self._stopping:
             self.close()
         else:
-            self.resume_reading()
+            if self._read_paused:
+                self.resume_reading()
             if self._deadline == math.inf:
                 self._idle()
 

@@ -217,7 +217,7 @@ class InboundRequest:
             self.start(self._respond(status, headers, body))
             return
         head = self._framed_head(status, headers)
-        data = self._framed(body, False)
+        data = body if self._left == len(body) and not self._is_head else self._framed(body, False)
         self.begun = True
         if len(data) > _ONE_WRITE:
             connection.write(head)

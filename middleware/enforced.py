@@ -227,10 +227,12 @@ class EnforcedRequest:
             headers.append((b"preference-applied", b", ".join(applied)))
 
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
-        """Tell who observes of the answer."""
-        if not self._middleware.is_observed:
+        """Tell who observes of the answer. Its errors go no further than the log."""
+        observe = self._middleware.observe
+        if observe is None:
             return
         seconds, method = monotonic() - self._began, self._scope["method"]
-        self._middleware.observed(
-            Observation(decision, status, attempt, self.record, self.policy.route, method, seconds, mismatch)
-        )
+        try:
+            observe(Observation(decision, status, attempt, self.record, self.policy.route, method, seconds, mismatch))
+        except Exception:  # somebody else's code must not decide about a payment
+            log.exception("the observer failed")

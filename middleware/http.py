@@ -11,7 +11,7 @@ from oncegate.cache.base import Cache
 from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.exchange import Exchange
-from oncegate.middleware.observe import Observation, Observe, Watch
+from oncegate.middleware.observe import Observe, Watch
 from oncegate.middleware.policy import Policies
 from oncegate.middleware.settings import IdempotencySettings, Route
 
@@ -65,8 +65,7 @@ class IdempotencyMiddleware:
         self.date_header = date_header
         self.warn_of_signed_callers = "scope" not in settings.model_fields_set
         self._drain_timeout = drain_timeout
-        self._observe = observe
-        self.is_observed = observe is not None
+        self.observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
@@ -97,11 +96,3 @@ class IdempotencyMiddleware:
         if left:
             log.warning("%d attempts did not end in time: they read unknown once their leases lapse", left)
         return left
-
-    def observed(self, observation: Observation) -> None:
-        """Tell the observer, whose errors go no further than the log."""
-        try:
-            if self._observe is not None:
-                self._observe(observation)
-        except Exception:  # somebody else's code must not decide about a payment
-            log.exception("the observer failed")
