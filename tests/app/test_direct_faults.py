@@ -118,7 +118,7 @@ async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str)
         assert gateway._lane is not None
         middleware = gateway._lane._middleware
         middleware.enforcer.in_flight.watch = FAILING()
-        middleware._observe = failing
+        middleware.observe = failing
         for _ in range(3):
             assert (await talk.ask(data)).startswith(b"HTTP/1.1 201 ")
         assert middleware.enforcer.in_flight.slots == 0
