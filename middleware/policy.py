@@ -42,6 +42,8 @@ class Policy:
     states: Mapping[int, State | None]
     """By status: the state that a response leaves its record in, ``None`` for a release."""
     key_names: tuple[bytes, ...]
+    needs_no_key: bool
+    """Whether a request without one is not under enforcement."""
     scope_names: tuple[bytes, ...]
     wanted: frozenset[bytes]
     unstored: frozenset[bytes]
@@ -106,6 +108,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         route=path,
         states={code: _STATES[kind(code, status)] for code in range(600)},
         key_names=key_names,
+        needs_no_key=not settings.require_key and not settings.generate_key,
         scope_names=scope_names,
         wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER)),
         unstored=frozenset((*HOP_BY_HOP, *OF_THE_MOMENT, *dropped)) | own_headers,

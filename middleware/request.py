@@ -25,8 +25,12 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
     Raises `KeyMissing` or `KeyInvalid`.
     """
     names = policy.key_names
-    if len(names) == 1 and len(lines := fields.get(names[0], ())) == 1:  # as a rule
-        return parse_key(lines[0]), lines[0], False
+    if len(names) == 1:  # as a rule
+        lines = fields.get(names[0])
+        if lines is None and policy.needs_no_key:
+            return None
+        if lines is not None and len(lines) == 1:
+            return parse_key(lines[0]), lines[0], False
     found = read_key(fields, names)
     if found is not None:
         return *found, False
