@@ -64,16 +64,25 @@ class Enforcing:
                 self._leave_unbegun(outcome)
             else:
                 request.respond(*self._enforced.told(outcome))
-        except CacheError as error:
-            request.respond(*self._enforced.refused(error))
-        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
-            request.end(error)
+        except Exception as error:  # noqa: BLE001 - answered or logged; who called has nothing to do with it
+            self._refuse(error)
+
+    def _refuse(self, error: Exception) -> None:
+        try:
+            answer = self._enforced.refused(error)
+        except Exception:  # noqa: BLE001 - the same one: there is no answer for it
+            self._request.end(error)
+        else:
+            self._request.respond(*answer)
 
     def _run(self, attempt: Attempt) -> None:
         request = self._request
         connection = None
         if attempt.number and attempt.is_certain:  # the first byte must not leave otherwise
-            connection = self._forwarder.begin(request.scope, self._enforced.headers(attempt), self._body)
+            try:
+                connection = self._forwarder.begin(request.scope, self._enforced.headers(attempt), self._body)
+            except Exception:  # noqa: BLE001 - nothing was sent: out of the lane it is raised again, and dealt with
+                connection = None
         if connection is None:
             self._leave_unbegun(attempt)
             return

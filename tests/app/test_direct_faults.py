@@ -112,6 +112,19 @@ async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
         assert (b'"outcome-unknown"' if b"idempotency-key" in data else b" 201 ") in again
 
 
+async def test_an_error_of_our_own_before_anything_was_sent_costs_an_attempt_nothing(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, _):
+        await talk.ask(keyed())
+        monkeypatch.setattr(Forwarder, "begin", failing)
+        assert (await talk.ask(keyed("k"))).startswith(b"HTTP/1.1 201 ")
+        assert upstream.arrivals == 2
+        assert gateway._lane is not None
+        in_flight = gateway._lane._middleware.enforcer.in_flight
+        await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "all is free")
+
+
 @ASKED
 async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, _):
