@@ -166,7 +166,15 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
             for _ in range(5):  # others pass, so that ours could have
                 await other.ask(request("GET"))
         done, _ = await asyncio.wait([reading], timeout=0.2)
+        assert gateway._lane is not None
+        in_flight = gateway._lane._middleware.enforcer.in_flight
+        began = time.monotonic()
+        left = await in_flight.drain(0.05)
+        waited = time.monotonic() - began
+        in_flight.closing = False
         redis.resume()
+        assert left == 1
+        assert waited > 0.04  # so would the process, until its time is over
         answer = await reading
         assert not done
         assert answer.endswith(b"0\r\n\r\n" if pieces else b"{}")

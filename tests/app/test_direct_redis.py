@@ -78,26 +78,27 @@ async def test_scripts_that_are_gone_are_loaded_again(redis: RedisServer) -> Non
         assert upstream.arrivals == 3
 
 
-@pytest.mark.parametrize("fault", ["killed", "stalled", "stopped"])
+@pytest.mark.parametrize("fault", ["killed", "stalled", "stopped", "stopped with the outcome on its way"])
 async def test_an_outcome_that_cannot_be_recorded_at_once_is_recorded_later(redis: RedisServer, fault: str) -> None:
     async with ready(redis, slow := Slow()) as (talk, _, in_flight, upstream, _):
         talk.writer.write(SLOW)
         await upstream.received(2)
         if fault == "killed":
             kill_connections(redis)
-        elif fault == "stalled":
-            redis.pause()
-        else:
+        elif fault == "stopped":
             redis.stop()
+        else:
+            redis.pause()
         began = time.monotonic()
         slow.go_on.set()
         first = await talk.answer()
         assert first.startswith(b"HTTP/1.1 201 ")
-        if fault == "stalled":
+        if fault.startswith("stopped"):
+            redis.stop()
+            redis.start()
+        elif fault == "stalled":
             assert time.monotonic() - began > PATIENCE - 0.02  # the record comes first, while there is hope
             redis.resume()
-        elif fault == "stopped":
-            redis.start()
         await until(lambda: not in_flight._unsaved, "the outcome is recorded")
         replay = await answered(talk, SLOW)
         assert REPLAYED in replay
@@ -164,6 +165,22 @@ async def test_without_redis_it_runs_anyway_where_that_is_the_policy(redis: Redi
         finally:
             redis.start()
         assert upstream.arrivals == 4
+
+
+async def test_what_ran_without_a_record_leaves_none(redis: RedisServer) -> None:
+    async with ready(redis, slow := Slow(), on_cache_down="fail_open") as (talk, _, _, upstream, _):
+        redis.command("CONFIG", "SET", "min-replicas-to-write", "1")
+        try:
+            talk.writer.write(SLOW)
+            await upstream.received(2)
+        finally:
+            redis.command("CONFIG", "SET", "min-replicas-to-write", "0")
+        slow.go_on.set()
+        assert b"fwd=bypass" in await talk.answer()
+        second = await talk.ask(SLOW)
+        assert b" 201 " in second
+        assert REPLAYED not in second
+        assert upstream.arrivals == 3
 
 
 async def test_a_full_redis_takes_no_claim_and_every_outcome(redis: RedisServer) -> None:
