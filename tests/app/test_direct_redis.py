@@ -10,6 +10,7 @@ import pytest
 from oncegate.app.gateway import Gateway
 from oncegate.cache.base import Resolution
 from oncegate.cache.record import State
+from oncegate.cache.redis import RedisCache
 from oncegate.middleware.inflight import InFlight
 from tests.app.lane import CREATED, Talk, gateway_at, keyed, tasks_made
 from tests.app.test_direct_lasting import Slow
@@ -131,6 +132,19 @@ async def test_a_claim_that_is_not_answered_runs_nothing_and_is_given_back(redis
         assert upstream.arrivals == 2
 
 
+async def test_a_takeover_that_is_not_answered_is_given_back_too(redis: RedisServer) -> None:
+    failed = b"HTTP/1.1 500 Failed\r\ncontent-length: 0\r\n\r\n"
+    async with ready(redis, slow := Slow(failed)) as (talk, _, _, upstream, _):
+        slow.go_on.set()
+        assert b" 500 " in await talk.ask(SLOW)
+        slow.answer = CREATED
+        redis.pause()
+        assert b'"cache-unavailable"' in await talk.ask(SLOW)
+        redis.resume()
+        assert b" 201 " in await answered(talk, SLOW)
+        assert [request.value("idempotency-attempt") for request in upstream.requests] == ["1", "1", "2"]
+
+
 @pytest.mark.parametrize("answers", ["before", "behind"])
 async def test_a_claim_that_is_won_late_is_adopted_where_the_policy_is_to_run_anyway(
     redis: RedisServer, answers: str
@@ -226,13 +240,18 @@ async def test_an_outcome_that_comes_behind_a_successor_is_refused(redis: RedisS
 
 async def test_a_large_outcome_goes_over_a_connection_of_its_own(redis: RedisServer) -> None:
     large = b"HTTP/1.1 200 OK\r\ncontent-length: 70000\r\n\r\n" + b"x" * 70_000
-    async with ready(redis, slow := Slow(large)) as (talk, _, _, upstream, _):
+    async with ready(redis, slow := Slow(large)) as (talk, gateway, _, upstream, _):
         slow.go_on.set()
+        assert isinstance(gateway._cache, RedisCache)
+        session = gateway._cache._routes[asyncio.get_running_loop()].holder(b"")
+        assert session is not None
+        assert session.bodies.link is None
         assert (await talk.ask(SLOW)).endswith(b"x" * 70_000)
         for _ in range(2):
             replay = await talk.ask(SLOW)
             assert REPLAYED in replay
             assert replay.endswith(b"x" * 70_000)
+        assert session.bodies.link is not None
         assert upstream.arrivals == 2
 
 
