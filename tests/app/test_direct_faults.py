@@ -223,7 +223,7 @@ async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisSe
         await talk.ask(keyed("k"))
         others = [await stack.enter_async_context(talking(port)) for _ in range(4)]
         assert isinstance(gateway._cache, RedisCache)
-        link = gateway._cache._routes[asyncio.get_running_loop()].holder(b"").claims.link  # type: ignore[union-attr]
+        link = gateway._cache._routes[asyncio.get_running_loop()].holder(b"").claims.link  # type: ignore[union-attr]  # it is there by now
         assert link is not None
         link._bounds = Bounds(commands=2)
         redis.pause()

@@ -130,7 +130,7 @@ async def test_a_small_body_is_waited_for_without_a_task(data: bytes) -> None:
             talk.writer.write(data)
             await upstream.received(2)
             await asyncio.sleep(0.05)
-            assert talk.reader._buffer == b""  # type: ignore[attr-defined]
+            assert talk.reader._buffer == b""  # type: ignore[attr-defined]  # asyncio tells it in no other way
             behave.go_on.set()
             assert (await talk.answer()).endswith(b"\r\n\r\nonce")
         assert made == []
