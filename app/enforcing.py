@@ -81,8 +81,11 @@ class Enforcing:
         if attempt.number and attempt.is_certain:  # the first byte must not leave otherwise
             try:
                 connection = self._forwarder.begin(request.scope, self._enforced.headers(attempt), self._body)
-            except Exception:  # noqa: BLE001 - nothing was sent: out of the lane it is raised again, and dealt with
-                connection = None
+            except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
+                self._attempt = attempt
+                self._middleware.enforcer.in_flight.begin(attempt, request.loop)
+                self._fail(error)
+                return
         if connection is None:
             self._leave_unbegun(attempt)
             return
@@ -105,11 +108,14 @@ class Enforcing:
                 self._leave(self._attempt.policy.settings.response_timeout)
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
             self._connection.forget()
-            self._middleware.enforcer.in_flight.in_background(self._give_up(error))
-            self._request.end(error)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._middleware.enforcer.in_flight.in_background(self._give_up(error))
+        self._request.end(error)
 
     async def _give_up(self, error: Exception) -> None:
-        await self._attempt.settle(State.UNKNOWN, note=f"its response could not be kept ({type(error).__name__})")
+        await self._attempt.settle(State.UNKNOWN, note=f"failed in the gateway ({type(error).__name__})")
         self._middleware.enforcer.in_flight.end(self._attempt)
 
     def _settle(self, status: int, headers: Headers, body: bytes) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -17,8 +18,7 @@ from oncegate.cache.redis import RedisCache
 from oncegate.middleware.observe import Watch
 from oncegate.middleware.policy import Policies
 from oncegate.middleware.processor import OutcomeUnknown
-from tests.app.lane import CREATED, Talk, gateway_at, keyed, request, talking
-from tests.app.test_direct_lasting import Slow
+from tests.app.lane import CREATED, Slow, Talk, gateway_at, keyed, request, talking
 from tests.servers import RedisServer
 from tests.system.caller import until
 from tests.upstreams import Upstream, answering
@@ -112,17 +112,26 @@ async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
         assert (b'"outcome-unknown"' if b"idempotency-key" in data else b" 201 ") in again
 
 
-async def test_an_error_of_our_own_before_anything_was_sent_costs_an_attempt_nothing(
+async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, _):
+    begin = Forwarder.begin
+
+    def sent_and_failed(*call: Any) -> None:
+        begin(*call)
+        raise LookupError
+
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, port):
         await talk.ask(keyed())
-        monkeypatch.setattr(Forwarder, "begin", failing)
-        assert (await talk.ask(keyed("k"))).startswith(b"HTTP/1.1 201 ")
-        assert upstream.arrivals == 2
+        monkeypatch.setattr(Forwarder, "begin", sent_and_failed)
+        assert (await talk.ask(keyed("k"))).startswith(b"HTTP/1.1 500 ")
+        monkeypatch.undo()
         assert gateway._lane is not None
         in_flight = gateway._lane._middleware.enforcer.in_flight
         await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "all is free")
+        async with talking(port) as other:
+            assert b'"outcome-unknown"' in await other.ask(keyed("k"))
+        assert upstream.arrivals == 2
 
 
 @ASKED
