@@ -159,3 +159,19 @@ def _ends(data: bytes) -> bool:
         return True
     length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
     return body.endswith(b"0\r\n\r\n") if not length else len(body) == int(length)
+
+
+class Slow:
+    """Answers at once, but what asks for ``/slow`` when it is told to go on."""
+
+    def __init__(self, answer: bytes = CREATED) -> None:
+        self.go_on = asyncio.Event()
+        self.answer = answer
+
+    async def __call__(self, peer: Peer) -> None:
+        while True:
+            if "/slow" not in (await peer.request()).line:
+                await peer.send(CREATED)
+                continue
+            await self.go_on.wait()
+            await peer.send(self.answer)

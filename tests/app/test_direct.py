@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.app.lane import CREATED, Talk, gateway_at, keyed, request, talking, tasks_made
+from tests.app.lane import CREATED, Slow, Talk, gateway_at, keyed, request, talking, tasks_made
 from tests.servers import RedisServer
 from tests.system.caller import until
 from tests.upstreams import Peer, Upstream, answering
@@ -67,13 +67,8 @@ async def test_pipelined_requests_cost_none_either(cache: str) -> None:
 
 
 async def test_a_request_in_flight_costs_the_others_none(cache: str) -> None:
-    go_on = asyncio.Event()
-
-    async def slow(peer: Peer) -> None:
-        while True:
-            if "/slow" in (await peer.request()).line:
-                await go_on.wait()
-            await peer.send(CREATED)
+    slow = Slow()
+    go_on = slow.go_on
 
     async with Upstream(slow) as upstream, gateway_at(upstream.url, cache) as (talk, _, port):
         await warm(talk)
@@ -198,13 +193,8 @@ async def test_a_request_that_is_unusual_gets_a_task(cache: str, name: str) -> N
 
 
 async def test_who_waits_for_the_one_in_flight_gets_a_task(cache: str) -> None:
-    go_on = asyncio.Event()
-
-    async def slow(peer: Peer) -> None:
-        while True:
-            if "/slow" in (await peer.request()).line:
-                await go_on.wait()
-            await peer.send(CREATED)
+    slow = Slow()
+    go_on = slow.go_on
 
     async with Upstream(slow) as upstream, gateway_at(upstream.url, cache) as (talk, _, port):
         await warm(talk)
@@ -236,13 +226,8 @@ async def test_without_an_idle_connection_one_is_opened_by_a_task(cache: str) ->
 
 
 async def test_beyond_max_in_flight_it_is_a_task_that_looks_at_the_record(cache: str) -> None:
-    go_on = asyncio.Event()
-
-    async def slow(peer: Peer) -> None:
-        while True:
-            if "/slow" in (await peer.request()).line:
-                await go_on.wait()
-            await peer.send(CREATED)
+    slow = Slow()
+    go_on = slow.go_on
 
     async with Upstream(slow) as upstream, gateway_at(upstream.url, cache, max_in_flight=1) as (talk, _, port):
         await warm(talk)

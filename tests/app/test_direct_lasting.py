@@ -5,29 +5,13 @@ import time
 
 import pytest
 
-from tests.app.lane import CREATED, gateway_at, keyed, request, tasks_made
+from tests.app.lane import CREATED, Slow, gateway_at, keyed, request, tasks_made
 from tests.upstreams import Peer, Upstream
 
 EARLY = 0.02
 """Seconds by which clocks and timers may be off."""
 LATE = 0.9
 """Seconds for a slow machine; what is watched in the lane for a second would be a second late if that were not counted."""
-
-
-class Slow:
-    """Answers at once, but what asks for ``/slow`` when it is told to go on."""
-
-    def __init__(self, answer: bytes = CREATED) -> None:
-        self.go_on = asyncio.Event()
-        self.answer = answer
-
-    async def __call__(self, peer: Peer) -> None:
-        while True:
-            if "/slow" not in (await peer.request()).line:
-                await peer.send(CREATED)
-                continue
-            await self.go_on.wait()
-            await peer.send(self.answer)
 
 
 @pytest.mark.parametrize("limit", [0.3, 1.3])

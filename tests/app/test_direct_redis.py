@@ -12,8 +12,7 @@ from oncegate.cache.base import Resolution
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.inflight import InFlight
-from tests.app.lane import CREATED, Talk, gateway_at, keyed, tasks_made
-from tests.app.test_direct_lasting import Slow
+from tests.app.lane import CREATED, Slow, Talk, gateway_at, keyed, tasks_made
 from tests.servers import RedisServer
 from tests.system.caller import until
 from tests.upstreams import Upstream

@@ -9,8 +9,7 @@ import pytest
 
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
-from tests.app.lane import gateway_at, keyed, talking, tasks_made
-from tests.app.test_direct_lasting import Slow
+from tests.app.lane import Slow, gateway_at, keyed, talking, tasks_made
 from tests.servers import RedisServer
 from tests.system.caller import until
 from tests.upstreams import Upstream
