@@ -184,10 +184,10 @@ class ClusterGroup(_Group):
     def holder(self, key: str) -> int:
         """The number of the master that the last master believes to own the slot of ``key``."""
         slot = self.slot(key)
-        for low, high, master, *_ in self.servers[2].command("CLUSTER", "SLOTS"):
-            if low <= slot <= high:
-                return [server.port for server in self.servers].index(int(master[1]))
-        raise RuntimeError(f"nobody owns slot {slot}")
+        port = self._owner(2, slot)
+        if port is None:
+            raise RuntimeError(f"nobody owns slot {slot}")
+        return [server.port for server in self.servers].index(port)
 
     def slot(self, key: str) -> int:
         """The slot of ``key``, as a server computes it."""
@@ -225,8 +225,27 @@ class ClusterGroup(_Group):
         none above it, and a heartbeat of the source, still on its way, would give the slot back to a node without it.
         """
         wait_until(lambda: self._knows_all_epochs(target), "the target has heard of every node's epoch")
-        for number in (target, source, *(other for other in range(3) if other not in (source, target))):
-            self.servers[number].command("CLUSTER", "SETSLOT", slot, "NODE", self.ids[target])
+        order = (target, source, *(other for other in range(3) if other not in (source, target)))
+        for number in order:
+            self._give(number, slot, target)
+        # A heartbeat that was on its way may have undone it at one of them.
+        wait_until(lambda: self._all_know(slot, target, order), f"all know that slot {slot} has moved")
+
+    def _give(self, number: int, slot: int, target: int) -> None:
+        self.servers[number].command("CLUSTER", "SETSLOT", slot, "NODE", self.ids[target])
+
+    def _all_know(self, slot: int, target: int, order: tuple[int, ...]) -> bool:
+        astray = [number for number in order if self._owner(number, slot) != self.servers[target].port]
+        for number in astray:
+            self._give(number, slot, target)
+        return not astray
+
+    def _owner(self, number: int, slot: int) -> int | None:
+        """The port of the master that node ``number`` believes to own ``slot``."""
+        for low, high, master, *_ in self.servers[number].command("CLUSTER", "SLOTS"):
+            if low <= slot <= high:
+                return int(master[1])
+        return None
 
     def _knows_all_epochs(self, number: int) -> bool:
         told = [_bytes(server.command("CLUSTER", "INFO")) for server in self.servers[:3]]

@@ -24,25 +24,34 @@ def locust(folder: Path, host: str) -> tuple[int, dict[str, tuple[int, int]], st
     return done.returncode, counts, (folder / "report.html").read_text()
 
 
+def until_seen(kinds: set[str], folder: Path, host: str) -> tuple[int, dict[str, tuple[int, int]], str]:
+    """The same of as many runs as it takes to see all ``kinds``: users choose at random, and a slow machine sees few."""
+    total: dict[str, tuple[int, int]] = {}
+    while True:
+        code, counts, report = locust(folder, host)
+        for kind, (sent, failed) in counts.items():
+            before = total.get(kind, (0, 0))
+            total[kind] = before[0] + sent, before[1] + failed
+        if all(kind in total for kind in kinds):
+            return code, total, report
+
+
 def test_users_of_a_gateway_get_what_they_should(tmp_path: Path) -> None:
     with PaymentsServer(Payments(lambda line: None)) as upstream:
         gateway = Gateway(tmp_path / "log", upstream.url).ready()
         try:
-            code, counts, report = locust(tmp_path, gateway.url)
+            code, counts, report = until_seen(KINDS, tmp_path, gateway.url)
         finally:
             gateway.end()
     assert code == 0
-    for kind in KINDS:
-        sent, failed = counts[kind]
-        assert sent > 0, kind
-        assert failed == 0, kind
+    assert {kind for kind, (_, failed) in counts.items() if failed} == set()
     assert "concurrent duplicate" in report
 
 
 def test_users_notice_where_nothing_is_enforced(tmp_path: Path) -> None:
     """The bare upstream executes everything and answers 201 each time: to a client that only looks at statuses, all is well."""
     with PaymentsServer(Payments(lambda line: None)) as upstream:
-        code, counts, _ = locust(tmp_path, upstream.url)
+        code, counts, _ = until_seen({"concurrent duplicate"}, tmp_path, upstream.url)
     assert code == 1
     for kind in ("first request", "no key"):
         sent, failed = counts[kind]
@@ -55,7 +64,7 @@ def test_users_notice_a_gateway_whose_replays_are_wrong(tmp_path: Path) -> None:
     with PaymentsServer(Payments(lambda line: None)) as upstream:
         gateway = Gateway(tmp_path / "log", upstream.url, idempotency={"ttl": 1, "lease": 1}, cache_timeout=0.3).ready()
         try:
-            code, counts, _ = locust(tmp_path, gateway.url)
+            code, counts, _ = until_seen({"retry"}, tmp_path, gateway.url)
         finally:
             gateway.end()
     assert code == 1
