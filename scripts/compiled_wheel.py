@@ -1,0 +1,83 @@
+"""Builds the wheel in which the way of a request is compiled by mypyc, from the very sources: see docs/decisions/0012-compiled.md.
+
+    python scripts/compiled_wheel.py FOLDER
+
+It needs mypy, setuptools, a C compiler and Python's headers.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MODULES = (
+    "cache/asking",
+    "cache/codec",
+    "cache/errors",
+    "cache/expiry",
+    "cache/faults",
+    "cache/law",
+    "cache/link",
+    "cache/pending",
+    "cache/record",
+    "cache/scripts",
+    "middleware/attempt",
+    "middleware/deadlines",
+    "middleware/enforce",
+    "middleware/enforced",
+    "middleware/errors",
+    "middleware/fingerprint",
+    "middleware/gate",
+    "middleware/identity",
+    "middleware/inflight",
+    "middleware/key",
+    "middleware/policy",
+    "middleware/problems",
+    "middleware/request",
+    "middleware/respond",
+    "app/connection",
+    "app/direct",
+    "app/enforcing",
+    "app/forward",
+    "app/http1",
+    "app/inbound",
+    "app/inbound_head",
+    "app/inbound_request",
+    "app/passing",
+    "app/response",
+    "app/upstream",
+)
+"""What is compiled. What is not, and why, stands in the decision."""
+
+_SETUP = """\
+from mypyc.build import mypycify
+from setuptools import setup
+
+setup(ext_modules=mypycify(["--config-file=pyproject.toml", *{modules!r}], group_name="oncegate", opt_level="3"))
+"""
+
+
+def build(into: Path) -> Path:
+    """Build it into the folder ``into``; its path. Raises ``subprocess.CalledProcessError``: what failed was told."""
+    with tempfile.TemporaryDirectory(prefix="oncegate-compile-") as folder:
+        tree = Path(folder)
+        shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+        lines = (ROOT / "pyproject.toml").read_text().splitlines(keepends=True)
+        # Here the folders stand where they are installed, so that mypyc finds each module under its name.
+        (tree / "pyproject.toml").write_text("".join(line for line in lines if not line.startswith('"oncegate.')))
+        for name in ("README.md", "LICENSE"):
+            shutil.copy(ROOT / name, tree)
+        (tree / "setup.py").write_text(_SETUP.format(modules=[f"src/oncegate/{name}.py" for name in MODULES]))
+        command = [sys.executable, "-c", "from setuptools.build_meta import build_wheel; print(build_wheel('dist'))"]
+        done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise SystemExit(f"{done.stdout}\nscripts/compiled_wheel.py: it could not be built")
+        into.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copy(next((tree / "dist").glob("*.whl")), into))
+
+
+if __name__ == "__main__":
+    print(build(Path(sys.argv[1])))
