@@ -61,13 +61,16 @@ class Forwarder:
         if scope["type"] != "http":
             raise TypeError(f"the forwarder takes http scopes, not {scope['type']}")
         view: AttemptView | None = (scope.get("extensions") or {}).get(SCOPE_EXTENSION)
+        refusal: RequestRefused | None = None
         try:
             request = self._writer.head(scope)
             first = await receive()
             if first["type"] != "http.request":
                 return
             head = request.framed(first.get("body", b""), first.get("more_body", False))
-        except RequestRefused as refusal:
+        except RequestRefused as error:
+            refusal = error
+        if refusal is not None:
             await _refuse(send, refusal)
             return
         connection = await self.upstream.ready(view.confirm if view is not None else None)

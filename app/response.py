@@ -73,12 +73,16 @@ class ResponseReader:
         try:
             self._parser.feed_data(data)
         except HttpParserError as error:
-            if self.complete:
-                self.surplus = True
-            elif self.failure is None:
-                self.failure = f"malformed response ({error})"
-        if self._overhead > MAX_HEAD_BYTES and not self.complete and self.failure is None:
-            self.failure = "malformed response (its head or its trailers are too long)"
+            self._stop(error)
+        if self._overhead > MAX_HEAD_BYTES:
+            self._stop("its head or its trailers are too long")
+
+    def _stop(self, reason: object) -> None:
+        # Apart from `feed`, which has asked for both before: the parser's callbacks change them.
+        if self.complete:
+            self.surplus = self.surplus or isinstance(reason, HttpParserError)
+        elif self.failure is None:
+            self.failure = f"malformed response ({reason})"
 
     def end(self) -> None:
         """Takes the end of the stream: the end of a body that lasts until then, a failure in any other place."""

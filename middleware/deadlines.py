@@ -2,42 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator
-from types import coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 log = logging.getLogger("oncegate.attempt")
-
-Result = TypeVar("Result")
-
-
-async def within(seconds: float, work: Awaitable[Result]) -> Result:
-    """Await ``work``. Raises ``TimeoutError`` where it takes longer than that.
-
-    What ends without waiting for anything, as most of it does, gets no time-out: that would cost more than the work.
-    """
-    steps = work.__await__()
-    try:
-        waits_for = next(steps)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # what it returns travels in an exception without a type
-    async with asyncio.timeout(seconds):
-        return await _rest(steps, waits_for)
-
-
-@coroutine
-def _rest(steps: Generator[Any, Any, Result], waits_for: Any) -> Generator[Any, Any, Result]:
-    """What ``await`` does with the steps of an awaitable, of which the first was taken by hand."""
-    try:
-        while True:
-            try:
-                yield waits_for
-            except BaseException as error:  # noqa: BLE001 - a cancellation, too: it is for the awaitable to deal with
-                waits_for = steps.throw(error)
-            else:
-                waits_for = next(steps)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # see above
 
 
 class Deadlines:

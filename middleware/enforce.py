@@ -125,9 +125,9 @@ class Enforcer:
                 answer = await self._send_claim(attempt, policy.takeover | {State.UNKNOWN})
         except CacheError as error:
             answer = error
-        except BaseException as error:
+        except BaseException as end:
             in_flight.slots -= 1
-            if isinstance(error, asyncio.CancelledError):
+            if isinstance(end, asyncio.CancelledError):
                 # The answer may be on its way, or even here: nobody is left to run what it may have won.
                 in_flight.withdraw(attempt)
             raise

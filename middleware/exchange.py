@@ -9,7 +9,6 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.middleware.asgi import App, Receive, Send
 from oncegate.middleware.attempt import Attempt, LeaseLost
 from oncegate.middleware.capture import Capture
-from oncegate.middleware.deadlines import within
 from oncegate.middleware.enforce import Ask, Verdict
 from oncegate.middleware.enforced import EnforcedRequest
 from oncegate.middleware.errors import Overloaded, Refusal
@@ -19,6 +18,7 @@ from oncegate.middleware.policy import ATTEMPT_HEADER, Policy
 from oncegate.middleware.problems import Answer
 from oncegate.middleware.processor import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.request import read_body
+from oncegate.middleware.within import within
 
 if TYPE_CHECKING:
     from oncegate.middleware.http import IdempotencyMiddleware

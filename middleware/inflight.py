@@ -154,22 +154,24 @@ class InFlight:
         pause = _FIRST_PAUSE
         self.tell(self.watch.outcomes_waiting, 1)
         try:
-            while True:
-                try:
-                    await attempt.write_outcome()
-                except RecordUnreadable as error:
-                    log.error("record %s: the outcome can't be recorded: %s", attempt.record, error)
-                    attempt.refused = True
-                    return
-                except CacheError:
-                    await asyncio.sleep(pause * random.uniform(0.75, 1.25))
-                    pause = min(_LONGEST_PAUSE, pause * 2)
-                else:
-                    return
+            while not await self._is_written(attempt):
+                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                pause = min(_LONGEST_PAUSE, pause * 2)
         finally:
             self._unsaved.discard(attempt)
             self._unsaved_bytes -= size
             self.tell(self.watch.outcomes_waiting, -1)
+
+    async def _is_written(self, attempt: Attempt) -> bool:
+        """Whether nothing more is to be tried, after one more try."""
+        try:
+            await attempt.write_outcome()
+        except RecordUnreadable as error:
+            log.error("record %s: the outcome can't be recorded: %s", attempt.record, error)
+            attempt.refused = True
+        except CacheError:
+            return False
+        return True
 
     async def drain(self, timeout: float) -> int:
         """Wait for every claim and attempt, and for every outcome still to be recorded, at most ``timeout`` seconds.

@@ -4,10 +4,10 @@ import re
 from uuid import uuid4
 
 from oncegate.middleware.asgi import Receive
-from oncegate.middleware.deadlines import within
 from oncegate.middleware.errors import CallerMissing, KeyMissing, PayloadTooLarge, RequestTimeout
 from oncegate.middleware.key import Fields, parse_key, read_key, scope_parts
 from oncegate.middleware.policy import CONTENT_LENGTH, PREFER, RAISE_HEADER, Policy
+from oncegate.middleware.within import within
 
 _PREFERENCE = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
 """One member of the list: a comma within a quoted string ends none."""

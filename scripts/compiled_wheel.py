@@ -1,4 +1,4 @@
-"""Builds the wheel in which the way of a request is compiled by mypyc, from the very sources: see docs/decisions/0012-compiled.md.
+"""Builds the wheel in which the way of a request is compiled by mypyc (docs/decisions/0012-compiled.md).
 
     python scripts/compiled_wheel.py FOLDER
 
@@ -14,6 +14,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 MODULES = (
+    "app/connection",
+    "app/direct",
+    "app/enforcing",
+    "app/forward",
+    "app/http1",
+    "app/inbound",
+    "app/inbound_head",
+    "app/inbound_request",
+    "app/passing",
+    "app/response",
+    "app/upstream",
     "cache/asking",
     "cache/codec",
     "cache/errors",
@@ -38,17 +49,6 @@ MODULES = (
     "middleware/problems",
     "middleware/request",
     "middleware/respond",
-    "app/connection",
-    "app/direct",
-    "app/enforcing",
-    "app/forward",
-    "app/http1",
-    "app/inbound",
-    "app/inbound_head",
-    "app/inbound_request",
-    "app/passing",
-    "app/response",
-    "app/upstream",
 )
 """What is compiled. What is not, and why, stands in the decision."""
 

@@ -3,7 +3,7 @@
 import pytest
 
 from oncegate.app.forward import Forwarder
-from oncegate.app.upstream import UpstreamAddress
+from oncegate.app.opening import UpstreamAddress
 
 
 @pytest.mark.parametrize(
