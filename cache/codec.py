@@ -118,7 +118,7 @@ def decode(data: bytes, remaining_ms: int, *, traced: bool = False) -> Record:
         raise RecordUnreadable("a record without an expiry is damaged")
     try:
         return _decode(data, remaining_ms, traced)
-    except (struct.error, ValueError, KeyError, TypeError, IndexError) as error:
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
         raise RecordUnreadable("a record is damaged") from error
 
 

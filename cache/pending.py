@@ -8,10 +8,13 @@ from oncegate.cache import faults
 from oncegate.cache.asking import Soon
 from oncegate.cache.base import Adopt, Claim, Then
 from oncegate.cache.codec import decode
+from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.link import Reply
 from oncegate.cache.record import Record, State
 from oncegate.cache.routes import Routes
 from oncegate.cache.withdrawal import Withdrawal
+
+_ODD = "Redis answered a claim with something that is no record"
 
 
 class PendingClaim(Soon[Claim]):
@@ -56,7 +59,12 @@ class PendingClaim(Soon[Claim]):
             return Claim(True, fresh, self._remaining_ms)
         if isinstance(reply, ReplyError):
             raise faults.of_claim_reply(reply)
+        # What is raised here is told to the caller; anything else would only be logged, and the caller would wait for ever.
+        if not isinstance(reply, list) or len(reply) != 3:
+            raise RecordUnreadable(_ODD)
         won, data, remaining_ms = reply
+        if not isinstance(data, bytes) or not isinstance(remaining_ms, int):
+            raise RecordUnreadable(_ODD)
         return Claim(won == 1, decode(data, remaining_ms), remaining_ms)
 
     def came_late(self, reply: Reply) -> None:

@@ -201,10 +201,10 @@ class Attempt:
     async def _extend(self) -> bool:
         sent = monotonic()
         extended = self._cache.extend(self.key, token=self.token, lease_ms=self.policy.lease_ms)
-        ours = await self._in_flight.timed("extend", extended)
+        ours: object = await self._in_flight.timed("extend", extended)  # a cache of one's own may say 1
         if ours:
             self.held_since = sent
-        return ours
+        return bool(ours)
 
     # -- settled ------------------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Attempt:
                 return
         self._in_flight.in_background(self._record_then(then))
 
-    def _completed(self, answer: bool | CacheError) -> None:
+    def _completed(self, answer: object) -> None:
         self._in_flight.answered("complete", answer, self._sent)
         if isinstance(answer, CacheError):
             self._put_off(answer)
@@ -308,7 +308,7 @@ class Attempt:
             trace=outcome.trace,
             submission=outcome.submission,
         )
-        recorded = await self._in_flight.timed("complete", completed)
+        recorded: object = await self._in_flight.timed("complete", completed)
         if not recorded:
             self._refuse()
 

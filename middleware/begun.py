@@ -9,7 +9,7 @@ import orjson
 
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.attempt import Attempt
-from oncegate.middleware.command_form import MAX_MESSAGE_CHARACTERS
+from oncegate.middleware.command_form import MAX_MESSAGE_CHARACTERS, octets
 from oncegate.middleware.delivery import Action, DeliveryDecision, SubscriptionSettings
 from oncegate.middleware.respond import now_ms
 
@@ -204,6 +204,11 @@ class Begun:
     def _kept(self, result: bytes | StoredResponse | None) -> StoredResponse:
         if not isinstance(result, StoredResponse):
             result = StoredResponse(_DONE, _JSON, b"null" if result is None else result, now_ms())
+        try:
+            result = _exact(result)
+        except (TypeError, ValueError) as error:  # the effect has happened all the same
+            log.warning("record %s: the result can't be stored: %s", self.record, type(error).__name__)
+            return not_kept()
         if result.body is not None and len(result.body) > self._settings.max_result:
             log.warning("record %s: the result is too large to be stored", self.record)
             return result._replace(body=None)
@@ -213,6 +218,13 @@ class Begun:
 def not_kept() -> StoredResponse:
     """A success whose result can't be stored."""
     return StoredResponse(_DONE, (), None, now_ms())
+
+
+def _exact(result: StoredResponse) -> StoredResponse:
+    """``result`` in the very types that a record has: a handler may give lists, a bytearray, a time with a fraction."""
+    headers = tuple([(octets(name), octets(value)) for name, value in result.headers])
+    body = None if result.body is None else octets(result.body)
+    return StoredResponse(int(result.status), headers, body, int(result.completed_at_ms))
 
 
 def failure(error: BaseException | str, *, dead: bool, status: int = _FAILED) -> StoredResponse:

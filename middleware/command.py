@@ -14,7 +14,7 @@ from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
-from oncegate.middleware.command_form import Codec, JsonCodec, command_form, failure_form, read_failure
+from oncegate.middleware.command_form import Codec, JsonCodec, command_form, failure_form, octets, read_failure
 from oncegate.middleware.enforce import Ask, Enforcer, Verdict
 from oncegate.middleware.errors import CallerMissing, KeyMissing, Overloaded
 from oncegate.middleware.fingerprint import fingerprint
@@ -114,7 +114,7 @@ class CommandProcessor(Generic[Command, Result]):
             fingerprint("PROCESS", self._name, b"", command_form(command)),
             self._policy,
             min(wait, settings.max_wait) if wait > 0 else 0.0,  # NaN is not above 0, and would never be over
-            raise_on_duplicate or settings.raise_on_duplicate,
+            bool(raise_on_duplicate or settings.raise_on_duplicate),
         )
         for _ in range(_MAX_ADMISSIONS):
             outcome = await self._enforcer.admit(ask)
@@ -181,7 +181,7 @@ class CommandProcessor(Generic[Command, Result]):
 
     def _kept(self, run: "_Run") -> bytes | None:
         try:
-            kept = self._codec.dump(run.result)
+            kept = octets(self._codec.dump(run.result))
         except Exception as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
             log.warning("record %s: the result can't be stored: %s", run.attempt.record, type(error).__name__)
             return None

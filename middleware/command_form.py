@@ -37,6 +37,11 @@ def command_form(command: Any) -> bytes:
         raise TypeError(f"a command has no JSON form: {error}") from None
 
 
+def octets(data: Any) -> bytes:
+    """``data`` as bytes: what makes results and payloads may give a bytearray, or a view. Raises ``TypeError`` for another."""
+    return data if isinstance(data, bytes) else bytes(memoryview(data))
+
+
 def _spell(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from oncegate.cache.record import FINGERPRINT_BYTES
+from oncegate.middleware.command_form import octets
 from oncegate.middleware.errors import KeyInvalid
 from oncegate.middleware.fingerprint import fingerprint
 from oncegate.middleware.key import caller_scope, check_key, record_key
@@ -162,10 +163,10 @@ def command_key(namespace: str, delivery: Delivery, settings: SubscriptionSettin
 def delivery_fingerprint(delivery: Delivery) -> bytes:
     """What tells this command's payload from another's. Raises `Rejected` for a fingerprint that is none."""
     if delivery.fingerprint is None:
-        return fingerprint("DELIVERY", b"", b"", delivery.payload)
+        return fingerprint("DELIVERY", b"", b"", octets(delivery.payload))
     if len(delivery.fingerprint) != FINGERPRINT_BYTES:
         raise Rejected(f"A fingerprint has {FINGERPRINT_BYTES} bytes.")
-    return delivery.fingerprint
+    return octets(delivery.fingerprint)
 
 
 def _checked(key: str) -> str:

@@ -117,7 +117,7 @@ class EnforcedRequest:
 
     def headers(self, attempt: Attempt | None = None) -> Headers:
         """The request's headers as the app gets them: no word on attempts but ours."""
-        headers: Headers = [*self._scope["headers"]]
+        headers: list[Any] = [*self._scope["headers"]]  # a server's own, which may give its lines as lists
         if ATTEMPT_HEADER in self.fields:
             headers = [line for line in headers if line[0] != ATTEMPT_HEADER]
         if attempt is not None and attempt.number:

@@ -8,6 +8,7 @@ import re
 from binascii import b2a_base64
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from typing import Any
 
 from oncegate.middleware.errors import KeyInvalid
 
@@ -35,12 +36,16 @@ Fields = Mapping[bytes, Sequence[bytes]]
 """The field lines of interest of one request: lower-case name to values, in their order."""
 
 
-def pick(headers: Iterable[tuple[bytes, bytes]], wanted: frozenset[bytes]) -> dict[bytes, list[bytes]]:
-    """The field lines of ``headers`` whose lower-case names are ``wanted``, in one pass."""
+def pick(headers: Iterable[Sequence[Any]], wanted: frozenset[bytes]) -> dict[bytes, list[bytes]]:
+    """The field lines of ``headers`` whose lower-case names are ``wanted``, in one pass.
+
+    Nothing is taken for granted of the others: servers and middleware give lines as tuples, or as lists.
+    """
     fields: dict[bytes, list[bytes]] = {}
-    for name, value in headers:
+    for line in headers:
+        name = line[0]
         if name in wanted:
-            fields.setdefault(name, []).append(value)
+            fields.setdefault(name, []).append(bytes(line[1]))
     return fields
 
 
@@ -161,6 +166,6 @@ def check_key(key: str) -> str:
     return key
 
 
-def caller_scope(caller: str) -> list[bytes] | None:
-    """The scope of a caller who has a name and no headers; ``None`` for the nameless one."""
+def caller_scope(caller: str | None) -> list[bytes] | None:
+    """The scope of a caller who has a name and no headers; ``None`` for the nameless one (no name, or an empty one)."""
     return [b"caller", caller.encode("utf-8", "surrogatepass")] if caller else None

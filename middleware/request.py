@@ -107,7 +107,7 @@ async def _whole(receive: Receive, limit: int) -> bytes | None:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        chunk = message.get("body", b"")
+        chunk = bytes(message.get("body", b""))  # middleware in front may give a bytearray
         size += len(chunk)
         if size > limit:
             raise PayloadTooLarge(f"The body is larger than {limit} bytes.")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from functools import lru_cache
 from time import gmtime, strftime, time
+from typing import Any
 
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.policy import Policy
@@ -42,9 +43,12 @@ def replay(response: StoredResponse, remaining_ms: int, *, policy: Policy, key_l
     return Answer(response.status, headers, response.body or b"")
 
 
-def bypassed_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The headers of a response to a request that was not enforced although its method is."""
-    kept = [line for line in headers if len(line[0]) != _REPLAYED_LENGTH or line[0].lower() != _REPLAYED_NAME]
+def bypassed_headers(headers: Iterable[Any]) -> Headers:
+    """The headers of a response to a request that was not enforced although its method is.
+
+    They are an app's own, which may give its lines as lists.
+    """
+    kept: Headers = [line for line in headers if len(line[0]) != _REPLAYED_LENGTH or line[0].lower() != _REPLAYED_NAME]
     kept.append(BYPASS)
     return kept
 

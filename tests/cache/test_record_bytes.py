@@ -3,6 +3,7 @@
 import pytest
 
 from oncegate.cache.codec import decode, encode, encode_claim
+from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 
 TOKEN, PRINT = b"owner-token-0123", b"fingerprint-0123"
@@ -92,3 +93,23 @@ def test_a_header_reads_the_same_however_its_characters_were_escaped(spelled: st
     """Who wrote the record may have escaped what need not be."""
     record = decode(outcome(b"S", f'{{"s":201,"h":[["x-name","{spelled}"],["x-plain","cafe"]],"t":1}}'), 1)
     assert record.response == StoredResponse(201, ((b"x-name", b"caf\xe9"), (b"x-plain", b"cafe")), b"", 1)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "{}",
+        "[]",
+        "7",
+        '{"s":200,"h":[[1,"b"]],"t":1}',
+        '{"s":200,"h":[["a",null]],"t":1}',
+        '{"s":200,"h":[["a"]],"t":1}',
+        '{"s":200,"h":7,"t":1}',
+        '{"s":"x","h":[],"t":1}',
+        '{"s":200,"h":[],"t":[]}',
+        '{"s":200,"h":[["a","\u0394"]],"t":1}',
+    ],
+)
+def test_a_head_that_is_none_makes_the_record_unreadable(head: str) -> None:
+    with pytest.raises(RecordUnreadable, match=r"^a record is damaged$"):
+        decode(outcome(b"S", head), 1)
