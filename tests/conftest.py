@@ -1,5 +1,6 @@
 """What all tests share: one redis-server for the whole run, and where they are asked for, servers that belong together."""
 
+import importlib.util
 from collections.abc import Iterator
 
 import pytest
@@ -10,13 +11,29 @@ from tests.servers import RedisServer
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run what is marked as long: minutes more")
+    parser.addoption(
+        "--compiled", action="store_true", help="the tests are of the compiled build, which is on PYTHONPATH"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests must not pass for a build that they have not seen."""
+    spec = importlib.util.find_spec("oncegate.middleware.enforce")
+    there = spec.origin if spec is not None else None
+    if (there or "").endswith(".so") is not config.getoption("--compiled"):
+        wanted = "the compiled build, by --compiled" if config.getoption("--compiled") else "the source"
+        raise pytest.UsageError(f"the tests are to be of {wanted}, and would be of {there}: see PYTHONPATH")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    compiled = config.getoption("--compiled")
+    left_out = {"interpreted": "looks into what is compiled"} if compiled else {"compiled": "needs --compiled"}
     if not config.getoption("--long"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="needs --long"))
+        left_out["long"] = "needs --long"
+    for item in items:
+        for mark, reason in left_out.items():
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
