@@ -8,13 +8,23 @@ from typing import Any
 
 import click
 
-from loadtests import cost, cost_report, duplicates, gateway, middleware, plots
+from loadtests import (
+    builds,
+    cost,
+    cost_report,
+    duplicates,
+    gateway,
+    gateway_report,
+    middleware,
+    middleware_report,
+    plots,
+)
 from loadtests.processes import BenchError
 from loadtests.report import Results, publish
 
 BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
-    "gateway": (gateway.run, gateway),
-    "middleware": (middleware.run, middleware),
+    "gateway": (gateway.run, gateway_report),
+    "middleware": (middleware.run, middleware_report),
     "cost": (cost.run, cost_report),
     "duplicates": (duplicates.run, duplicates),
 }
@@ -39,7 +49,7 @@ def main() -> None:
 @_quick
 @_out
 def bench_gateway(**options: Any) -> None:
-    """oncegate, nginx proxy_pass, nginx + Lua: pass-through, first request, replay."""
+    """oncegate from source and compiled, nginx proxy_pass, nginx + Lua: pass-through, first request, replay."""
     _bench("gateway", **options)
 
 
@@ -49,7 +59,7 @@ def bench_gateway(**options: Any) -> None:
 @_quick
 @_out
 def bench_middleware(**options: Any) -> None:
-    """A FastAPI app alone, with oncegate, and with other middlewares: no key, first request, replay."""
+    """A FastAPI app alone, with oncegate (from source, compiled), and with other middlewares: no key, first request, replay."""
     _bench("middleware", **options)
 
 
@@ -58,6 +68,9 @@ def bench_middleware(**options: Any) -> None:
 @_seconds
 @click.option(
     "--records", type=click.IntRange(1000), default=1_000_000, show_default=True, help="First requests of the soak."
+)
+@click.option(
+    "--build", type=click.Choice(builds.BUILDS), help="The build to measure [the compiled one, where there is one]."
 )
 @_quick
 @_out
@@ -71,7 +84,7 @@ def bench_cost(**options: Any) -> None:
 @_quick
 @_out
 def bench_duplicates(**options: Any) -> None:
-    """10, 100 and 1,000 concurrent duplicates of one key: arrivals upstream, time until all are answered."""
+    """10, 100 and 1,000 concurrent duplicates of one key: arrivals upstream, time until all are answered; both builds."""
     _bench("duplicates", **options)
 
 

@@ -1,24 +1,32 @@
 """The FastAPI app of `scripts/bench middleware`, with one of the middlewares, or alone.
 
-    python -m loadtests.app MIDDLEWARE PORT REDIS_URL
+    python -m loadtests.app MIDDLEWARE PORT REDIS_URL [frozen]
 
 It does what such apps do: validates a body, makes an object, validates and serialises it. It counts its executions, and
 every answer differs, so that a replay can be told from an execution.
 """
 
 import asyncio
+import contextlib
+import gc
 import sys
-from typing import Annotated
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
 
 import uvicorn
 from fastapi import FastAPI, Response
 from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+if TYPE_CHECKING:
+    from oncegate import RedisCache
+
 MIDDLEWARES = ("alone", "oncegate", "idemkit", "asgi-idempotency-header")
 FLOOR = "floor"
 """A middleware that reads the request and answers at once, always the same, without a look at anything: no replay can be
 faster in this place."""
+REDIS_FLOOR = "floor, with Redis"
+"""The same after one round trip to Redis, over oncegate's own connection: one script that looks for a record and finds none."""
 SPACED = '{ "big": 1234567890123456789,\n  "small": 1.0, "execution": %d }'
 
 
@@ -52,9 +60,18 @@ class Payment(BaseModel):
     note: str
 
 
-def create(middleware: str, redis_url: str) -> FastAPI:
-    """The app with one of `MIDDLEWARES`, each set up as its documentation says, or with `FLOOR`."""
-    app = FastAPI()
+@contextlib.asynccontextmanager
+async def _freeze(_: FastAPI) -> AsyncIterator[None]:
+    """What an app may do once it has started (docs/decisions/0009-hot-path.md): no run of the collector is of all of it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    yield
+
+
+def create(middleware: str, redis_url: str, *, frozen: bool = False) -> FastAPI:
+    """The app with one of `MIDDLEWARES`, each set up as its documentation says, or with a floor."""
+    app = FastAPI(lifespan=_freeze if frozen else None)
     executions = 0
 
     def execution() -> int:
@@ -86,6 +103,10 @@ def create(middleware: str, redis_url: str) -> FastAPI:
     async def tell() -> int:
         return executions
 
+    @app.get("/frozen")
+    async def freezes() -> bool:
+        return gc.get_freeze_count() > 0
+
     _add(app, middleware, redis_url)
     return app
 
@@ -105,13 +126,30 @@ class _Floor:
             await self._app(scope, receive, send)
             return
         await receive()
+        await self._look()
         await send({"type": "http.response.start", "status": 201, "headers": self._headers})
         await send({"type": "http.response.body", "body": self._body})
+
+    async def _look(self) -> None:
+        """Nothing to look at."""
+
+
+class _RedisFloor(_Floor):
+    def __init__(self, app: ASGIApp, cache: "RedisCache") -> None:
+        super().__init__(app)
+        self._cache = cache
+
+    async def _look(self) -> None:
+        await self._cache.get("floor")
 
 
 def _add(app: FastAPI, middleware: str, redis_url: str) -> None:
     if middleware == FLOOR:
         app.add_middleware(_Floor)
+    elif middleware == REDIS_FLOOR:
+        from oncegate import RedisCache
+
+        app.add_middleware(_RedisFloor, cache=RedisCache.from_url(redis_url))
     elif middleware == "oncegate":
         from oncegate import IdempotencyMiddleware, RedisCache
 
@@ -137,10 +175,10 @@ def _add(app: FastAPI, middleware: str, redis_url: str) -> None:
 
 def main() -> None:
     """Serve it on loopback."""
-    middleware, port, redis_url = sys.argv[1:]
+    middleware, port, redis_url, *frozen = sys.argv[1:]
     uvicorn.run(
-        create(middleware, redis_url), host="127.0.0.1", port=int(port), log_level="warning", access_log=False,
-        loop="uvloop", http="httptools",
+        create(middleware, redis_url, frozen=frozen == ["frozen"]), host="127.0.0.1", port=int(port),
+        log_level="warning", access_log=False, loop="uvloop", http="httptools",
     )  # fmt: skip
 
 

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtests import processes
+from loadtests import builds, processes
 from loadtests.load import Target
 from loadtests.processes import BenchError, Process
 
-PLAIN, LUA, ONCEGATE = "nginx proxy_pass", "nginx + Lua", "oncegate"
+PLAIN, LUA, ONCEGATE, COMPILED = "nginx proxy_pass", "nginx + Lua", "oncegate", "oncegate, compiled"
+OURS = {builds.SOURCE: ONCEGATE, builds.COMPILED: COMPILED}
+"""What a server of each build is called."""
 
 
 @dataclass
@@ -41,26 +43,37 @@ class Bed:
 
 
 @contextlib.contextmanager
-def gateways(server_core: int, load_core: int) -> Iterator[Bed]:
-    """nginx's proxy_pass, nginx + Lua, and oncegate, on one upstream and one Redis."""
-    with _behind(load_core) as (folder, redis, upstream):
+def gateways(server_core: int, load_core: int, compiled: Path | None = None) -> Iterator[Bed]:
+    """nginx's proxy_pass, nginx + Lua, and oncegate (from source, and ``compiled``), on one upstream and one Redis."""
+    with contextlib.ExitStack() as stack:
+        folder, redis, upstream = stack.enter_context(_behind(load_core))
         ports = {"plain_port": processes.free_port(), "lua_port": processes.free_port()}
         nginx = processes.nginx(
             "nginx.conf", core=server_core, folder=folder, **ports, upstream_port=upstream.port, redis_port=redis.port
         )
-        ours = processes.oncegate(upstream.url, _cache(redis), core=server_core, folder=folder)
-        with nginx, ours:
-            urls = {PLAIN: nginx.url, LUA: f"http://127.0.0.1:{ports['lua_port']}", ONCEGATE: ours.url}
-            yield Bed(urls, {PLAIN: nginx, LUA: nginx, ONCEGATE: ours}, redis, upstream)
+        stack.enter_context(nginx)
+        urls = {PLAIN: nginx.url, LUA: f"http://127.0.0.1:{ports['lua_port']}"}
+        servers = {PLAIN: nginx, LUA: nginx}
+        for build, path in builds.measured(compiled).items():
+            ours = processes.oncegate(
+                upstream.url, _cache(redis), core=server_core, folder=folder, name=OURS[build], build=path
+            )
+            stack.enter_context(ours)
+            builds.verify(ours, compiled=path is not None)
+            urls[OURS[build]], servers[OURS[build]] = ours.url, ours
+        yield Bed(urls, servers, redis, upstream)
 
 
 @contextlib.contextmanager
-def oncegate(server_cores: str, load_cores: str, *, workers: int = 1) -> Iterator[Bed]:
-    """oncegate alone, on an upstream and a Redis."""
+def oncegate(server_cores: str, load_cores: str, *, workers: int = 1, compiled: Path | None = None) -> Iterator[Bed]:
+    """oncegate alone, on an upstream and a Redis: from source, or ``compiled``. It is called `ONCEGATE` either way."""
     with (
         _behind(load_cores) as (folder, redis, upstream),
-        processes.oncegate(upstream.url, _cache(redis), core=server_cores, folder=folder, workers=workers) as ours,
+        processes.oncegate(
+            upstream.url, _cache(redis), core=server_cores, folder=folder, workers=workers, build=compiled
+        ) as ours,
     ):
+        builds.verify(ours, compiled=compiled is not None)
         yield Bed({ONCEGATE: ours.url}, {ONCEGATE: ours}, redis, upstream)
 
 

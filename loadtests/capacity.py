@@ -6,8 +6,8 @@ What is assumed is in `Assumptions`, and what was measured in `Costs`; nothing e
 import math
 from dataclasses import dataclass
 
-from loadtests import cost_report
-from loadtests.bed import ONCEGATE
+from loadtests import builds, cost_report
+from loadtests.bed import OURS
 from loadtests.report import Results, spread
 
 GIB = 1024**3
@@ -41,11 +41,11 @@ class Costs:
     record_bytes: float
 
     @classmethod
-    def measured(cls, gateway: Results, cost: Results) -> "Costs":
+    def measured(cls, gateway: Results, cost: Results, build: str = builds.SOURCE) -> "Costs":
         """From 32 connections on one core, and from the largest number of records that was looked at."""
 
         def cpu(mode: str, process: str) -> float:
-            return spread(gateway.select(server=ONCEGATE, mode=mode, connections=32), "cpu_us", process).median
+            return spread(gateway.select(server=OURS[build], mode=mode, connections=32), "cpu_us", process).median
 
         look = cost_report.milestones(cost)[-1]
         return cls(
@@ -90,7 +90,7 @@ class Need:
 LOADS = ((1_000, 24.0), (10_000, 24.0), (100_000, 24.0), (1_000_000, 24.0), (1_000_000, 1.0))
 
 
-def needs(gateway: Results, cost: Results) -> tuple[Costs, Assumptions, list[Need]]:
+def needs(gateway: Results, cost: Results, build: str) -> tuple[Costs, Assumptions, list[Need]]:
     """For each of `LOADS`."""
-    costs, given = Costs.measured(gateway, cost), Assumptions()
+    costs, given = Costs.measured(gateway, cost, build), Assumptions()
     return costs, given, [Need.of(rate, hours, costs, given) for rate, hours in LOADS]

@@ -2,6 +2,7 @@
 
 Commands per request, memory per record while records grow to a million (those of a soak of as many first requests, during
 which the gateway's own memory is watched), and latency by concurrency, by size of the bodies, and with one worker and two.
+All of one build: the compiled one where there is one, unless ``--build source`` asks for the other.
 """
 
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import httpx
 import redis
 
-from loadtests import bed, machine, processes
+from loadtests import bed, builds, machine, processes
 from loadtests.bed import ONCEGATE, Bed
 from loadtests.load import Wrk
 from loadtests.processes import BenchError
@@ -29,14 +30,19 @@ SOAK_ENDS_WITHIN = 1800
 COMMANDS = ("evalsha", "get", "set", "pttl", "getrange")
 
 
-def run(*, rounds: int, seconds: int, records: int, quick: bool) -> Results:
-    """Measure it all. ``records`` is how many first requests the soak makes."""
+def run(*, rounds: int, seconds: int, records: int, build: str | None = None, quick: bool) -> Results:
+    """Measure it all. ``records`` is how many first requests the soak makes; ``build`` is one of `builds.BUILDS`.
+
+    Raises `BenchError` where a gateway answers wrongly, or there is no such build.
+    """
+    compiled = builds.chosen(build, quick=quick)
     server_core, load_core = map(str, machine.cores())
     connections, sizes, workers = CONNECTIONS, SIZES, WORKERS
     if quick:
         rounds, seconds, records = 1, 1, 1000
         connections, sizes, workers = (32,), (131_072,), (2,)
     settings: dict[str, Any] = {
+        "builds": [builds.COMPILED if compiled else builds.SOURCE],
         "quick": quick, "rounds": rounds, "seconds": seconds, "records": records, "connections": list(connections),
         "sizes": list(sizes), "workers": list(workers), "body_bytes": len(processes.BODY),
     }  # fmt: skip
@@ -54,7 +60,7 @@ def run(*, rounds: int, seconds: int, records: int, quick: bool) -> Results:
                 bar.advance(task)
 
         wrk = Wrk(load_core, warm_up)
-        with bed.oncegate(server_core, load_core) as running:
+        with bed.oncegate(server_core, load_core, compiled=compiled) as running:
             bar.update(task, advance=1, description="commands per request")
             results.checks["commands"] = commands(running)
             for number in range(rounds):
@@ -65,9 +71,9 @@ def run(*, rounds: int, seconds: int, records: int, quick: bool) -> Results:
         everywhere = f"{server_core},{load_core}"
         for number in range(rounds):
             for count in workers:
-                with bed.oncegate(everywhere, everywhere, workers=count) as running:
+                with bed.oncegate(everywhere, everywhere, workers=count, compiled=compiled) as running:
                     take("workers", count, running, Wrk(everywhere, warm_up), number, connections=64)
-        with bed.oncegate(server_core, load_core) as running:
+        with bed.oncegate(server_core, load_core, compiled=compiled) as running:
             results.samples += soak(running, wrk, records, lambda words: bar.update(task, description=words))
         bar.advance(task)
     return results

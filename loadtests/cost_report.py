@@ -2,12 +2,18 @@
 
 from typing import Any
 
+from loadtests import builds
 from loadtests.cost import MILESTONES
 from loadtests.report import Results, Table, errors, spread
 
 MODES = {"first": "first request", "replay": "replay", "none": "no key"}
 SETTLED = 0.1
 """The share of the soak after which the gateway's memory is expected not to grow any more."""
+
+
+def build(results: Results) -> str:
+    """The build that was measured, for a reader."""
+    return "oncegate, compiled" if builds.of(results) == [builds.COMPILED] else "oncegate from source"
 
 
 def milestones(results: Results) -> list[dict[str, Any]]:
@@ -51,6 +57,7 @@ def tables(results: Results) -> list[Table]:
             "Redis commands per request",
             ["request", "sent (EVALSHA)", *(f"{name}, by the script" for name in names)],
             commands,
+            f"All tables of this section: {build(results)}.",
         ),
         Table(
             "Memory per record",
@@ -106,7 +113,7 @@ def plot(results: Results, axes: Any) -> None:
     )
     other.set_ylim(bottom=0)
     other.set_ylabel("bytes")
-    axes.set_title("A soak of first requests: memory")
+    axes.set_title(f"A soak of first requests: memory ({build(results)})")
     lines = [*axes.get_lines(), *other.get_lines()]
     axes.legend(lines, [line.get_label() for line in lines], loc="lower right")
 
@@ -125,5 +132,7 @@ def plot_concurrency(results: Results, axes: Any) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("connections")
     axes.set_ylabel("ms")
-    axes.set_title("Latency by concurrency, one worker on one core, as many requests as it can answer")
+    axes.set_title(
+        f"Latency by concurrency, one worker on one core, as many requests as it can answer ({build(results)})"
+    )
     axes.legend()

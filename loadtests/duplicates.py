@@ -5,10 +5,11 @@ upstream takes half a second for the one request.
 """
 
 import asyncio
+import itertools
 import time
 from typing import Any
 
-from loadtests import bed, machine
+from loadtests import bed, builds, machine
 from loadtests.bed import ONCEGATE
 from loadtests.processes import BenchError
 from loadtests.report import Results, Table, progress, spread
@@ -25,24 +26,23 @@ def run(*, rounds: int, quick: bool) -> Results:
         rounds = 1
     server_core, load_core = machine.cores()
     storms, workers = (STORMS[:2], WORKERS[:1]) if quick else (STORMS, WORKERS)
-    settings = {"quick": quick, "rounds": rounds, "storms": list(storms), "upstream_seconds": UPSTREAM_SECONDS}
+    there = builds.measured(builds.compiled(quick=quick))
+    settings = {
+        "builds": list(there), "quick": quick, "rounds": rounds, "storms": list(storms),
+        "upstream_seconds": UPSTREAM_SECONDS,
+    }  # fmt: skip
     results = Results("duplicates", settings)
     with progress() as bar:
-        task = bar.add_task("duplicates", total=rounds * len(storms) * len(workers) * 2)
-        for count in workers:
-            with bed.oncegate(str(server_core), str(load_core), workers=count) as running:
-                for number in range(rounds):
-                    for size in storms:
-                        for wait in (True, False):
-                            words = "Prefer: wait" if wait else "no Prefer"
-                            bar.update(
-                                task, description=f"{size} duplicates, {words}, {count} workers, round {number + 1}"
-                            )
-                            sample = asyncio.run(_storm(running, size, wait=wait))
-                            results.samples.append(
-                                {"workers": count, "wait": wait, "size": size, "round": number, **sample}
-                            )
-                            bar.advance(task)
+        task = bar.add_task("duplicates", total=len(there) * rounds * len(storms) * len(workers) * 2)
+        for (build, folder), count in itertools.product(there.items(), workers):
+            with bed.oncegate(str(server_core), str(load_core), workers=count, compiled=folder) as running:
+                for number, size, wait in itertools.product(range(rounds), storms, (True, False)):
+                    words = f"{size} duplicates, {'Prefer: wait' if wait else 'no Prefer'}, {count} workers, {build}"
+                    bar.update(task, description=f"{words}, round {number + 1}")
+                    sample = asyncio.run(_storm(running, size, wait=wait))
+                    of = {"build": build, "workers": count, "wait": wait, "size": size, "round": number}
+                    results.samples.append({**of, **sample})
+                    bar.advance(task)
     return results
 
 
@@ -98,38 +98,39 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
 # -- what the samples say ---------------------------------------------------------------------------------------------
 
 
+def of_build(results: Results, build: str, **wanted: object) -> list[dict[str, Any]]:
+    """The samples of a build; those of an older run don't tell theirs, and are from source."""
+    return [sample for sample in results.select(**wanted) if sample.get("build", builds.SOURCE) == build]
+
+
 def tables(results: Results) -> list[Table]:
     """All storms."""
     rows = []
-    for workers in sorted({sample["workers"] for sample in results.samples}):
-        for wait in (True, False):
-            for size in results.settings["storms"]:
-                cell = results.select(workers=workers, wait=wait, size=size)
-                rows.append([
-                    str(workers), "wait=30" if wait else "-", f"{size:,}", spread(cell, "arrivals").text(),
-                    spread(cell, "answered").text(), spread(cell, "refused").text(), spread(cell, "seconds").text(3),
-                ])  # fmt: skip
-    head = [
-        "workers",
-        "Prefer",
-        "duplicates",
-        "arrivals upstream",
-        "got the result",
-        "got 409",
-        "until all are answered, s",
-    ]
+    counts = sorted({sample["workers"] for sample in results.samples})
+    for build, workers, wait in itertools.product(builds.of(results), counts, (True, False)):
+        for size in results.settings["storms"]:
+            cell = of_build(results, build, workers=workers, wait=wait, size=size)
+            rows.append([
+                build, str(workers), "wait=30" if wait else "-", f"{size:,}", spread(cell, "arrivals").text(),
+                spread(cell, "answered").text(), spread(cell, "refused").text(), spread(cell, "seconds").text(3),
+            ])  # fmt: skip
+    head = ["build", "workers", "Prefer", "duplicates", "arrivals upstream", "got the result", "got 409",
+            "until all are answered, s"]  # fmt: skip
     note = f"The upstream takes {results.settings['upstream_seconds']} s for its one request. Median (least-most)."
     return [Table("A storm of duplicates", head, rows, note)]
 
 
 def plot(results: Results, axes: Any) -> None:
-    """Time until all have their answer, by how many there are."""
+    """Time until all have their answer, by how many there are; dashed, of the compiled build."""
     sizes = results.settings["storms"]
-    for workers in sorted({sample["workers"] for sample in results.samples}):
-        for wait in (True, False):
-            cells = [spread(results.select(workers=workers, wait=wait, size=size), "seconds") for size in sizes]
+    kinds = list(itertools.product(sorted({sample["workers"] for sample in results.samples}), (True, False)))
+    for build in builds.of(results):
+        for color, (workers, wait) in enumerate(kinds):
+            cells = [of_build(results, build, workers=workers, wait=wait, size=size) for size in sizes]
             label = f"{workers} worker{'s' if workers > 1 else ''}, {'Prefer: wait' if wait else '409 at once'}"
-            axes.plot(sizes, [cell.median for cell in cells], marker="o", label=label)
+            style = f"C{color}{'--' if build == builds.COMPILED else '-'}"
+            label += ", compiled" if build == builds.COMPILED else ""
+            axes.plot(sizes, [spread(cell, "seconds").median for cell in cells], style, marker="o", label=label)
     axes.axhline(
         results.settings["upstream_seconds"], color="black", linewidth=0.8, linestyle=":", label="the upstream's time"
     )

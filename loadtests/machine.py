@@ -49,6 +49,11 @@ def rss_bytes(pid: int) -> int:
     return total
 
 
+def maps(pid: int, library: str) -> bool:
+    """Whether a process or a descendant has loaded a shared library whose path has ``library`` in it."""
+    return any(library in Path(f"/proc/{each}/maps").read_text() for each in family(pid))
+
+
 def describe() -> dict[str, Any]:
     """What a reader needs to know of this machine."""
     model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)

@@ -2,24 +2,28 @@
 
 All run at once, each measured in turn, round after round. The app has one core; wrk and Redis share the other. What each one
 answers is looked at first, and told beside its figures: a replay that isn't one is fast.
+
+oncegate runs from source and compiled, and once more each in an app that has frozen what the garbage collector looks at
+(docs/decisions/0009-hot-path.md), beside the app alone with the same.
 """
 
 import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from loadtests import machine, peers, processes
-from loadtests.app import FLOOR, MIDDLEWARES, SPACED
+from loadtests import builds, machine, peers, processes
+from loadtests.app import FLOOR, MIDDLEWARES, REDIS_FLOOR, SPACED
 from loadtests.load import Target, Wrk
 from loadtests.processes import BenchError, Process
-from loadtests.report import Results, Spread, Table, errors, paired, progress, spread
+from loadtests.report import Results, progress
 
 MODES = {"none": "no key", "first": "first request", "replay": "replay"}
 CONNECTIONS = 32
@@ -29,24 +33,72 @@ ORDER = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Variant:
+    """The app with one of the middlewares, on one of the builds; what is asked of it."""
+
+    middleware: str
+    modes: tuple[str, ...] = tuple(MODES)
+    compiled: bool = False
+    frozen: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is called in results."""
+        words = (self.middleware, "compiled" if self.compiled else "", "frozen" if self.frozen else "")
+        return ", ".join(word for word in words if word)
+
+    @property
+    def ours(self) -> bool:
+        """Whether its answers have to be right."""
+        return self.middleware == "oncegate"
+
+
+VARIANTS = (
+    *(Variant(name) for name in MIDDLEWARES[:2]),
+    Variant("oncegate", compiled=True),
+    *(Variant(name) for name in MIDDLEWARES[2:]),
+    Variant("alone", ("first",), frozen=True),
+    Variant("oncegate", ("first",), frozen=True),
+    Variant("oncegate", ("first",), compiled=True, frozen=True),
+    Variant(FLOOR, ("replay",)),
+    Variant(REDIS_FLOOR, ("replay",)),
+    Variant(REDIS_FLOOR, ("replay",), compiled=True),
+)
+"""All that is measured; without the compiled build what is compiled is left out."""
+
+
 @contextlib.contextmanager
-def apps(server_core: int, load_core: int) -> Iterator[tuple[dict[str, Process], Process]]:
-    """An app for each middleware, and their Redis; each has a database of its own."""
+def apps(
+    server_core: int, load_core: int, variants: Sequence[Variant], compiled: Path | None
+) -> Iterator[tuple[dict[Variant, Process], Process]]:
+    """An app for each of the variants, and their Redis; each has a database of its own."""
     python = str(peers.python())
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncegate-bench-")))
         redis = stack.enter_context(processes.redis_server(folder, load_core))
         running = {}
-        for number, name in enumerate((*MIDDLEWARES, FLOOR)):
+        for number, variant in enumerate(variants):
             port = processes.free_port()
-            command = [python, "-m", "loadtests.app", name, str(port), f"redis://127.0.0.1:{redis.port}/{number}"]
-            environment = {"PYTHONPATH": f"{peers.SOURCES}:{processes.ROOT}"}
-            running[name] = Process(name, command, port=port, core=server_core, folder=folder, environment=environment)
-            stack.push(running[name].__exit__)
-            running[name].start()  # all at once: importing takes its time
-        for process in running.values():
-            process.__enter__()
+            command = [python, "-m", "loadtests.app", variant.middleware, str(port),
+                       f"redis://127.0.0.1:{redis.port}/{number}", *(["frozen"] if variant.frozen else [])]  # fmt: skip
+            path = [str(compiled)] if variant.compiled else []
+            environment = {"PYTHONPATH": ":".join([*path, str(peers.SOURCES), str(processes.ROOT)])}
+            app = Process(variant.name, command, port=port, core=server_core, folder=folder, environment=environment)
+            running[variant] = app
+            stack.push(app.__exit__)
+            app.start()  # all at once: importing takes its time
+        for variant, app in running.items():
+            app.__enter__()
+            verify(app, variant)
         yield running, redis
+
+
+def verify(app: Process, variant: Variant) -> None:
+    """Raise `BenchError` where an app isn't the variant that it is started as."""
+    builds.verify(app, compiled=variant.compiled)
+    if httpx.get(f"{app.url}/frozen", timeout=30).json() is not variant.frozen:
+        raise BenchError(f"{app.name}: is {'not ' if variant.frozen else ''}frozen")
 
 
 def run(*, rounds: int, seconds: int, quick: bool) -> Results:
@@ -55,42 +107,54 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
         rounds = seconds = 1
     server_core, load_core = machine.cores()
     wrk = Wrk(load_core, warm_up=0 if quick else 1)
+    compiled = builds.compiled(quick=quick)
     settings = {
-        "quick": quick, "rounds": rounds, "seconds": seconds, "connections": CONNECTIONS,
+        "builds": list(builds.measured(compiled)), "quick": quick, "rounds": rounds, "seconds": seconds,
+        "connections": CONNECTIONS,
         "app": "FastAPI on uvicorn (uvloop, httptools): pydantic models in and out, 300 bytes of JSON",
         "request": "POST, about 200 bytes of JSON, Authorization",
     }  # fmt: skip
     results = Results("middleware", settings, versions=peers.versions())
-    cells = [*((name, mode) for mode in MODES for name in MIDDLEWARES), (FLOOR, "replay")]
-    with apps(server_core, load_core) as (running, redis), progress() as bar:
-        for name in MIDDLEWARES:
-            results.checks[name] = check(running[name].url)
-        judge(results.checks["oncegate"])
+    variants = [variant for variant in VARIANTS if compiled or not variant.compiled]
+    cells = [(variant, mode) for mode in MODES for variant in variants if mode in variant.modes]
+    with apps(server_core, load_core, variants, compiled) as (running, redis), progress() as bar:
+        results.checks |= check_all({variant: app.url for variant, app in running.items()})
         task = bar.add_task("middleware", total=rounds * len(cells))
         for number in range(rounds):
             turn = number % len(cells)
-            for name, mode in cells[turn:] + cells[:turn]:
-                bar.update(task, description=f"{name}, {MODES[mode]}, round {number + 1}")
-                sample = wrk.measure(target(running[name], redis), mode, connections=CONNECTIONS, seconds=seconds)
-                if name == "oncegate" and (sample["errors"] or (mode == "replay" and sample["executed"])):
-                    raise BenchError(
-                        f"oncegate, {MODES[mode]}: {sample['errors']} errors, {sample['executed']} executions"
-                    )
-                results.samples.append({"server": name, "mode": mode, "round": number, **sample})
+            for variant, mode in cells[turn:] + cells[:turn]:
+                bar.update(task, description=f"{variant.name}, {MODES[mode]}, round {number + 1}")
+                sample = measure(wrk, variant, running[variant], redis, mode, seconds=seconds)
+                results.samples.append({"server": variant.name, "mode": mode, "round": number, **sample})
                 bar.advance(task)
     return results
 
 
-def target(app: Process, redis: Process) -> Target:
-    """An app, to be measured."""
-    return Target(
-        app.url, {"server": app, "redis": redis}, partial(executions, app.url), redis, strict=app.name == "oncegate"
-    )
+def measure(wrk: Wrk, variant: Variant, app: Process, redis: Process, mode: str, *, seconds: int) -> dict[str, Any]:
+    """One measurement. Raises `BenchError` where oncegate answers wrongly."""
+    watched = {"server": app, "redis": redis}
+    target = Target(app.url, watched, partial(executions, app.url), redis, strict=variant.ours)
+    sample = wrk.measure(target, mode, connections=CONNECTIONS, seconds=seconds)
+    if variant.ours and (sample["errors"] or (mode == "replay" and sample["executed"])):
+        told = f"{sample['errors']} errors, {sample['executed']} executions"
+        raise BenchError(f"{variant.name}, {MODES[mode]}: {told}")
+    return sample
 
 
 def executions(url: str) -> int:
     """How often the app behind the middleware has executed something."""
     return int(httpx.get(f"{url}/executions", timeout=30).text)
+
+
+def check_all(urls: dict[Variant, str]) -> dict[str, dict[str, str]]:
+    """What each of the middlewares answers. Raises `BenchError` where oncegate, as whichever variant, answers wrongly."""
+    told = {}
+    for variant, url in urls.items():
+        if variant.ours or (variant.middleware in MIDDLEWARES and not variant.frozen):
+            told[variant.name] = check(url)
+        if variant.ours:
+            judge(variant.name, told[variant.name])
+    return told
 
 
 def check(url: str) -> dict[str, str]:
@@ -150,7 +214,7 @@ def _concurrent(url: str, post: Any) -> str:
     return f"{answer.status_code}{' after a wait' if waited else ' at once'}"
 
 
-def judge(told: dict[str, str]) -> None:
+def judge(name: str, told: dict[str, str]) -> None:
     """Raise `BenchError` where oncegate is not what it says it is."""
     wanted = {
         "replay": "same status and bytes", "headers": "kept", "spaced JSON": "same bytes", "text/plain": "same bytes",
@@ -158,75 +222,4 @@ def judge(told: dict[str, str]) -> None:
     }  # fmt: skip
     for what, word in wanted.items():
         if told[what] != word:
-            raise BenchError(f"oncegate: {what}: {told[what]}, not {word}")
-
-
-# -- what the samples say ---------------------------------------------------------------------------------------------
-
-
-def by_rate(results: Results, name: str, other: str, mode: str) -> Spread:
-    """Requests per second over another's, in pairs of one round."""
-    samples = results.select(server=name, mode=mode)
-    return paired(samples, results.select(server=other, mode=mode), "requests_per_s")
-
-
-def by_cpu(results: Results, name: str, other: str, mode: str) -> Spread:
-    """Another's CPU of the app per request over this one's, in pairs of one round: above 1, this one needs less."""
-    samples = results.select(server=other, mode=mode)
-    return paired(samples, results.select(server=name, mode=mode), "cpu_us", "server")
-
-
-def best_peer(results: Results, mode: str) -> str:
-    """The fastest of the others."""
-    return max(peers.PEERS, key=lambda name: spread(results.select(server=name, mode=mode), "requests_per_s").median)
-
-
-def tables(results: Results) -> list[Table]:
-    """Speed, speed against the best of the others, and what the answers were."""
-    speed = []
-    for name in (*MIDDLEWARES, FLOOR):
-        for mode, words in MODES.items():
-            cell = results.select(server=name, mode=mode)
-            if not cell:
-                continue
-            speed.append([
-                name, words, by_rate(results, name, "alone", mode).text(2), by_cpu(results, name, "alone", mode).text(2),
-                spread(cell, "requests_per_s").text(), spread(cell, "p50_ms").text(2), spread(cell, "p99_ms").text(2),
-                spread(cell, "cpu_us", "server").text(), f"{spread(cell, 'cpu_us', 'redis').median:.1f}",
-            ])  # fmt: skip
-    floor = f"{FLOOR}: a middleware that answers at once, always the same, without a store: no replay can be faster. "
-    best = []
-    for mode in ("first", "replay"):
-        peer = best_peer(results, mode)
-        ratios = (by_rate(results, "oncegate", peer, mode), by_cpu(results, "oncegate", peer, mode))
-        best.append([MODES[mode], peer, *(ratio.text(2) for ratio in ratios)])
-    checks = list(results.checks["oncegate"])
-    answers = [[name, *(results.checks[name][check] for check in checks)] for name in MIDDLEWARES]
-    return [
-        Table(
-            "Middleware on FastAPI",
-            ["middleware", "request", "app alone = 1, by requests/s", "by app CPU", "requests/s", "p50, ms", "p99, ms",
-             "app CPU, us/request", "Redis CPU, us"],
-            speed,
-            f"{floor if results.select(server=FLOOR, mode='replay') else ''}"
-            f"Median (least-most) over the rounds; shares and ratios are of pairs of the same round. {errors(results)}",
-        ),
-        Table("oncegate against the best of the others", ["request", "the best", "oncegate, by requests/s", "by app CPU"], best),
-        Table("What they answer", ["middleware", *checks], answers),
-    ]  # fmt: skip
-
-
-def plot(results: Results, axes: Any) -> None:
-    """The share of the app alone, by kind of request and middleware."""
-    names = MIDDLEWARES[1:]
-    for index, name in enumerate(names):
-        values = [by_rate(results, name, "alone", mode) for mode in MODES]
-        bars = [(each.median - each.least, each.most - each.median) for each in values]
-        places = [place + (index - 1) * 0.27 for place in range(len(MODES))]
-        heights = [each.median for each in values]
-        axes.bar(places, heights, 0.25, label=name, yerr=list(zip(*bars, strict=True)), capsize=3)
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(MODES)), MODES.values())
-    axes.set_ylabel("requests/s, app alone = 1")
-    axes.set_title(f"Middleware on FastAPI, {CONNECTIONS} connections (more is better)")
-    axes.legend()
+            raise BenchError(f"{name}: {what}: {told[what]}, not {word}")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from loadtests import capacity, cost_report, duplicates, gateway, middleware
-from loadtests.bed import ONCEGATE
+from loadtests import aims, builds, capacity, cost_report, duplicates, gateway_report, middleware_report
+from loadtests.bed import OURS
 from loadtests.processes import HERE, ROOT
 from loadtests.report import Results, Table, spread
 
@@ -52,6 +52,7 @@ def _machine(results: Everything) -> str:
         rows.append(
             [
                 name,
+                ", ".join(builds.of(each)),
                 about["date"],
                 f"`{about['commit']}`",
                 rounds,
@@ -65,67 +66,33 @@ def _machine(results: Everything) -> str:
     return (
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB, Linux {machine['kernel']}, "
         f"Python {machine['python']}; {machine['pinned']}. {told}.\n\n"
-        + Table("", ["bench", "begun", "commit", "rounds", "load before", "command"], rows).markdown()
+        + Table("", ["bench", "builds", "begun", "commit", "rounds", "load before", "command"], rows).markdown()
     )
 
 
-def _bar(results: Everything) -> str:
-    """Each figure that was promised beside the one that was measured."""
-    ours, peers, cost = results["gateway"], results["middleware"], results["cost"]
-    rows: list[tuple[str, float, str, bool]] = []
-
-    def at_least(what: str, measured: float, least: float) -> None:
-        rows.append((what, measured, f">= {least:g}", measured >= least))
-
-    def at_most(what: str, measured: float, most: float) -> None:
-        rows.append((what, measured, f"<= {most:g}", measured <= most))
-
-    for mode, least in (("none", 0.97), ("first", 0.8), ("replay", 4.0)):
-        ratio = middleware.by_rate(peers, "oncegate", "alone", mode).median
-        at_least(f"middleware, {middleware.MODES[mode]}: requests/s, app alone = 1", ratio, least)
-    for mode, least in (("first", 1.8), ("replay", 4.0)):
-        best = middleware.best_peer(peers, mode)
-        ratio = middleware.by_rate(peers, "oncegate", best, mode).median
-        at_least(f"middleware, {middleware.MODES[mode]}: requests/s, {best} = 1", ratio, least)
-    for mode, least in (("none", 0.38), ("first", 0.8), ("replay", 0.6)):
-        reference = gateway.reference(mode)
-        for connections in ours.settings["connections"]:
-            ratio = gateway.cpu_ratio(ours, mode, connections).median
-            at_least(f"gateway, {gateway.MODES[mode]}, {connections} connections: CPU, {reference} = 1", ratio, least)
-    for mode in ("first", "replay"):
-        p99 = gateway.p99_ratio(ours, mode, 256).median
-        at_most(f"gateway, {gateway.MODES[mode]}, 256 connections: p99, nginx + Lua = 1", p99, 1.0)
-    sent = cost.checks["commands"]
-    at_most("Redis commands for a first request", sent["first"]["sent"], 2)
-    at_most("Redis commands for a replay", sent["replay"]["sent"], 1)
-    look = cost_report.milestones(cost)[-1]
-    at_most("Redis bytes per 300-byte record, by MEMORY USAGE", look["record_bytes"], 620)
-    at_most("the same, with its share of Redis's tables", look["redis_bytes_per_record"], 620)
-    at_most("gateway memory at the end of the soak, after its first tenth = 1", cost_report.growth(cost)[1], 1.1)
-    storm = results["duplicates"]
-    largest = storm.settings["storms"][-1]
-    arrivals = max(sample["arrivals"] for sample in storm.select(size=largest))
-    at_most(f"arrivals of {largest:,} concurrent duplicates", arrivals, 1)
-    lines = [
-        [what, f"{measured:.2f}".rstrip("0").rstrip("."), bar, "yes" if met else "**no**"]
-        for what, measured, bar, met in rows
-    ]
-    return Table("", ["what", "measured (median)", "aim", "reached"], lines).markdown()
+def _of(what: str, build: str) -> str:
+    """A heading, with the build where it is not the one from source."""
+    return what if build == builds.SOURCE else f"{what}, {build}"
 
 
 def _scaling(results: Everything) -> str:
-    costs, given, needs = capacity.needs(results["gateway"], results["cost"])
+    by_build = {
+        build: capacity.needs(results["gateway"], results["cost"], build) for build in builds.of(results["gateway"])
+    }
+    costs, given, needs = by_build[builds.SOURCE]
+    parts = [
+        (_of("gateway process", build), of.gateway_first, of.gateway_replay) for build, (of, _, _) in by_build.items()
+    ]
+    parts.append(("Redis", costs.redis_first, costs.redis_replay))
     per = [
         [part, f"{first:.0f}", f"{replay:.0f}", f"{1e6 / first:,.0f}", f"{1e6 / replay:,.0f}"]
-        for part, first, replay in (
-            ("gateway process", costs.gateway_first, costs.gateway_replay),
-            ("Redis", costs.redis_first, costs.redis_replay),
-        )
+        for part, first, replay in parts
     ]
     loads = [
-        [f"{need.requests_per_s:,.0f}", f"{need.ttl_hours:g} h", f"{need.gateway_cores:,}", f"{need.redis_cores:,}",
+        [f"{need.requests_per_s:,.0f}", f"{need.ttl_hours:g} h",
+         *(f"{of[number].gateway_cores:,}" for _, _, of in by_build.values()), f"{need.redis_cores:,}",
          f"{need.records:.2g}", f"{need.memory_tib:,.2f}", f"{need.masters:,}", f"{need.nodes:,}", f"{need.clusters:,}"]
-        for need in needs
+        for number, need in enumerate(needs)
     ]  # fmt: skip
     assumed = (
         f"Assumed: {given.first_share:.0%} of the requests with a key are first requests, the others replays; cores "
@@ -135,41 +102,59 @@ def _scaling(results: Everything) -> str:
     )
     size = f"A record of a 300-byte response takes {costs.record_bytes:.0f} bytes of Redis, its share of the tables included."
     costs_head = ["part", "CPU us, first", "CPU us, replay", "one core full at, first/s", "replays/s"]
-    loads_head = ["requests/s", "ttl", "gateway cores", "Redis cores", "records", "TiB", "masters", "nodes", "clusters"]
+    cores = [_of("gateway cores", build) for build in by_build]
+    loads_head = ["requests/s", "ttl", *cores, "Redis cores", "records", "TiB", "masters", "nodes", "clusters"]
     return _tables(
         [Table("What a request costs", costs_head, per, size), Table("What a load needs", loads_head, loads, assumed)]
     )
 
 
+_README_ROWS = (
+    "in a FastAPI app, the app alone = 1",
+    "the same, the best other middleware = 1",
+    "as a gateway, one process on one core",
+    "the same by CPU per request, nginx with the job in Lua = 1",
+)
+
+
+_COMPILED = " Compiled is what released wheels and the image are; an installation from a checkout runs from source."
+
+
 def _readme(results: Everything) -> str:
     peers, ours, cost = results["middleware"], results["gateway"], results["cost"]
-    alone = {mode: middleware.by_rate(peers, "oncegate", "alone", mode).median for mode in ("first", "replay")}
-    best = {mode: middleware.best_peer(peers, mode) for mode in alone}
-    better = {mode: middleware.by_rate(peers, "oncegate", best[mode], mode).median for mode in best}
-    rate = {
-        mode: spread(ours.select(server=ONCEGATE, mode=mode, connections=32), "requests_per_s").median
-        for mode in gateway.MODES
-    }
-    lua = {mode: gateway.cpu_ratio(ours, mode, 32).median for mode in gateway.MODES}
+    modes = ("first", "replay")
+    best = {mode: middleware_report.best_peer(peers, mode) for mode in modes}
+    head, passing = ["requests/s"], []
+    lines = [[row] for row in _README_ROWS]
+    measured = [build for build in builds.of(ours) if build in builds.of(peers)]
+    for build in measured:
+        name = OURS[build]
+        for mode in modes:
+            rate = spread(ours.select(server=name, mode=mode, connections=32), "requests_per_s").median
+            figures = [
+                f"{middleware_report.by_rate(peers, name, 'alone', mode).median:.2f}",
+                f"{middleware_report.by_rate(peers, name, best[mode], mode).median:.2f} ({best[mode]})",
+                f"{rate:,.0f}",
+                f"{gateway_report.cpu_ratio(ours, mode, 32, name).median:.2f}",
+            ]
+            head.append(_of({"first": "first request", "replay": "replay"}[mode], build))
+            for line, figure in zip(lines, figures, strict=True):
+                line.append(figure)
+        passing.append(_of(f"{gateway_report.cpu_ratio(ours, 'none', 32, name).median:.2f}", build))
     look, sent = cost_report.milestones(cost)[-1], cost.checks["commands"]
     return f"""\
-| requests/s | first request | replay |
-| --- | --- | --- |
-| in a FastAPI app, the app alone = 1 | {alone["first"]:.2f} | {alone["replay"]:.2f} |
-| the same, the best other middleware = 1 | {better["first"]:.2f} ({best["first"]}) | {better["replay"]:.2f} ({best["replay"]}) |
-| as a gateway, one process on one core | {rate["first"]:,.0f} | {rate["replay"]:,.0f} |
-| the same by CPU per request, nginx with the job in Lua = 1 | {lua["first"]:.2f} | {lua["replay"]:.2f} |
+{Table("", head, lines).markdown()}
 
 {sent["first"]["sent"]:g} Redis commands for a first request, {sent["replay"]["sent"]:g} for a replay, {sent["none"]["sent"]:g} \
-for what passes through ({lua["none"]:.2f} of nginx's proxy_pass by CPU). The record of a 300-byte response takes \
-{look["record_bytes"]:.0f} bytes of Redis."""
+for what passes through ({"; ".join(passing)} of nginx's proxy_pass by CPU). The record of a 300-byte response takes \
+{look["record_bytes"]:.0f} bytes of Redis.{_COMPILED if builds.COMPILED in measured else ""}"""
 
 
 PARTS: dict[str, Callable[[Everything], str]] = {
     "machine": _machine,
-    "bar": _bar,
-    "gateway": lambda results: _tables(gateway.tables(results["gateway"])),
-    "middleware": lambda results: _tables(middleware.tables(results["middleware"])),
+    "bar": lambda results: aims.table(results).markdown(),
+    "gateway": lambda results: _tables(gateway_report.tables(results["gateway"])),
+    "middleware": lambda results: _tables(middleware_report.tables(results["middleware"])),
     "cost": lambda results: _tables(cost_report.tables(results["cost"])),
     "duplicates": lambda results: _tables(duplicates.tables(results["duplicates"])),
     "scaling": _scaling,
@@ -197,8 +182,9 @@ def draw_all(results: Everything) -> None:
     from loadtests.plots import draw  # matplotlib takes a second that the other uses of this module need not
 
     plots: dict[str, tuple[str, Callable[[Results, Any], None]]] = {
-        "gateway": ("gateway", gateway.plot), "middleware": ("middleware", middleware.plot), "soak": ("cost", cost_report.plot),
-        "concurrency": ("cost", cost_report.plot_concurrency), "duplicates": ("duplicates", duplicates.plot),
+        "gateway": ("gateway", gateway_report.plot), "middleware": ("middleware", middleware_report.plot),
+        "soak": ("cost", cost_report.plot), "concurrency": ("cost", cost_report.plot_concurrency),
+        "duplicates": ("duplicates", duplicates.plot),
     }  # fmt: skip
     for name, (bench, plot) in plots.items():
         draw(results[bench], plot, KEPT, name, formats=("svg",))

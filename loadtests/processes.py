@@ -84,7 +84,10 @@ class Process:
         self.url = f"http://127.0.0.1:{port}"
         self.log = folder / f"{name}.log"
         self._command = ["taskset", "--cpu-list", str(core), *command]
-        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
+        # Neither settings of ours nor another build: what is measured is told by what starts it alone.
+        self._environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("ONCEGATE_", "PYTHONPATH"))
+        }
         self._environment |= environment
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -151,6 +154,23 @@ class Process:
             process.wait()
 
 
+def run_whole(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    """Run something that starts others, and take what it prints. Told to stop meanwhile, all of it is ended."""
+    with contextlib.ExitStack() as stack:
+        with _signals_later():
+            process = stack.enter_context(
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            )
+            stack.callback(_end_group, process)
+        printed, _ = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, printed)
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+
+
 def redis_server(folder: Path, core: int | str) -> Process:
     """A redis-server without persistence: what is measured is not the disk."""
     binary = shutil.which("redis-server")
@@ -168,8 +188,21 @@ def redis_client(server: Process) -> Iterator[redis.Redis]:
         yield client
 
 
-def oncegate(upstream: str, cache: str, *, core: int | str, folder: Path, workers: int = 1, **settings: str) -> Process:
-    """The gateway as anybody starts it: no setting but where things are, unless ``settings`` (environment) says otherwise."""
+def oncegate(
+    upstream: str,
+    cache: str,
+    *,
+    core: int | str,
+    folder: Path,
+    name: str = "oncegate",
+    build: Path | None = None,
+    workers: int = 1,
+    **settings: str,
+) -> Process:
+    """The gateway as anybody starts it: no setting but where things are, unless ``settings`` (environment) says otherwise.
+
+    ``build`` is the folder of the compiled one; without it, it runs from source.
+    """
     port = free_port()
     binary = Path(sys.executable).parent / "oncegate"
     command = [
@@ -184,8 +217,10 @@ def oncegate(upstream: str, cache: str, *, core: int | str, folder: Path, worker
         "--workers",
         str(workers),
     ]
-    environment = {f"ONCEGATE_{name.upper()}": value for name, value in settings.items()}
-    return Process("oncegate", command, port=port, core=core, folder=folder, environment=environment)
+    environment = {f"ONCEGATE_{setting.upper()}": value for setting, value in settings.items()}
+    if build is not None:
+        environment["PYTHONPATH"] = str(build)
+    return Process(name, command, port=port, core=core, folder=folder, environment=environment)
 
 
 def nginx(template: str, *, core: int | str, folder: Path, **words: object) -> Process:

@@ -2,20 +2,28 @@
 
 import json
 import subprocess
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtests.app import FLOOR, MIDDLEWARES
+from loadtests import builds
+from loadtests.bed import OURS
 from loadtests.duplicates import UPSTREAM_SECONDS
 from loadtests.gateway import CELLS, CONNECTIONS
+from loadtests.middleware import VARIANTS
 from loadtests.processes import BODY
 
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the benchmarks read processor times from /proc"),
 ]
+
+
+def there() -> list[str]:
+    """The builds that a quick run finds."""
+    return list(builds.measured(builds.compiled(quick=True)))
 
 
 def bench(name: str, folder: Path, *arguments: str) -> dict[str, Any]:
@@ -40,8 +48,10 @@ def test_the_upstream_answers_with_as_much_as_is_said() -> None:
 
 def test_the_gateway_bench_measures_every_cell_and_checks_the_answers(tmp_path: Path) -> None:
     results = bench("gateway", tmp_path)
+    assert results["settings"]["builds"] == there()
+    left_out = {OURS[build] for build in builds.BUILDS if build not in there()}
     cells = {(sample["server"], sample["mode"], sample["connections"]) for sample in results["samples"]}
-    assert cells == {(name, mode, connections) for name, mode in CELLS for connections in CONNECTIONS[:1]}
+    assert cells == {(name, mode, CONNECTIONS[0]) for name, mode in CELLS if name not in left_out}
     for sample in results["samples"]:
         assert sample["requests"] > 0
         assert sample["errors"] <= 0.001 * sample["requests"]
@@ -52,30 +62,39 @@ def test_the_gateway_bench_measures_every_cell_and_checks_the_answers(tmp_path: 
             if sample["mode"] == "replay"
             else sample["arrivals"] >= sample["requests"] - sample["errors"]
         )
-    assert results["checks"]["nginx + Lua"] == results["checks"]["oncegate"]
+    assert set(results["checks"]) == {"nginx + Lua", *(OURS[build] for build in there())}
+    for told in results["checks"].values():
+        assert told == results["checks"]["oncegate"]
     assert results["checks"]["oncegate"]["concurrent request"] == "409, 0 arrivals"
 
 
 def test_the_middleware_bench_measures_every_cell_and_tells_what_the_others_answer(tmp_path: Path) -> None:
     results = bench("middleware", tmp_path)
+    assert results["settings"]["builds"] == there()
+    variants = [variant for variant in VARIANTS if builds.COMPILED in there() or not variant.compiled]
     cells = {(sample["server"], sample["mode"]) for sample in results["samples"]}
-    assert cells == {(name, mode) for name in MIDDLEWARES for mode in ("none", "first", "replay")} | {(FLOOR, "replay")}
+    assert cells == {(variant.name, mode) for variant in variants for mode in variant.modes}
+    ours = {variant.name for variant in variants if variant.ours}
     for sample in results["samples"]:
         assert sample["requests"] > 0
         assert 0 < sample["p50_ms"] <= sample["p99_ms"]
         if (sample["server"], sample["mode"]) == ("alone", "replay"):
             assert sample["executed"] >= sample["requests"]
-        if (sample["server"], sample["mode"]) == ("oncegate", "replay"):
+        if sample["server"] in ours and sample["mode"] == "replay":
             assert sample["executed"] == 0
     checks = results["checks"]
     assert checks["alone"]["replay"] == "executed again"
     assert checks["oncegate"]["concurrent"] == "409 at once"
+    assert ours <= set(checks)
+    for name in ours:
+        assert checks[name] == checks["oncegate"]
     assert set(checks["idemkit"]) == set(checks["asgi-idempotency-header"]) == set(checks["oncegate"])
 
 
 def test_the_duplicates_bench_sees_one_arrival_and_an_answer_for_everybody(tmp_path: Path) -> None:
     results = bench("duplicates", tmp_path)
-    assert {sample["size"] for sample in results["samples"]} == {10, 100}
+    assert results["settings"]["builds"] == there()
+    assert {(sample["build"], sample["size"]) for sample in results["samples"]} == set(product(there(), (10, 100)))
     for sample in results["samples"]:
         assert sample["arrivals"] == 1
         assert sample["answered"] + sample["refused"] == sample["size"]
@@ -85,6 +104,7 @@ def test_the_duplicates_bench_sees_one_arrival_and_an_answer_for_everybody(tmp_p
 
 def test_the_cost_bench_measures_each_of_its_parts(tmp_path: Path) -> None:
     results = bench("cost", tmp_path)
+    assert results["settings"]["builds"] == there()[-1:]
     assert {kind: counts["sent"] for kind, counts in results["checks"]["commands"].items()} == {
         "first": 2,
         "replay": 1,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests import pages
+from loadtests import aims, builds, duplicates, pages
 from loadtests.__main__ import main
 from loadtests.capacity import Assumptions, Costs, Need
 
@@ -31,6 +31,121 @@ def test_other_results_would_make_another_page(page: str) -> None:
             sample["cpu_us"]["server"] *= 2
     text = (ROOT / page).read_text("utf-8")
     assert pages.filled(text, other) != text
+
+
+def of_source(results: pages.Everything) -> pages.Everything:
+    """The same results, as if there had been no compiled build."""
+    told = copy.deepcopy(results)
+    for each in told.values():
+        each.settings["builds"] = [builds.SOURCE]
+        each.samples = [
+            sample
+            for sample in each.samples
+            if "compiled" not in sample.get("server", "") and sample.get("build") != builds.COMPILED
+        ]
+        each.checks = {name: check for name, check in each.checks.items() if "compiled" not in name}
+    return told
+
+
+def of_both(results: pages.Everything) -> pages.Everything:
+    """The same results, as if the compiled build took half the time of the one from source for everything."""
+    told = of_source(results)
+    for name in ("gateway", "middleware", "duplicates"):
+        told[name].settings["builds"] = [builds.SOURCE, builds.COMPILED]
+    told["cost"].settings["builds"] = [builds.COMPILED]
+    for name in ("gateway", "middleware"):
+        for sample in told[name].select(server="oncegate"):
+            cpu = {**sample["cpu_us"], "server": sample["cpu_us"]["server"] / 2}
+            faster = {"requests_per_s": 2 * sample["requests_per_s"], "p99_ms": sample["p99_ms"] / 2, "cpu_us": cpu}
+            told[name].samples.append({**sample, **faster, "server": "oncegate, compiled"})
+        told[name].checks["oncegate, compiled"] = told[name].checks["oncegate"]
+    told["duplicates"].samples += [
+        {**sample, "build": builds.COMPILED, "seconds": sample["seconds"] / 2} for sample in told["duplicates"].samples
+    ]
+    return told
+
+
+def rows(results: pages.Everything) -> dict[str, list[str]]:
+    return {row[0]: list(row[1:]) for row in aims.table(results).rows}
+
+
+def test_pages_are_made_of_results_without_the_compiled_build() -> None:
+    results = of_source(KEPT)
+    for page in pages.PAGES:
+        text = pages.filled((ROOT / page).read_text("utf-8"), results)
+        made = "".join(found[0] for found in pages.MARKED.finditer(text))
+        assert "compiled" not in made.replace("| from source | reached | compiled | reached |", "")
+    for what, (_, figure, reached, *compiled) in rows(results).items():
+        assert re.fullmatch(r"[0-9.]+", figure), what
+        assert reached in ("yes", "**no**")
+        assert compiled == ["-", "-"]
+
+
+def test_pages_have_both_builds_where_both_were_measured() -> None:
+    source, both = rows(of_source(KEPT)), rows(of_both(KEPT))
+    for what, (aim, figure, reached, compiled, reached_compiled) in both.items():
+        if what.startswith(("gateway,", "middleware,")):
+            assert [aim, figure, reached] == source[what][:3]
+            factor = 0.5 if "p99" in what else 2
+            assert float(compiled) == pytest.approx(factor * float(figure), abs=0.016)  # both are rounded
+            assert reached_compiled in ("yes", "**no**")
+        elif "duplicates" in what:
+            assert (figure, compiled) == ("1", "1")
+        else:  # cost is of one build
+            assert (figure, reached) == ("-", "-")
+            assert [compiled, reached_compiled] == source[what][1:3]
+
+
+@pytest.mark.parametrize(
+    ("least", "measured", "row"),
+    [
+        (True, {"source": 0.42, "compiled": 0.5}, [">= 0.5", "0.42", "**no**", "0.5", "yes"]),
+        (True, {"compiled": 0.499}, [">= 0.5", "-", "-", "0.5", "**no**"]),  # what was measured, not what is shown
+        (False, {"source": 0.5, "compiled": 0.51}, ["<= 0.5", "0.5", "yes", "0.51", "**no**"]),
+        (False, {"source": 0.1}, ["<= 0.5", "0.1", "yes", "-", "-"]),
+    ],
+)
+def test_an_aim_is_reached_by_each_build_for_itself(least: bool, measured: dict[str, float], row: list[str]) -> None:
+    assert aims.Aim("speed", measured, 0.5, least).row() == ["speed", *row]
+
+
+def test_each_page_tells_both_builds_where_both_were_measured() -> None:
+    readme, scaling, whole = (
+        pages.filled((ROOT / page).read_text("utf-8"), of_both(KEPT))
+        for page in ("README.md", "docs/scaling.md", "docs/performance.md")
+    )
+    assert "| requests/s | first request | replay | first request, compiled | replay, compiled |" in readme
+    assert "| gateway process, compiled |" in scaling
+    assert "| gateway cores | gateway cores, compiled |" in scaling
+    assert "| 32 | oncegate, compiled | first request |" in whole
+    assert "| oncegate, compiled | replay |" in whole
+    assert "| compiled | 1 | wait=30 | 10 |" in whole
+    assert "All tables of this section: oncegate, compiled." in whole
+
+
+def test_a_storm_is_told_of_each_build_for_itself() -> None:
+    [source], [both] = (duplicates.tables(each(KEPT)["duplicates"]) for each in (of_source, of_both))
+    of_build = {build: [row for row in both.rows if row[0] == build] for build in builds.BUILDS}
+    assert of_build["source"] == source.rows
+    for row, compiled in zip(source.rows, of_build["compiled"], strict=True):
+        assert float(compiled[-1].split()[0]) == pytest.approx(float(row[-1].split()[0]) / 2, abs=0.001)
+
+
+def test_a_build_that_takes_half_the_time_needs_half_the_gateways() -> None:
+    results = of_both(KEPT)
+    source, compiled = (
+        Costs.measured(results["gateway"], results["cost"], build) for build in (builds.SOURCE, builds.COMPILED)
+    )
+    assert compiled.gateway_first == pytest.approx(source.gateway_first / 2)
+    assert compiled.gateway_replay == pytest.approx(source.gateway_replay / 2)
+    assert (compiled.redis_first, compiled.redis_replay) == (source.redis_first, source.redis_replay)
+
+
+def test_a_gateway_measured_compiled_beside_older_results_of_the_others_makes_pages() -> None:
+    mixed = {**of_source(KEPT), "gateway": of_both(KEPT)["gateway"]}
+    for page in pages.PAGES:
+        pages.filled((ROOT / page).read_text("utf-8"), mixed)
+    assert rows(mixed)["middleware, replay: requests/s, app alone = 1"][3:] == ["-", "-"]
 
 
 def test_every_part_is_on_a_page_once() -> None:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from loadtests import bed, duplicates, gateway, machine, middleware, processes
+from loadtests import bed, builds, duplicates, gateway, machine, middleware, processes
+from loadtests.load import Wrk
+from loadtests.middleware import Variant
 from loadtests.processes import BenchError
 
 pytestmark = pytest.mark.skipif(
@@ -19,14 +21,45 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+OTHERS = processes.HERE.parent / "src"
+"""A folder for PYTHONPATH from which oncegate is imported as it is in source."""
+
+
 def test_a_gateway_or_a_storm_without_enforcement_is_noticed() -> None:
-    with bed.gateways(*machine.cores()) as running:
+    server_core, load_core = machine.cores()
+    with bed.gateways(server_core, load_core) as running:
         with pytest.raises(BenchError, match="nginx proxy_pass: replay: 201, 1 arrivals, not 201, 0 arrivals"):
             gateway.check(running, bed.PLAIN)
-        gateway.check(running, bed.LUA)
+        gateway.check_all(running)
+        for name in bed.OURS.values():
+            # In the place of one of ours there is one that enforces nothing.
+            running.urls[name], running.servers[name] = running.urls[bed.PLAIN], running.servers[bed.PLAIN]
+            with pytest.raises(BenchError, match=f"^{name}: replay: 201, 1 arrivals, not 201, 0 arrivals"):
+                gateway.check_all(running)
+            with pytest.raises(BenchError, match=f"^{name}, replay: [1-9][0-9]* arrivals upstream"):
+                gateway.measure(running, Wrk(load_core, warm_up=0), name, "replay", connections=2, seconds=1)
+            running.urls.pop(name)
         bare = bed.Bed({}, {bed.ONCEGATE: running.upstream}, running.redis, running.upstream, running._asked)
         with pytest.raises(BenchError, match="5 duplicates: 5 arrivals"):
             asyncio.run(duplicates._storm(bare, 5, wait=True))
+
+
+def test_a_middleware_that_enforces_nothing_is_noticed() -> None:
+    server_core, load_core = machine.cores()
+    alone, frozen = Variant("alone"), Variant("alone", frozen=True)
+    with middleware.apps(server_core, load_core, [alone, frozen], None) as (running, redis):
+        assert middleware.check_all({alone: running[alone].url})["alone"]["replay"] == "executed again"
+        for ours in (variant for variant in middleware.VARIANTS if variant.ours):
+            with pytest.raises(BenchError, match=f"^{ours.name}: replay: executed again"):
+                middleware.check_all({ours: running[alone].url})
+            with pytest.raises(BenchError, match=f"^{ours.name}, replay: 0 errors, [1-9][0-9]* executions"):
+                middleware.measure(Wrk(load_core, warm_up=0), ours, running[alone], redis, "replay", seconds=1)
+        with pytest.raises(BenchError, match=r"^alone: is not frozen"):
+            middleware.verify(running[alone], frozen)
+        with pytest.raises(BenchError, match=r"^alone, frozen: is frozen"):
+            middleware.verify(running[frozen], alone)
+        with pytest.raises(BenchError, match=r"^alone runs the sources"):
+            middleware.verify(running[alone], Variant("alone", compiled=True))
 
 
 def test_a_middleware_whose_answers_are_not_ours_is_noticed() -> None:
@@ -34,10 +67,27 @@ def test_a_middleware_whose_answers_are_not_ours_is_noticed() -> None:
         "replay": "same status and bytes", "headers": "kept", "spaced JSON": "same bytes", "text/plain": "same bytes",
         "other payload": "refused, 422", "other caller": "executed, as its own", "concurrent": "409 at once",
     }  # fmt: skip
-    middleware.judge(told)
+    middleware.judge("oncegate", told)
     for what in told:
         with pytest.raises(BenchError, match=f"oncegate: {what}: another answer"):
-            middleware.judge({**told, what: "another answer"})
+            middleware.judge("oncegate", {**told, what: "another answer"})
+
+
+def test_a_gateway_that_is_called_compiled_and_runs_the_sources_is_noticed() -> None:
+    cores = machine.cores()
+    with pytest.raises(BenchError, match=r"^oncegate, compiled runs the sources"), bed.gateways(*cores, OTHERS):
+        pass
+    where = [str(core) for core in cores]
+    with pytest.raises(BenchError, match=r"^oncegate runs the sources"), bed.oncegate(*where, compiled=OTHERS):
+        pass
+
+
+def test_a_gateway_from_source_is_of_no_other_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found first in the environment of a bench is not found by what it measures."""
+    (tmp_path / "oncegate.py").write_text("raise SystemExit('another oncegate')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with bed.oncegate(*map(str, machine.cores())) as running:
+        builds.verify(running.servers[bed.ONCEGATE], compiled=False)
 
 
 def test_what_does_not_start_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -86,7 +136,7 @@ def test_what_is_just_being_started_when_a_bench_is_told_to_stop_is_ended(
 
 
 def test_a_bench_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "loadtests", "duplicates", "--rounds", "1000", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "loadtests", "cost", "--build", "source", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(processes.ROOT)}
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as bench:
         until = time.monotonic() + 60

@@ -1,0 +1,108 @@
+"""What the samples of `scripts/bench middleware` say."""
+
+from typing import Any
+
+from loadtests import peers
+from loadtests.app import FLOOR, MIDDLEWARES, REDIS_FLOOR
+from loadtests.bed import COMPILED, ONCEGATE
+from loadtests.middleware import CONNECTIONS, MODES, VARIANTS
+from loadtests.report import Results, Spread, Table, errors, paired, spread
+
+FROZEN = {variant.name for variant in VARIANTS if variant.frozen}
+
+
+def measured(results: Results, *names: str) -> list[str]:
+    """Those of the middlewares that were measured, all of `VARIANTS` without ``names``."""
+    found = {sample["server"] for sample in results.samples}
+    return [name for name in names or [variant.name for variant in VARIANTS] if name in found]
+
+
+def alone(name: str) -> str:
+    """What a middleware is held against: the app alone, and frozen where it is."""
+    return "alone, frozen" if name in FROZEN else "alone"
+
+
+def by_rate(results: Results, name: str, other: str, mode: str) -> Spread:
+    """Requests per second over another's, in pairs of one round."""
+    samples = results.select(server=name, mode=mode)
+    return paired(samples, results.select(server=other, mode=mode), "requests_per_s")
+
+
+def by_cpu(results: Results, name: str, other: str, mode: str) -> Spread:
+    """Another's CPU of the app per request over this one's, in pairs of one round: above 1, this one needs less."""
+    samples = results.select(server=other, mode=mode)
+    return paired(samples, results.select(server=name, mode=mode), "cpu_us", "server")
+
+
+def best_peer(results: Results, mode: str) -> str:
+    """The fastest of the others."""
+    return max(peers.PEERS, key=lambda name: spread(results.select(server=name, mode=mode), "requests_per_s").median)
+
+
+def tables(results: Results) -> list[Table]:
+    """Speed, speed against the best of the others, and what the answers were."""
+    speed = []
+    for name in measured(results):
+        for mode, words in MODES.items():
+            cell = results.select(server=name, mode=mode)
+            if not cell:
+                continue
+            base = alone(name)
+            speed.append([
+                name, words, by_rate(results, name, base, mode).text(2), by_cpu(results, name, base, mode).text(2),
+                spread(cell, "requests_per_s").text(), spread(cell, "p50_ms").text(2), spread(cell, "p99_ms").text(2),
+                spread(cell, "cpu_us", "server").text(), f"{spread(cell, 'cpu_us', 'redis').median:.1f}",
+            ])  # fmt: skip
+    best = []
+    for mode in ("first", "replay"):
+        peer = best_peer(results, mode)
+        for name in measured(results, ONCEGATE, COMPILED):
+            ratios = (by_rate(results, name, peer, mode), by_cpu(results, name, peer, mode))
+            best.append([MODES[mode], name, peer, *(ratio.text(2) for ratio in ratios)])
+    checks = list(results.checks["oncegate"])
+    answers = [[name, *(told[check] for check in checks)] for name, told in results.checks.items()]
+    return [
+        Table(
+            "Middleware on FastAPI",
+            ["middleware", "request", "app alone = 1, by requests/s", "by app CPU", "requests/s", "p50, ms", "p99, ms",
+             "app CPU, us/request", "Redis CPU, us"],
+            speed,
+            f"{_notes(results)}Median (least-most) over the rounds; shares and ratios are of pairs of the same round. "
+            f"{errors(results)}",
+        ),
+        Table(
+            "oncegate against the best of the others",
+            ["request", "middleware", "the best", "by requests/s", "by app CPU"],
+            best,
+        ),
+        Table("What they answer", ["middleware", *checks], answers),
+    ]  # fmt: skip
+
+
+def _notes(results: Results) -> str:
+    """What has to be said of the variants that were measured."""
+    notes = {
+        FLOOR: f"{FLOOR}: a middleware that answers at once, always the same, without a store: no replay can be faster. ",
+        REDIS_FLOOR: f"{REDIS_FLOOR}: the same behind one round trip to Redis on oncegate's connection, which no replay can do "
+        "without. ",
+        "alone, frozen": "frozen: an app that has frozen what it holds, for the garbage collector, once it had started; held "
+        "against the app alone that has done the same. ",
+    }
+    return "".join(notes[name] for name in measured(results, *notes))
+
+
+def plot(results: Results, axes: Any) -> None:
+    """The share of the app alone, by kind of request and middleware."""
+    names = measured(results, ONCEGATE, COMPILED, *MIDDLEWARES[2:])
+    width = 0.8 / len(names)
+    for index, name in enumerate(names):
+        values = [by_rate(results, name, "alone", mode) for mode in MODES]
+        bars = [(each.median - each.least, each.most - each.median) for each in values]
+        places = [place + (index - (len(names) - 1) / 2) * width for place in range(len(MODES))]
+        heights = [each.median for each in values]
+        axes.bar(places, heights, 0.92 * width, label=name, yerr=list(zip(*bars, strict=True)), capsize=3)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(MODES)), MODES.values())
+    axes.set_ylabel("requests/s, app alone = 1")
+    axes.set_title(f"Middleware on FastAPI, {CONNECTIONS} connections (more is better)")
+    axes.legend()
