@@ -49,7 +49,7 @@ class ForwardedCommands:
         """See `oncegate.app.executor.Executor.execute`."""
         path, _, query = command.target.partition("?")
         policy = self._policies.match(command.method, unquote(path)) or self._policies.all()[-1]
-        capture = Capture(policy.settings.max_response_body, _nobody_waits)
+        capture = Capture(policy.settings.max_response_body)
         capture.leave()  # there is no client: the answer is read at the service's pace
         scope = {
             "type": "http",
@@ -114,10 +114,6 @@ def _delay(capture: Capture) -> float:
         if name == b"retry-after" and value.isdigit():
             return float(min(int(value[:9]), _LONGEST_DELAY))
     return 0.0
-
-
-def _nobody_waits(_: Capture) -> None:
-    """The outcome is recorded by who asked for the execution."""
 
 
 def _once(body: bytes) -> Receive:

@@ -46,30 +46,36 @@ class Attempt:
     ``attempt_timeout``.
     """
 
-    # What most attempts never set is a default of the class: each first request makes one.
-    number = 0
-    settled = False
-    told = False
-    overdue = False
-    refused = False
-    """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
-    outcome: Record | None = None
-    loop: asyncio.AbstractEventLoop | None = None
-    """Where it runs, once it does."""
-    task: "asyncio.Future[None] | None" = None
-    """Done when the command's execution is; cancelled where it runs out of time. ``None`` while it needs none."""
-    recording: "asyncio.Task[None] | None" = None
-    """Tries to record the outcome, where the cache did not take it at once."""
-    over: Callable[[], None] | None = None
-    """Called once it is ``told``."""
-    _deadline = 0.0
-    _lost = False
-    _sent = 0.0
-    _then: Callable[[], None] | None = None
-    _timer: asyncio.TimerHandle | None = None
-    _limits: Deadlines | None = None
-    _limit = 0
-    _ended: "asyncio.Future[None] | None" = None
+    __slots__ = (
+        "_cache",
+        "_deadline",
+        "_ended",
+        "_in_flight",
+        "_limit",
+        "_limits",
+        "_lost",
+        "_sent",
+        "_started",
+        "_then",
+        "_timer",
+        "begun_at_ms",
+        "fingerprint",
+        "held_since",
+        "is_over",
+        "key",
+        "loop",
+        "number",
+        "outcome",
+        "overdue",
+        "policy",
+        "recording",
+        "refused",
+        "settled",
+        "submission",
+        "task",
+        "token",
+        "told",
+    )
 
     def __init__(
         self,
@@ -91,9 +97,32 @@ class Attempt:
         self.begun_at_ms = int(time() * 1000)
         """Unix time, for people: it decides nothing."""
         self.held_since = held_since or monotonic()
-        self._started = self.held_since
+        self.number = 0
+        self.settled = False
+        self.told = False
+        self.overdue = False
+        self.refused = False
+        """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
+        self.outcome: Record | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs, once it does."""
+        self.task: asyncio.Future[None] | None = None
+        """Done when the command's execution is; cancelled where it runs out of time. ``None`` while there is none."""
+        self.recording: asyncio.Task[None] | None = None
+        """Tries to record the outcome, where the cache did not take it at once."""
+        self.is_over = False
+        """Nothing of it runs any more; its slot is free once it is ``told``."""
         self._in_flight = in_flight
         self._cache = in_flight.cache
+        self._started = self.held_since
+        self._deadline = 0.0
+        self._lost = False
+        self._sent = 0.0
+        self._then: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._limits: Deadlines | None = None
+        self._limit = 0
+        self._ended: asyncio.Future[None] | None = None
 
     @property
     def record(self) -> str:
@@ -159,6 +188,11 @@ class Attempt:
             self._limit = self._limits.set(self._tick)
         else:
             self._schedule()
+
+    def ran(self, _: "asyncio.Future[None]") -> None:
+        """Its task is done."""
+        self.task = None  # it would be kept, with its coroutine and context, until the outcome is recorded
+        self._in_flight.end(self)
 
     def _schedule(self) -> None:
         self._unschedule()
@@ -285,9 +319,8 @@ class Attempt:
 
     def _tell(self) -> None:
         self.told = True
-        if self.over is not None:
-            over, self.over = self.over, None
-            over()
+        if self.is_over:
+            self._in_flight.end(self)
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 

@@ -7,8 +7,7 @@ after the record is complete; so is what the client would take for the last one,
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from oncegate.middleware.asgi import Message
 from oncegate.middleware.deadlines import Deadlines
@@ -21,11 +20,33 @@ class Capture:
     """What an attempt answers. ``send`` is the ASGI send callable for its command processor; a lost client is not its concern.
 
     ``status`` is 0 until the response has begun. ``body`` is what is kept of it: ``None`` once it went past ``cap`` bytes.
-    ``bodiless`` says that the head is all there is to it. ``finish`` is called once, when the response is whole; it sees to it
-    that `end` is called, before which its last byte can't be read. Set ``deaf``, and whatever is sent is dropped.
+    ``bodiless`` says that the head is all there is to it. `finish` is for subclasses that do something with it before it ends.
+    Set ``deaf``, and whatever is sent is dropped.
     """
 
-    def __init__(self, cap: int, finish: Callable[["Capture"], None]) -> None:
+    # Few objects: most responses are one chunk, and what lives while the cache is waited for keeps the collector busy.
+    __slots__ = (
+        "_cap",
+        "_due",
+        "_held",
+        "_kept",
+        "_kept_bytes",
+        "_limit",
+        "_limits",
+        "_news",
+        "_room",
+        "_unread",
+        "_unread_bytes",
+        "bodiless",
+        "client_gone",
+        "deaf",
+        "ended",
+        "headers",
+        "status",
+        "whole",
+    )
+
+    def __init__(self, cap: int) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.bodiless = False
@@ -34,23 +55,28 @@ class Capture:
         self.client_gone = False
         self.deaf = False
         self._cap = cap
-        self._finish = finish
-        self._kept: list[bytes] | None = []
+        self._kept: bytes | list[bytes] | None = b""
         self._kept_bytes = 0
         self._due = -1
         """Bytes of the declared length still to come; below 0 where none was declared."""
         self._held = b""
-        self._unread: deque[bytes] = deque()
+        self._unread: list[bytes] | None = None
         self._unread_bytes = 0
         self._news: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
+        self._limits: Deadlines | None = None
+        self._limit = 0
 
     @property
     def body(self) -> bytes | None:
         """The body so far, or ``None`` where it is larger than what is kept."""
-        return None if self._kept is None else b"".join(self._kept)
+        return b"".join(self._kept) if isinstance(self._kept, list) else self._kept
 
     # -- the attempt's side -------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Called once, when the response is whole. It sees to it that `end` is called: before, the last byte is not read."""
+        self.end()
 
     async def send(self, message: Message) -> None:
         """ASGI ``send``. Messages after the end, and of other types, are dropped."""
@@ -64,11 +90,11 @@ class Capture:
             more = message.get("more_body", False)
             if chunk:
                 self._keep(chunk)
-            self._due -= len(chunk)
-            self._held += chunk
+                self._due -= len(chunk)
+                self._held += chunk
             if not more:
                 self.whole = True
-                self._finish(self)
+                self.finish()
                 return
             if self._due == 0:  # all of the declared length: the client would not wait for the end
                 return
@@ -82,6 +108,7 @@ class Capture:
         self.status = status
         self._due = declared_length(status, self.headers)
         self.bodiless = self._due == 0
+        self._drop_limit()
         if self._news is not None:
             # Most apps go on with the whole body at once: then nobody needs to be told of the head alone.
             self._news.get_loop().call_soon(self._show_head)
@@ -93,7 +120,10 @@ class Capture:
     def _show(self) -> None:
         chunk, self._held = self._held, b""
         if chunk and not self.client_gone:
-            self._unread.append(chunk)
+            if self._unread is None:
+                self._unread = [chunk]
+            else:
+                self._unread.append(chunk)
             self._unread_bytes += len(chunk)
 
     def end(self) -> None:
@@ -101,7 +131,7 @@ class Capture:
         if self.whole:
             self._show()
         self.ended = True
-        self._finish = _ended  # its owner holds us, too: a cycle per request would keep the garbage collector busy
+        self._drop_limit()
         self._wake()
 
     def cut(self) -> None:
@@ -115,8 +145,12 @@ class Capture:
         self._kept_bytes += len(chunk)
         if self._kept_bytes > self._cap:
             self._kept = None
-        else:
+        elif not self._kept:
+            self._kept = chunk
+        elif isinstance(self._kept, list):
             self._kept.append(chunk)
+        else:
+            self._kept = [self._kept, chunk]
 
     async def _client_reads(self) -> None:
         while self._unread_bytes > WINDOW and not self.client_gone:
@@ -127,46 +161,43 @@ class Capture:
 
     def read(self) -> bytes:
         """All that is there to be sent to the client now."""
-        if len(self._unread) == 1:
-            chunk = self._unread.popleft()
-        else:
-            chunk = b"".join(self._unread)
-            self._unread.clear()
+        unread, self._unread = self._unread, None
         self._unread_bytes = 0
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
-        return chunk
+        if unread is None:
+            return b""
+        return unread[0] if len(unread) == 1 else b"".join(unread)
 
     def leave(self) -> None:
         """The client is gone, or has what it gets: nothing is put aside for it any more."""
         self.client_gone = True
+        self._drop_limit()
         self.read()
 
-    async def begun(self, limit: Deadlines) -> bool:
-        """Wait until the response has begun or ended. False: it has not, within ``limit``."""
+    def expect(self, news: "asyncio.Future[None]", limits: Deadlines) -> None:
+        """Have ``news`` done once the response has begun or ended, or the limit is reached before. For who reads, at first."""
+        self._news = news
         if self.status or self.ended:
-            return True
-        self._news = asyncio.get_running_loop().create_future()
-        number = limit.set(self._wake)
-        try:
-            await self._news
-        finally:
-            limit.drop(number)
-        return bool(self.status) or self.ended
+            self._wake()
+        else:
+            self._limits = limits
+            self._limit = limits.set(self._wake)
 
     async def news(self) -> None:
         """Wait for something to read, or for the end. Once the response is whole, for the end: it goes out in one piece."""
-        while not self.ended and (self.whole or not self._unread):
+        while not self.ended and (self.whole or self._unread is None):
             self._news = asyncio.get_running_loop().create_future()
             await self._news
+
+    def _drop_limit(self) -> None:
+        if self._limits is not None:
+            self._limits.drop(self._limit)
+            self._limits = None
 
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
-
-
-def _ended(_: Capture) -> None:
-    """What comes after the end changes nothing."""
 
 
 def declared_length(status: int, headers: list[tuple[bytes, bytes]]) -> int:

@@ -96,10 +96,7 @@ class Enforcer:
         try:
             answer = await told
         except BaseException as error:  # a closed loop ends it without a cancellation
-            self.in_flight.slots -= 1
-            if isinstance(error, asyncio.CancelledError):
-                # The answer may be on its way, or even here: nobody is left to run what it may have won.
-                self.in_flight.withdraw(self._attempt(ask))
+            self.give_up(ask, error)
             raise
         return self.admitted(ask, answer)
 
@@ -199,6 +196,12 @@ class Enforcer:
             return self._judge(ask, answer)
         outcome = self._claimed(self._attempt(ask), answer)
         return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
+
+    def give_up(self, ask: Ask, end: BaseException) -> None:
+        """Instead of `admitted`: ``end`` ended who asked, and nobody is left to run what the answer may have won."""
+        self.in_flight.slots -= 1
+        if isinstance(end, asyncio.CancelledError):  # else the loop is closed
+            self.in_flight.withdraw(self._attempt(ask))
 
     def _attempt(self, ask: Ask) -> Attempt:
         return ask.attempt or Attempt(

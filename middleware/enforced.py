@@ -36,14 +36,15 @@ _DETAILS = {
 }
 
 _FIRST, _BYPASS, _REPLAYED = Decision.RUN.value, Decision.BYPASS.value, Decision.REPLAY.value  # an enum's take a call
+_READ: Fields = {}
 Headers = list[tuple[bytes, bytes]]
 
 
 class EnforcedRequest:
     """One request under ``policy``: `identify` comes first, then `ask`, then one of the answers.
 
-    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest. Set
-    ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
+    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest, up to `ask`.
+    Set ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
     """
 
     __slots__ = (
@@ -53,6 +54,7 @@ class EnforcedRequest:
         "_generated",
         "_key_line",
         "_middleware",
+        "_names_attempt",
         "_scope",
         "applied",
         "fields",
@@ -73,6 +75,7 @@ class EnforcedRequest:
         self._key_line = b""
         self._generated = False
         self._asked_async = False
+        self._names_attempt = False
         self._accepted = False
         """Whether the answer is the one that a submission got."""
 
@@ -82,6 +85,7 @@ class EnforcedRequest:
         """The look-up key of the request's record, or ``None`` where no key came. Raises a `Refusal`."""
         policy = self.policy
         self.fields = fields = pick(self._scope["headers"], policy.wanted)
+        self._names_attempt = ATTEMPT_HEADER in fields
         found = request_key(fields, policy)
         if found is None:
             return None
@@ -106,6 +110,7 @@ class EnforcedRequest:
         path = scope.get("raw_path") or scope["path"].encode()
         as_json = policy.settings.fingerprint == "json"
         digest = fingerprint(scope["method"], path, scope.get("query_string", b""), body, as_json=as_json)
+        self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
         return Ask(
             look_up_key,
             digest,
@@ -118,7 +123,7 @@ class EnforcedRequest:
     def headers(self, attempt: Attempt | None = None) -> Headers:
         """The request's headers as the app gets them: no word on attempts but ours."""
         headers: list[Any] = [*self._scope["headers"]]  # a server's own, which may give its lines as lists
-        if ATTEMPT_HEADER in self.fields:
+        if self._names_attempt:
             headers = [line for line in headers if line[0] != ATTEMPT_HEADER]
         if attempt is not None and attempt.number:
             headers.append((ATTEMPT_HEADER, b"%d" % attempt.number))

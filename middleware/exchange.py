@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
-from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
+from oncegate.cache.base import Claim
+from oncegate.cache.errors import CacheError, CacheUnavailable, RecordUnreadable
 from oncegate.middleware.asgi import App, Receive, Send
 from oncegate.middleware.attempt import Attempt, LeaseLost
-from oncegate.middleware.capture import Capture
 from oncegate.middleware.enforce import Ask, Verdict
 from oncegate.middleware.enforced import EnforcedRequest
 from oncegate.middleware.errors import Overloaded, Refusal
@@ -33,11 +34,37 @@ _UNENFORCEABLE = frozenset(
 """ASGI extensions by which an app would send what can't be captured."""
 
 
+Found = Execution | Verdict | Exception | None
+"""What came of asking for an admission: the attempt, begun; what stands in its way; an error; ``None``: nothing was asked yet."""
+
+
 class Exchange:
     """One request under ``policy``. `serve` is all there is to call, unless part of the way was gone already.
 
     Then ``request`` is what went it: `decide` goes on with what was admitted, `resume` with an attempt that was begun.
+
+    As a rule the request waits once, for whatever comes first: its refusal, its replay, or the response of its attempt, which
+    the cache's answer begins in the request's stead. Each wait costs a look through all coroutines around it, and what is
+    alive meanwhile keeps the garbage collector busy.
     """
+
+    __slots__ = (
+        "_ask",
+        "_body",
+        "_context",
+        "_found",
+        "_left",
+        "_middleware",
+        "_receive",
+        "_request",
+        "_scope",
+        "_send",
+        "_told",
+    )
+
+    _ask: Ask
+    _body: bytes
+    _told: "asyncio.Future[None]"
 
     def __init__(
         self,
@@ -53,6 +80,9 @@ class Exchange:
         self._scope = scope
         self._receive = receive
         self._send = send
+        self._context: Context | None = None
+        self._found: Found = None
+        self._left = False
 
     def serve(self) -> Awaitable[None]:
         """What answers the request, to be awaited. Raises only what an in-process app raised."""
@@ -71,27 +101,62 @@ class Exchange:
         except Refusal as refusal:
             await self._answer(request.refused(refusal))
             return
-        if body is not None:
-            await self.decide(request.ask(look_up_key, body), body)
+        if body is None:
+            return
+        self._ask, self._body = request.ask(look_up_key, body), body
+        loop = asyncio.get_running_loop()
+        self._told, self._context = loop.create_future(), copy_context()
+        if self._middleware.enforcer.claim_soon(self._ask, loop, self._claimed):
+            try:
+                await self._told
+            except BaseException as end:  # a closed loop ends it without a cancellation
+                self._leave(end)
+                raise
+        found, self._found = self._found, None
+        await self.decide(self._ask, body, found)
 
-    async def decide(self, ask: Ask, body: bytes, admitted: Attempt | Verdict | None = None) -> None:
-        """Answer a request whose body is whole. ``admitted``: its attempt, not begun yet, or what it is to wait for."""
+    def _claimed(self, answer: Claim | CacheError) -> None:
+        """The cache has answered."""
+        if self._left or self._told.done():  # nobody is left to run what may have been won: `_leave` gives it back
+            return
+        try:
+            outcome = self._middleware.enforcer.admitted(self._ask, answer)
+            self._found = self._begin(outcome, self._body, self._told) if isinstance(outcome, Attempt) else outcome
+        except Exception as error:  # noqa: BLE001 - answered, or raised to the server, by who waits
+            self._found = error
+        if not isinstance(self._found, Execution):
+            self._told.set_result(None)
+
+    def _leave(self, end: BaseException) -> None:
+        """The request ends while it waits for the cache's answer, or for its attempt."""
+        self._left = True
+        if isinstance(self._found, Execution):
+            self._found.leave()
+        elif self._found is None:
+            self._middleware.enforcer.give_up(self._ask, end)
+
+    async def decide(self, ask: Ask, body: bytes, found: "Found | Attempt" = None) -> None:
+        """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or what it is to wait for."""
         request, enforcer = self._request, self._middleware.enforcer
         failure: Exception | None = None
         try:
             for _ in range(_MAX_ADMISSIONS):
-                try:
-                    outcome = admitted if isinstance(admitted, Attempt) else await enforcer.admit(ask, admitted)
-                finally:
-                    if ask.waited:
-                        request.applied = int(ask.wait)
-                if isinstance(outcome, Verdict):
-                    await self._answer(request.told(outcome))
-                    return
-                failure = await self._run(outcome, body)
+                if isinstance(found, Exception):
+                    raise found
+                if not isinstance(found, Execution):
+                    try:
+                        outcome = found if isinstance(found, Attempt) else await enforcer.admit(ask, found)
+                    finally:
+                        if ask.waited:
+                            request.applied = int(ask.wait)
+                    if isinstance(outcome, Verdict):
+                        await self._answer(request.told(outcome))
+                        return
+                    found = await self._begun(outcome, body)
+                failure = await self._finish(found)
                 if not isinstance(failure, LeaseLost):
                     break
-                admitted = None
+                found = None
             else:
                 raise Overloaded("The request was overtaken again and again before it could begin: try again later.")
         except (Refusal, RecordUnreadable, CacheUnavailable) as error:
@@ -112,32 +177,44 @@ class Exchange:
 
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 
-    async def _run(self, attempt: Attempt, body: bytes) -> Exception | None:
-        """Run the attempt and relay its response. Returns what the app raised, or `LeaseLost` where nothing was begun."""
+    def _begin(self, attempt: Attempt, body: bytes, told: "asyncio.Future[None]") -> Execution:
+        """Run the attempt. ``told`` is done once there is a response to be relayed, or that has lasted too long."""
         run = Execution(self._middleware, attempt)
+        in_flight = self._middleware.enforcer.in_flight
         work = run.execute(self._attempt_scope(attempt, run), body)
-        task = self._middleware.enforcer.in_flight.run(attempt, work)
-        return await self._finish(attempt, run, task, attempt.policy.settings.response_timeout)
+        context, self._context = self._context, None  # the request's: the cache's answer comes in another one
+        run.task = in_flight.run(attempt, work, context)
+        run.expect(told, in_flight.limits.of(attempt.policy.settings.response_timeout))
+        return run
+
+    async def _begun(self, attempt: Attempt, body: bytes) -> Execution:
+        told = asyncio.get_running_loop().create_future()
+        run = self._begin(attempt, body, told)
+        await _either(told, run)
+        return run
 
     async def resume(self, attempt: Attempt, app: App, left: float) -> None:
         """Go on with an attempt that was begun: ``app`` has its response, or will, within ``left`` seconds if in time."""
         run = Execution(self._middleware, attempt)
-        task = self._middleware.enforcer.in_flight.go_on(attempt, run.resume(app))
-        failure = await self._finish(attempt, run, task, left)
+        in_flight = self._middleware.enforcer.in_flight
+        told = asyncio.get_running_loop().create_future()
+        run.task = in_flight.go_on(attempt, run.resume(app))
+        run.expect(told, in_flight.limits.of(left))
+        await _either(told, run)
+        failure = await self._finish(run)
         if failure is not None:
             raise failure
 
-    async def _finish(
-        self, attempt: Attempt, run: Execution, task: "asyncio.Task[None]", left: float
-    ) -> Exception | None:
+    async def _finish(self, run: Execution) -> Exception | None:
+        """Relay the attempt's response. Returns what the app raised, or `LeaseLost` where nothing was begun."""
         try:
-            done = await self._relay(attempt, run, left)
+            done = await self._relay(run)
         finally:
-            run.capture.leave()
+            run.leave()
         if not done:
             return None
-        if not task.done():  # background tasks of the app; a test client's loop would end them with the request
-            await asyncio.shield(task)
+        if run.task is not None:  # background tasks of the app; a test client's loop would end them with the request
+            await asyncio.shield(run.task)
         return run.raised
 
     def _attempt_scope(self, attempt: Attempt, run: Execution) -> dict[str, Any]:
@@ -151,39 +228,37 @@ class Exchange:
             extensions[SUBMISSION_EXTENSION] = submission
         return {**scope, "headers": request.headers(attempt), "extensions": extensions}
 
-    async def _relay(self, attempt: Attempt, run: Execution, left: float) -> bool:
+    async def _relay(self, run: Execution) -> bool:
         """Give the client the response as it comes. False: the client was answered, the attempt goes on without it."""
-        capture, request = run.capture, self._request
-        if not await capture.begun(self._middleware.enforcer.in_flight.limits.of(left)):
+        request, attempt = self._request, run.attempt
+        if not run.status and not run.ended:
             detail = "The upstream has not answered yet; the attempt goes on: ask again with the same key."
             await self._answer(request.problem("upstream-timeout", detail, attempt=attempt.number))
             return False
-        if (
-            capture.whole or capture.bodiless
-        ) and not capture.ended:  # the record comes first: all of it goes out together
-            await capture.news()
-        if capture.ended and not capture.whole:
-            return await self._nothing_to_relay(attempt, run)
-        headers = request.executed(attempt, capture.status, capture.headers)
+        if (run.whole or run.bodiless) and not run.ended:  # the record comes first: all of it goes out together
+            await run.news()
+        if run.ended and not run.whole:
+            return await self._nothing_to_relay(run)
+        headers = request.executed(attempt, run.status, run.headers)
         try:
-            await self._send({"type": "http.response.start", "status": capture.status, "headers": headers})
-            while await self._relay_piece(capture):
-                await capture.news()
+            await self._send({"type": "http.response.start", "status": run.status, "headers": headers})
+            while await self._relay_piece(run):
+                await run.news()
         except (OSError, TimeoutError):
             log.info("record %s: the client left before the end of its response", request.record)
             return False
         return True
 
-    async def _relay_piece(self, capture: Capture) -> bool:
-        piece, ended = capture.read(), capture.ended
-        if ended and not capture.whole:
+    async def _relay_piece(self, run: Execution) -> bool:
+        piece, ended = run.read(), run.ended
+        if ended and not run.whole:
             return False  # it broke off: without a last message, the server closes the connection
         message = {"type": "http.response.body", "body": piece, "more_body": not ended}
         await within(self._middleware.body_timeout, self._send(message))
         return not ended
 
-    async def _nothing_to_relay(self, attempt: Attempt, run: Execution) -> bool:
-        request = self._request
+    async def _nothing_to_relay(self, run: Execution) -> bool:
+        request, attempt = self._request, run.attempt
         if run.slug is not None:
             retryable = None
             if run.slug == "upstream-failed":
@@ -199,3 +274,11 @@ class Exchange:
             await self._send({"type": "http.response.body", "body": answer.body})
         except OSError:
             log.debug("record %s: the client left before its answer", self._request.record)
+
+
+async def _either(told: "asyncio.Future[None]", run: Execution) -> None:
+    try:
+        await told
+    except BaseException:
+        run.leave()
+        raise

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from oncegate.cache.record import State
+from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware import respond
 from oncegate.middleware.asgi import App, Message
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
@@ -18,107 +18,114 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncegate.http")
 
 
-class Execution:
-    """Runs the app for ``attempt``: its response goes into ``capture``, and how it ended decides about the record.
+class Execution(Capture):
+    """Runs the app for ``attempt`` and captures its response; how it ended decides about the record.
 
     Where there is no response: ``slug`` and ``detail`` are the problem to answer with, or ``raised`` is what the app raised
-    (`LeaseLost`: nothing was begun).
+    (`LeaseLost`: nothing was begun). ``task`` is the attempt's, until it has nothing more to do.
     """
 
+    __slots__ = ("_body", "_middleware", "_refused", "attempt", "detail", "raised", "slug", "task")
+
     def __init__(self, middleware: "IdempotencyMiddleware", attempt: Attempt) -> None:
-        self.capture = Capture(attempt.policy.settings.max_response_body, self._whole)
+        super().__init__(attempt.policy.settings.max_response_body)
+        self.attempt = attempt
         self.slug: str | None = None
         self.detail = ""
         self.raised: Exception | None = None
+        self.task: asyncio.Task[None] | None = None
         self._middleware = middleware
-        self._attempt = attempt
         self._refused: NotProcessed | None = None
         self._body: bytes | None = None
 
     async def confirm(self) -> None:
         """See `Attempt.confirm`. What the app answers after a refusal, or makes of it, is no result of the attempt."""
-        if self._attempt.is_certain:
+        if self.attempt.is_certain:
             return
         try:
-            await self._attempt.confirm()
+            await self.attempt.confirm()
         except NotProcessed as error:
             self._refused = error
-            self.capture.deaf = True
+            self.deaf = True
             raise
 
-    def _whole(self, capture: Capture) -> None:
+    def finish(self) -> None:
+        """See `Capture.finish`."""
         # The app goes on meanwhile: nothing of it is held up, or held in memory, until the cache has answered.
-        policy = self._attempt.policy
-        state = policy.state(capture.status)
-        stored = None if state is None else respond.stored(capture.status, capture.headers, capture.body, policy)
-        self._attempt.settle_soon(state, stored, capture.end)
+        attempt = self.attempt
+        state = attempt.policy.state(self.status)
+        stored = None if state is None else respond.stored(self.status, self.headers, self.body, attempt.policy)
+        attempt.settle_soon(state, stored, self.end)
 
-    async def execute(self, scope: dict[str, Any], body: bytes) -> None:
+    def execute(self, scope: dict[str, Any], body: bytes) -> Coroutine[Any, Any, None]:
         """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
         self._body = body
-        await self._settle_by(self._confirmed(scope))
+        return self._run(self._middleware.submit if self.attempt.submission else self._middleware.app, scope)
 
-    async def resume(self, app: App) -> None:
+    def resume(self, app: App) -> Coroutine[Any, Any, None]:
         """The same for an attempt whose request was sent already: ``app`` gets the rest of it, and no scope."""
-        await self._settle_by(self._call(app, {}))
+        return self._run(app, None)
 
-    async def _confirmed(self, scope: dict[str, Any]) -> None:
-        await self._attempt.confirm()
-        await self._call(self._middleware.submit if self._attempt.submission else self._middleware.app, scope)
-
-    async def _settle_by(self, call: Awaitable[None]) -> None:
-        attempt = self._attempt
+    async def _run(self, app: App, scope: dict[str, Any] | None) -> None:
+        attempt = self.attempt
         try:
-            await call
-        except LeaseLost as error:
-            # A response that has begun can't be begun anew.
-            self.raised = error if not self.capture.status else RuntimeError("confirmed after its response had begun")
-            await attempt.settle(None)
-        except Unconfirmed:
-            self._answer("cache-unavailable", "The record cache can't be reached. Nothing was executed.")
-            await attempt.settle(None)
-        except NotAccepted as error:
-            log.warning("record %s: not accepted: %s", attempt.record, error)
-            self._answer(error.slug, str(error))
-            # Submitting again is harmless, and takes over what is unknown. To execute it beside its copy would not be, which
-            # a request can only ask for where the mode is "either".
-            unknown = error.copied and attempt.policy.mode == "either"
-            await attempt.settle(State.UNKNOWN if unknown else None, note="the command stream did not answer")
-        except NotProcessed as error:
-            log.warning("record %s: nothing was sent: %s", attempt.record, error)
-            self._answer(
-                "upstream-unreachable", "No connection to the upstream. Nothing was executed; the key is free."
-            )
-            await attempt.settle(None)
-        except OutcomeUnknown as error:
-            log.warning("record %s: the outcome is unknown: %s", attempt.record, error)
-            self._answer("upstream-failed", "The connection broke after the request was sent: its outcome is unknown.")
-            await attempt.settle(State.UNKNOWN, note=str(error))
+            if scope is not None and not attempt.is_certain:
+                await attempt.confirm()
+            await app(scope or {}, self._receive, self.send)
+            if not self.whole:
+                raise RuntimeError("the app returned without a complete response")
         except asyncio.CancelledError:
             if self._middleware.enforcer.in_flight.closing and not attempt.overdue:
                 raise  # shutdown: the lease lapses, and the record reads unknown
             self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
             await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
-        except Exception as error:  # whatever an app raises is its failure, kept and raised again
-            self.raised = error
-            if self.capture.client_gone:  # nobody is left whom the server would tell
-                log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)
-            await attempt.settle(State.FAILED, respond.stored_exception(), note=f"raised {type(error).__qualname__}")
+        except Exception as error:  # noqa: BLE001 - whatever an app raises is an outcome, too
+            await self._settle_by(self._meant(error))
         finally:
-            self.capture.cut()
+            self.cut()
+            self.task = None  # it holds us
 
-    async def _call(self, app: App, scope: dict[str, Any]) -> None:
-        try:
-            await app(scope, self._receive, self.capture.send)
-            if not self.capture.whole:
-                raise RuntimeError("the app returned without a complete response")
-        except Exception as error:
-            if self._refused is not None and error is not self._refused:
-                raise self._refused from error
-            told = isinstance(error, NotProcessed | OutcomeUnknown)
-            if self._attempt.overdue and not told and not self.capture.whole:
-                raise OutcomeUnknown("it made an error of its cancellation by attempt_timeout") from error
-            raise
+    def _meant(self, error: Exception) -> Exception:
+        """What ``error`` is about, whatever the app made of it."""
+        if self._refused is not None:
+            return self._refused
+        told = isinstance(error, NotProcessed | OutcomeUnknown)
+        if self.attempt.overdue and not told and not self.whole:
+            return OutcomeUnknown("it made an error of its cancellation by attempt_timeout")
+        return error
+
+    async def _settle_by(self, error: Exception) -> None:
+        attempt = self.attempt
+        state: State | None = None
+        response: StoredResponse | None = None
+        note = ""
+        if isinstance(error, LeaseLost):
+            # A response that has begun can't be begun anew.
+            self.raised = error if not self.status else RuntimeError("confirmed after its response had begun")
+        elif isinstance(error, Unconfirmed):
+            self._answer("cache-unavailable", "The record cache can't be reached. Nothing was executed.")
+        elif isinstance(error, NotAccepted):
+            log.warning("record %s: not accepted: %s", attempt.record, error)
+            self._answer(error.slug, str(error))
+            # Submitting again is harmless, and takes over what is unknown. To execute it beside its copy would not be, which
+            # a request can only ask for where the mode is "either".
+            state = State.UNKNOWN if error.copied and attempt.policy.mode == "either" else None
+            note = "the command stream did not answer"
+        elif isinstance(error, NotProcessed):
+            log.warning("record %s: nothing was sent: %s", attempt.record, error)
+            self._answer(
+                "upstream-unreachable", "No connection to the upstream. Nothing was executed; the key is free."
+            )
+        elif isinstance(error, OutcomeUnknown):
+            log.warning("record %s: the outcome is unknown: %s", attempt.record, error)
+            self._answer("upstream-failed", "The connection broke after the request was sent: its outcome is unknown.")
+            state, note = State.UNKNOWN, str(error)
+        else:  # its failure, kept and raised again
+            self.raised = error
+            if self.client_gone:  # nobody is left whom the server would tell
+                log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)
+            state, response, note = State.FAILED, respond.stored_exception(), f"raised {type(error).__qualname__}"
+        await attempt.settle(state, response, note=note)
 
     async def _receive(self) -> Message:
         """ASGI ``receive``: the body at once, then nothing, since no client can leave an attempt."""

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
 from dataclasses import replace
-from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -81,11 +81,15 @@ class InFlight:
         self.tell(self.watch.cache_answered, operation, monotonic() - began)
         return answer
 
-    def run(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Execute ``work`` as the attempt's task; its slot is free again when the task ends."""
+    def run(
+        self, attempt: Attempt, work: Coroutine[Any, Any, None], context: Context | None = None
+    ) -> asyncio.Task[None]:
+        """Execute ``work`` as the attempt's task, in a copy of ``context``; its slot is free again when the task ends."""
         loop = asyncio.get_running_loop()
         self.begin(attempt, loop)
-        return self._keep(attempt, loop.create_task(work))
+        # Not create_task(context=...), which task factories made for Python 3.10 don't take.
+        task = loop.create_task(work) if context is None else context.run(loop.create_task, work)
+        return self._keep(attempt, task)
 
     def go_on(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """The same for an attempt that was begun without a task."""
@@ -108,13 +112,13 @@ class InFlight:
 
     def _keep(self, attempt: Attempt, running: Running) -> Running:
         attempt.keep(running)
-        running.add_done_callback(partial(self.end, attempt))
+        running.add_done_callback(attempt.ran)
         return running
 
-    def end(self, attempt: Attempt, _: "asyncio.Future[None] | None" = None) -> None:
+    def end(self, attempt: Attempt) -> None:
         """The attempt runs no more: its slot is free, as soon as its outcome is told."""
         if attempt.settled and not attempt.told:
-            attempt.over = partial(self.end, attempt)
+            attempt.is_over = True
             return
         del self._attempts[attempt.token]
         self.slots -= 1

@@ -1,0 +1,284 @@
+"""The cache's answer begins the attempt while its request waits: however that ends, the attempt has an owner, or none began."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from functools import partial
+from types import CoroutineType, MethodType
+from typing import Any
+
+import pytest
+
+from oncegate.cache.base import Claim
+from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.memory import MemoryCache
+from oncegate.cache.record import State
+from tests.middleware.conftest import MakeDoor
+from tests.middleware.door import Answering, Door, reaches
+
+asked_by: ContextVar[str] = ContextVar("asked_by", default="nobody")
+
+
+class Answered(MemoryCache):
+    """Answers claims, and takes outcomes, when the test says so; both are kept at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[Callable[[], None]] = []
+        self.instead: Any = None
+        """What is told of a claim in place of its answer."""
+
+    async def claim(self, key: str, **call: Any) -> Claim:
+        return await super().claim(key, **call)
+
+    def claim_soon(self, key: str, *, then: Any, **call: Any) -> bool:
+        def held(answer: Any) -> None:
+            self.answers.append(partial(then, self.instead or answer))
+
+        return super().claim_soon(key, then=held, **call)
+
+    async def complete(self, key: str, **call: Any) -> bool:
+        return await super().complete(key, **call)
+
+    def complete_soon(self, key: str, outcome: Any, *, then: Any, **call: Any) -> bool:
+        def held(answer: Any) -> None:
+            self.answers.append(partial(then, answer))
+
+        return super().complete_soon(key, outcome, then=held, **call)
+
+    async def asked(self, number: int = 1) -> None:
+        """Wait until so many answers are due."""
+        await reaches(lambda: len(self.answers) >= number)
+
+    def answer(self) -> None:
+        """Give all answers that are due."""
+        due, self.answers = self.answers, []
+        for each in due:
+            each()
+
+
+def behind(app: Any, **settings: Any) -> tuple[Door, Answered]:
+    cache = Answered()
+    return Door(app, cache, "n", **settings), cache
+
+
+async def ended(there: Door) -> None:
+    """Nothing of the door's is under way, or owed."""
+    await reaches(lambda: not there.slots)
+    assert await there.middleware.drain(0) == 0
+    there.middleware.enforcer.in_flight.closing = False
+
+
+async def test_a_request_waits_for_its_claim_and_its_record() -> None:
+    there, cache = behind(app := Answering(201))
+    call = there.begin()
+    await cache.asked()
+    assert app.calls == 0
+    cache.answer()
+    await cache.asked()
+    assert app.calls == 1
+    assert call.messages == []
+    cache.answer()
+    assert (await call.answered()).body == b"answer 1"
+    await ended(there)
+
+
+async def test_a_request_that_is_cancelled_while_its_claim_is_asked_for_begins_nothing() -> None:
+    there, cache = behind(app := Answering(201))
+    call = there.begin()
+    await cache.asked()
+    await call.gone()
+    assert there.slots == 0
+    cache.answer()
+    await reaches(lambda: not there.middleware.enforcer.in_flight._unsaved)
+    assert (app.calls, await there.state()) == (0, State.ABSENT)
+    await ended(there)
+
+
+async def test_an_answer_that_meets_a_cancellation_begins_nothing() -> None:
+    """The request does not know of its cancellation yet."""
+    there, cache = behind(app := Answering(201))
+    call = there.begin()
+    await cache.asked()
+    call.task.cancel()
+    cache.answer()
+    await asyncio.wait([call.task])
+    await reaches(lambda: not there.middleware.enforcer.in_flight._unsaved)
+    assert (app.calls, await there.state()) == (0, State.ABSENT)
+    await ended(there)
+
+
+async def test_an_attempt_that_was_begun_goes_on_if_its_request_is_cancelled_before_it_hears_of_it() -> None:
+    there, cache = behind(app := Answering(201))
+    call = there.begin()
+    await cache.asked()
+    cache.answer()
+    await call.gone()
+    await cache.asked()
+    cache.answer()
+    assert app.calls == 1
+    assert await there.state() is State.SUCCEEDED
+    assert call.messages == []
+    await ended(there)
+
+
+async def test_a_refusal_that_meets_a_cancellation_gives_back_its_slot_once() -> None:
+    there, cache = behind(app := Answering(201))
+    first = there.begin()
+    for _ in ("claim", "outcome"):
+        await cache.asked()
+        cache.answer()
+    await first.answered()
+    again = there.begin()
+    await cache.asked()
+    cache.answer()
+    await again.gone()
+    await ended(there)
+    assert app.calls == 1
+
+
+async def test_a_request_whose_event_loop_was_closed_gives_back_its_slot_and_begins_nothing() -> None:
+    there, cache = behind(app := Answering(201))
+    scope = Door(app, cache, "other").begin().scope
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(_: Any) -> None:
+        raise AssertionError("nobody is there to be answered")
+
+    request = there.middleware({**scope, "headers": [(b"idempotency-key", b"k")]}, receive, send)
+    request.send(None)
+    assert there.slots == 1
+    request.close()
+    assert there.slots == 0
+    cache.answer()
+    await ended(there)
+    assert app.calls == 0
+
+
+async def test_a_claim_that_fails_is_answered() -> None:
+    there, cache = behind(app := Answering(201))
+    cache.instead = CacheUnavailable("gone")
+    call = there.begin()
+    await cache.asked()
+    cache.answer()
+    assert (await call.answered()).code == "cache-unavailable"
+    assert app.calls == 0
+    await ended(there)
+
+
+async def test_a_claim_that_fails_begins_the_attempt_all_the_same_under_fail_open() -> None:
+    there, cache = behind(app := Answering(201), on_cache_down="fail_open")
+    cache.instead = CacheUnavailable("gone")
+    call = there.begin()
+    await cache.asked()
+    cache.answer()
+    assert (await call.answered()).value("cache-status") == "oncegate; fwd=bypass"
+    assert app.lines("idempotency-attempt") == []
+    await ended(there)
+
+
+async def test_what_goes_wrong_within_the_answer_is_raised_to_the_server() -> None:
+    there, cache = behind(Answering(201))
+    cache.instead = "no answer at all"
+    call = there.begin()
+    await cache.asked()
+    cache.answer()
+    with pytest.raises((AttributeError, TypeError)):
+        await call.answered()
+
+
+async def test_response_timeout_counts_from_when_the_attempt_began() -> None:
+    there, cache = behind(Answering(201), response_timeout=1)
+    over = asyncio.Event()
+    call = there.begin()
+    await cache.asked()
+    there.middleware.enforcer.in_flight.limits.of(1).set(over.set)
+    await over.wait()
+    cache.answer()
+    await cache.asked()
+    cache.answer()
+    assert (await call.answered()).status == 201
+    await ended(there)
+
+
+async def test_a_limit_of_a_request_that_left_is_dropped() -> None:
+    there, cache = behind(app := Answering(201, held=True), response_timeout=7)
+    call = there.begin()
+    await cache.asked()
+    cache.answer()
+    await app.arrivals()
+    assert len(there.middleware.enforcer.in_flight.limits.of(7)._set) == 1
+    await call.gone()
+    assert len(there.middleware.enforcer.in_flight.limits.of(7)._set) == 0
+    app.release()
+    await cache.asked()
+    cache.answer()
+    await ended(there)
+
+
+@pytest.mark.parametrize("factory", ["default", "of old"])
+async def test_the_app_runs_in_the_context_of_its_request_and_changes_it_for_nobody_else(
+    door: MakeDoor, factory: str
+) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(asked_by.get())
+        asked_by.set("the app")
+        await Answering(201)(scope, receive, send)
+
+    there = door(app)
+
+    async def around(scope: Any, receive: Any, send: Any) -> None:
+        asked_by.set(scope["headers"][-1][1].decode())
+        await there.middleware(scope, receive, send)
+        seen.append(asked_by.get())
+
+    loop = asyncio.get_running_loop()
+    try:
+        if factory == "of old":  # without `context`, which came with Python 3.11
+            loop.set_task_factory(lambda loop, work: asyncio.Task(work, loop=loop))
+        for key in ("k-1", "k-2"):
+            assert (await there.send(key=key, app=around)).status == 201
+    finally:
+        loop.set_task_factory(None)
+    assert seen == ["k-1", "k-1", "k-2", "k-2"]
+
+
+REQUESTS = 20
+MOST = {"claim": 23, "outcome": 28}
+"""A request, with what the test itself makes of it: the client, its task and events, the answer that is held."""
+
+
+async def test_few_objects_live_while_the_cache_is_waited_for() -> None:
+    """Each one counts as new for the garbage collector, which comes the sooner, and now and then looks at everything."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    there, cache = behind(app)
+    found = {}
+    gc.disable()
+    try:
+        before = living()
+        calls = [there.begin(key=f"k-{number}") for number in range(REQUESTS)]
+        for wait in MOST:
+            await cache.asked(REQUESTS)
+            found[wait] = (living() - before) / REQUESTS
+            cache.answer()
+        for call in calls:
+            await call.answered()
+    finally:
+        gc.enable()
+    assert all(found[wait] <= MOST[wait] for wait in MOST), found
+    await ended(there)
+
+
+def living() -> int:
+    """How many objects there are of the kinds that a request is made of, but for those of the test."""
+    kinds = (CoroutineType, MethodType, partial, asyncio.Future, Context, dict, list)
+    return sum(isinstance(one, kinds) or str(type(one).__module__).startswith("oncegate.") for one in gc.get_objects())
