@@ -1,13 +1,17 @@
-# Builds the wheel, then installs nothing else: no compiler, no sources and no root in what runs.
+# Builds the compiled wheel (docs/decisions/0012-compiled.md), then installs nothing else: no compiler, no sources and no root in
+# what runs.
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /build
-RUN python -m venv /opt/oncegate && python -m pip install --no-cache-dir build
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && python -m venv /opt/oncegate
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 COPY app app
 COPY middleware middleware
 COPY cache cache
-RUN python -m build --wheel --outdir /wheels \
+COPY scripts scripts
+# What it depends on is there first: mypyc compiles by its types.
+RUN python -m pip install --no-cache-dir . 'mypy>=1.13' 'setuptools>=77' \
+ && python scripts/compiled_wheel.py /wheels \
  && /opt/oncegate/bin/pip install --no-cache-dir /wheels/*.whl
 
 FROM python:3.11-slim-bookworm

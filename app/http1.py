@@ -172,8 +172,9 @@ class RequestWriter:
 
     def _target(self, scope: Scope) -> bytes:
         """The request target (RFC 9112 section 3.2.1), path and query as they came."""
-        path: bytes = scope.get("raw_path") or quote(scope["path"], safe=_PATH_SAFE).encode("ascii")
-        query: bytes = scope.get("query_string") or b""
+        raw_path: bytes | None = scope.get("raw_path")
+        path = raw_path or quote(scope["path"], safe=_PATH_SAFE).encode("ascii")
+        query: bytes | None = scope.get("query_string")
         if _unsafe_in_path(path) or (query and _unsafe_in_query(query)):
             raise RequestRefused(400, "the request target holds a character that can't be forwarded")
         if path[:1] == b"/":

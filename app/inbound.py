@@ -39,7 +39,7 @@ MAX_HEAD_BYTES = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
 HEAD_SECONDS = 15.0
 """For a head to arrive once it has begun."""
-KEEP_ALIVE_SECONDS = 75
+KEEP_ALIVE_SECONDS = 75.0
 """An idle connection is kept for longer than common load balancers keep theirs (60 s), so that they are the ones to
 close it: a close that crosses a request on its way makes the sender wonder whether it was processed."""
 STALL_SECONDS = 60.0

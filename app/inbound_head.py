@@ -74,7 +74,8 @@ def scope_of(url: bytes, method: bytes, version: str, headers: list[tuple[bytes,
         raw_path, _, query = url.partition(b"?")
     else:
         parsed = httptools.parse_url(url)
-        raw_path, query = parsed.path, parsed.query or b""
+        found: bytes | None = parsed.query
+        raw_path, query = parsed.path, found or b""
     path = raw_path.decode("ascii")
     return {
         "type": "http",

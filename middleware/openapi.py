@@ -109,7 +109,8 @@ def describe(description: Mapping[str, Any], policies: Policies, *, prefix: str 
     ``prefix`` is what stands before the description's paths where requests meet the rules: a mount, a server's path.
     Raises `NotOpenAPI`.
     """
-    version = description.get("openapi") if isinstance(description, Mapping) else None
+    found: object = description  # out of a file it may be anything
+    version = found.get("openapi") if isinstance(found, Mapping) else None
     if not isinstance(version, str) or not version.startswith("3."):
         raise NotOpenAPI("not an OpenAPI 3 description: it has no member openapi: 3.x")
     try:

@@ -115,6 +115,17 @@ async def gateway_at(
             yield talk, gateway, port
 
 
+def _ours(coro: Any) -> str | None:
+    """The name of a coroutine of ours: ``Class.method``."""
+    kind = type(coro)
+    if kind.__module__.startswith("oncegate."):  # a compiled one: its type is named method_Class_gen
+        method, _, of = kind.__name__.removesuffix("_gen").rpartition("_")
+        return f"{of}.{method}"
+    code = getattr(coro, "cr_code", None)
+    ours = code is not None and str(Path(code.co_filename).resolve()).startswith(_FOLDERS)
+    return coro.__qualname__ if ours else None
+
+
 @contextmanager
 def tasks_made() -> Iterator[list[str]]:
     """The names of the coroutines of ours that are made tasks of meanwhile."""
@@ -122,9 +133,8 @@ def tasks_made() -> Iterator[list[str]]:
     made: list[str] = []
 
     def make(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        code = getattr(coro, "cr_code", None)
-        if code is not None and str(Path(code.co_filename).resolve()).startswith(_FOLDERS):
-            made.append(coro.__qualname__)
+        if (name := _ours(coro)) is not None:
+            made.append(name)
         return asyncio.Task(coro, loop=loop, **options)
 
     loop.set_task_factory(make)

@@ -89,6 +89,7 @@ FAILING = type("Failing", (Watch,), {name: failing for name in vars(Watch) if no
 ASKED = pytest.mark.parametrize("data", [request("GET"), request(), keyed("k")], ids=["passing", "keyless", "keyed"])
 
 
+@pytest.mark.interpreted
 @ASKED
 async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
     data: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -112,6 +113,7 @@ async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
         assert (b'"outcome-unknown"' if b"idempotency-key" in data else b" 201 ") in again
 
 
+@pytest.mark.interpreted
 async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +193,7 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
         assert b"idempotent-replayed: true" in await Talk(talk.reader, talk.writer).ask(keyed("k", path="/slow"))
 
 
+@pytest.mark.interpreted
 @ASKED
 async def test_a_request_that_cannot_be_written_has_an_unknown_outcome(
     data: bytes, monkeypatch: pytest.MonkeyPatch
@@ -207,6 +210,7 @@ async def test_a_request_that_cannot_be_written_has_an_unknown_outcome(
         assert (b'"outcome-unknown"' if b"idempotency-key" in data else b" 201 ") in again
 
 
+@pytest.mark.interpreted
 @ASKED
 async def test_an_error_before_anything_was_decided_is_answered(
     data: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

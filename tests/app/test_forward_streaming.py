@@ -160,7 +160,7 @@ async def test_a_receive_that_raises_ends_the_request(good: int, monkeypatch: py
     async with Upstream(silent) as upstream:
         with pytest.raises(OutcomeUnknown) as raised:  # the upstream has the request: a mere failure would be retried
             await asyncio.wait_for(client.call(Forwarder(upstream.url)), 5)
-        assert isinstance(raised.value.__cause__, RuntimeError)
+        assert "(RuntimeError)" in str(raised.value)
         await gone(upstream)
 
 

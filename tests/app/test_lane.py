@@ -147,6 +147,7 @@ async def test_a_response_that_breaks_off_is_no_response_and_its_outcome_unknown
     assert len(warm.heard) == 2
 
 
+@pytest.mark.interpreted
 async def test_a_gateway_that_stands_still_after_its_claim_sends_nothing_beside_its_successor(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
