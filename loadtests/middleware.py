@@ -175,6 +175,12 @@ def check(url: str) -> dict[str, str]:
         told["replay"] = "executed again" if repeated else ("same status and bytes" if same else "another answer")
         kept = again.headers.get("location") == first.headers["location"]
         told["headers"] = "executed again" if repeated else ("kept" if kept else "Location is lost")
+        marks = [
+            f"{name}: {value}"
+            for name, value in again.headers.items()
+            if "replay" in name and name not in first.headers
+        ]
+        told["marked"] = "executed again" if repeated else (marks[0] if marks else "no")
         spaced, _ = post("/spaced", "2")
         again, repeated = post("/spaced", "2")
         same = again.content == spaced.content and len(spaced.content) >= len(SPACED) - 1
@@ -217,8 +223,9 @@ def _concurrent(url: str, post: Any) -> str:
 def judge(name: str, told: dict[str, str]) -> None:
     """Raise `BenchError` where oncegate is not what it says it is."""
     wanted = {
-        "replay": "same status and bytes", "headers": "kept", "spaced JSON": "same bytes", "text/plain": "same bytes",
-        "other payload": "refused, 422", "other caller": "executed, as its own", "concurrent": "409 at once",
+        "replay": "same status and bytes", "headers": "kept", "marked": "idempotent-replayed: true",
+        "spaced JSON": "same bytes", "text/plain": "same bytes", "other payload": "refused, 422",
+        "other caller": "executed, as its own", "concurrent": "409 at once",
     }  # fmt: skip
     for what, word in wanted.items():
         if told[what] != word:

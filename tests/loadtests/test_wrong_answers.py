@@ -64,8 +64,9 @@ def test_a_middleware_that_enforces_nothing_is_noticed() -> None:
 
 def test_a_middleware_whose_answers_are_not_ours_is_noticed() -> None:
     told = {
-        "replay": "same status and bytes", "headers": "kept", "spaced JSON": "same bytes", "text/plain": "same bytes",
-        "other payload": "refused, 422", "other caller": "executed, as its own", "concurrent": "409 at once",
+        "replay": "same status and bytes", "headers": "kept", "marked": "idempotent-replayed: true",
+        "spaced JSON": "same bytes", "text/plain": "same bytes", "other payload": "refused, 422",
+        "other caller": "executed, as its own", "concurrent": "409 at once",
     }  # fmt: skip
     middleware.judge("oncegate", told)
     for what in told:
