@@ -73,9 +73,8 @@ def scope_of(url: bytes, method: bytes, version: str, headers: list[tuple[bytes,
     if url[:1] == b"/" and _HASH not in url:
         raw_path, _, query = url.partition(b"?")
     else:
-        parsed = httptools.parse_url(url)
-        found: bytes | None = parsed.query
-        raw_path, query = parsed.path, found or b""
+        parsed: Any = httptools.parse_url(url)  # whose stubs say that there is always a query
+        raw_path, query = parsed.path, b"" if parsed.query is None else parsed.query
     path = raw_path.decode("ascii")
     return {
         "type": "http",

@@ -88,9 +88,9 @@ async def test_limits_are_reached_in_their_order_and_those_dropped_are_not() -> 
         raise LookupError
 
     deadlines.set(fails)
+    deadlines.drop(dropped)
     await asyncio.sleep(0.01)
     deadlines.set(last.set)
-    deadlines.drop(dropped)
     began = asyncio.get_running_loop().time()
     await asyncio.wait_for(last.wait(), 10)
     assert reached == ["first", "fails"]
