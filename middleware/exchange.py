@@ -242,20 +242,18 @@ class Exchange:
         headers = request.executed(attempt, run.status, run.headers)
         try:
             await self._send({"type": "http.response.start", "status": run.status, "headers": headers})
-            while await self._relay_piece(run):
+            while True:
+                piece, ended = run.read(), run.ended
+                if ended and not run.whole:
+                    return True  # it broke off: without a last message, the server closes the connection
+                message = {"type": "http.response.body", "body": piece, "more_body": not ended}
+                await within(self._middleware.body_timeout, self._send(message))
+                if ended:
+                    return True
                 await run.news()
         except (OSError, TimeoutError):
             log.info("record %s: the client left before the end of its response", request.record)
             return False
-        return True
-
-    async def _relay_piece(self, run: Execution) -> bool:
-        piece, ended = run.read(), run.ended
-        if ended and not run.whole:
-            return False  # it broke off: without a last message, the server closes the connection
-        message = {"type": "http.response.body", "body": piece, "more_body": not ended}
-        await within(self._middleware.body_timeout, self._send(message))
-        return not ended
 
     async def _nothing_to_relay(self, run: Execution) -> bool:
         request, attempt = self._request, run.attempt

@@ -1,9 +1,10 @@
 """What the HTTP door reads of a request: preferences, and the body, whole or not at all."""
 
 import re
+from time import monotonic
 from uuid import uuid4
 
-from oncegate.middleware.asgi import Receive
+from oncegate.middleware.asgi import Message, Receive
 from oncegate.middleware.errors import CallerMissing, KeyMissing, PayloadTooLarge, RequestTimeout
 from oncegate.middleware.key import Fields, parse_key, read_key, scope_parts
 from oncegate.middleware.policy import CONTENT_LENGTH, PREFER, RAISE_HEADER, Policy
@@ -94,23 +95,32 @@ async def read_body(receive: Receive, fields: Fields, limit: int, timeout: float
     declared = fields.get(CONTENT_LENGTH)
     if declared is not None and declared[0].isdigit() and int(declared[0][:20]) > limit:
         raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
+    began = monotonic()
     try:
-        return await within(timeout, _whole(receive, limit))
+        message = await within(timeout, receive())
+        if not message.get("more_body", False):  # as a rule
+            return None if message["type"] == "http.disconnect" else _chunk(message, 0, limit)
+        return await within(max(0.0, timeout - (monotonic() - began)), _whole(message, receive, limit))
     except TimeoutError:
         raise RequestTimeout(f"The body did not arrive within {timeout:g} seconds.") from None
 
 
-async def _whole(receive: Receive, limit: int) -> bytes | None:
+async def _whole(message: Message, receive: Receive, limit: int) -> bytes | None:
+    """The body that begins with ``message``, which is not all of it."""
     chunks: list[bytes] = []
     size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        chunk = bytes(message.get("body", b""))  # middleware in front may give a bytearray
+    while message["type"] != "http.disconnect":
+        chunks.append(chunk := _chunk(message, size, limit))
         size += len(chunk)
-        if size > limit:
-            raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
         if not message.get("more_body", False):
-            return chunk if not chunks else b"".join([*chunks, chunk])
-        chunks.append(chunk)
+            return b"".join(chunks)
+        message = await receive()
+    return None
+
+
+def _chunk(message: Message, size: int, limit: int) -> bytes:
+    """What ``message`` adds to the ``size`` bytes that were there."""
+    chunk = bytes(message.get("body", b""))  # middleware in front may give a bytearray
+    if size + len(chunk) > limit:
+        raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
+    return chunk
