@@ -140,13 +140,13 @@ def _readme(results: Everything) -> str:
             head.append(_of({"first": "first request", "replay": "replay"}[mode], build))
             for line, figure in zip(lines, figures, strict=True):
                 line.append(figure)
-        passing.append(_of(f"{gateway_report.cpu_ratio(ours, 'none', 32, name).median:.2f}", build))
+        passing.append(f"{gateway_report.cpu_ratio(ours, 'none', 32, name).median:.2f}")
     look, sent = cost_report.milestones(cost)[-1], cost.checks["commands"]
     return f"""\
 {Table("", head, lines).markdown()}
 
 {sent["first"]["sent"]:g} Redis commands for a first request, {sent["replay"]["sent"]:g} for a replay, {sent["none"]["sent"]:g} \
-for what passes through ({"; ".join(passing)} of nginx's proxy_pass by CPU). The record of a 300-byte response takes \
+for what passes through ({", compiled ".join(passing)} of nginx's proxy_pass by CPU). The record of a 300-byte response takes \
 {look["record_bytes"]:.0f} bytes of Redis.{_COMPILED if builds.COMPILED in measured else ""}"""
 
 

@@ -115,6 +115,7 @@ def test_each_page_tells_both_builds_where_both_were_measured() -> None:
         for page in ("README.md", "docs/scaling.md", "docs/performance.md")
     )
     assert "| requests/s | first request | replay | first request, compiled | replay, compiled |" in readme
+    assert re.search(r"\([0-9.]+, compiled [0-9.]+ of nginx.s proxy_pass by CPU\)", readme)
     assert "| gateway process, compiled |" in scaling
     assert "| gateway cores | gateway cores, compiled |" in scaling
     assert "| 32 | oncegate, compiled | first request |" in whole
