@@ -212,7 +212,7 @@ def _trace_of(members: dict[str, Any]) -> Trace:
     gateway, begun, took, note = (members.get(name) for name in "gbdn")
     return Trace(
         gateway if isinstance(gateway, str) else "",
-        begun if isinstance(begun, int) else 0,
-        took if isinstance(took, int) else None,
+        begun if type(begun) is int else 0,  # true is no number
+        took if type(took) is int else None,
         note if isinstance(note, str) else "",
     )

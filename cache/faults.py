@@ -86,7 +86,8 @@ def _reason(error: BaseException) -> str:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate was not accepted ({cause.verify_message})"
     if isinstance(cause, ssl.SSLError):
-        return f"TLS failed ({cause.reason or 'no reason given'})"
+        reason = getattr(cause, "reason", None)  # none for what Python knows no name of, whatever its type says
+        return f"TLS failed ({reason or 'no reason given'})"
     if isinstance(error, RedisTimeout | TimeoutError):
         return "it did not answer in time"
     if isinstance(cause, OSError):

@@ -63,7 +63,7 @@ class PendingClaim(Soon[Claim]):
         if not isinstance(reply, list) or len(reply) != 3:
             raise RecordUnreadable(_ODD)
         won, data, remaining_ms = reply
-        if not isinstance(data, bytes) or not isinstance(remaining_ms, int):
+        if not isinstance(data, bytes) or type(remaining_ms) is not int:
             raise RecordUnreadable(_ODD)
         return Claim(won == 1, decode(data, remaining_ms), remaining_ms)
 

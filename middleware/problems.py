@@ -124,4 +124,4 @@ def original_result(response: StoredResponse | None) -> dict[str, Any]:
 def plain_error() -> tuple[int, bytes, bytes]:
     """Status, content type and body that stand for an exception out of an in-process app."""
     status = HTTPStatus.INTERNAL_SERVER_ERROR
-    return status, b"text/plain; charset=utf-8", status.phrase.encode()
+    return status.value, b"text/plain; charset=utf-8", status.phrase.encode()
