@@ -116,16 +116,22 @@ class Exchange:
         await self.decide(self._ask, body, found)
 
     def _claimed(self, answer: Claim | CacheError) -> None:
-        """The cache has answered."""
+        """The cache has answered, in a context of its own."""
         if self._left or self._told.done():  # nobody is left to run what may have been won: `_leave` gives it back
             return
+        context, self._context = self._context, None
+        if context is not None:
+            context.run(self._hear, answer)
+        if not isinstance(self._found, Execution):
+            self._told.set_result(None)
+
+    def _hear(self, answer: Claim | CacheError) -> None:
+        """What the answer means; an attempt begins, and has the context that the request had when it asked."""
         try:
             outcome = self._middleware.enforcer.admitted(self._ask, answer)
             self._found = self._begin(outcome, self._body, self._told) if isinstance(outcome, Attempt) else outcome
         except Exception as error:  # noqa: BLE001 - answered, or raised to the server, by who waits
             self._found = error
-        if not isinstance(self._found, Execution):
-            self._told.set_result(None)
 
     def _leave(self, end: BaseException) -> None:
         """The request ends while it waits for the cache's answer, or for its attempt."""
@@ -182,8 +188,7 @@ class Exchange:
         run = Execution(self._middleware, attempt)
         in_flight = self._middleware.enforcer.in_flight
         work = run.execute(self._attempt_scope(attempt, run), body)
-        context, self._context = self._context, None  # the request's: the cache's answer comes in another one
-        run.task = in_flight.run(attempt, work, context)
+        run.task = in_flight.run(attempt, work)
         run.expect(told, in_flight.limits.of(attempt.policy.settings.response_timeout))
         return run
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import Context
 from dataclasses import replace
 from time import monotonic
 from typing import Any, TypeVar
@@ -81,15 +80,11 @@ class InFlight:
         self.tell(self.watch.cache_answered, operation, monotonic() - began)
         return answer
 
-    def run(
-        self, attempt: Attempt, work: Coroutine[Any, Any, None], context: Context | None = None
-    ) -> asyncio.Task[None]:
-        """Execute ``work`` as the attempt's task, in a copy of ``context``; its slot is free again when the task ends."""
+    def run(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Execute ``work`` as the attempt's task; its slot is free again when the task ends."""
         loop = asyncio.get_running_loop()
         self.begin(attempt, loop)
-        # Not create_task(context=...), which task factories made for Python 3.10 don't take.
-        task = loop.create_task(work) if context is None else context.run(loop.create_task, work)
-        return self._keep(attempt, task)
+        return self._keep(attempt, loop.create_task(work))
 
     def go_on(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """The same for an attempt that was begun without a task."""

@@ -14,6 +14,7 @@ from oncegate.cache.base import Claim
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.record import State
+from oncegate.middleware.observe import Watch
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door, reaches
 
@@ -219,33 +220,52 @@ async def test_a_limit_of_a_request_that_left_is_dropped() -> None:
     await ended(there)
 
 
-@pytest.mark.parametrize("factory", ["default", "of old"])
-async def test_the_app_runs_in_the_context_of_its_request_and_changes_it_for_nobody_else(
-    door: MakeDoor, factory: str
-) -> None:
+class Seeing(Watch):
+    """Sees for whom it is told of what."""
+
+    def __init__(self, seen: list[str]) -> None:
+        self._seen = seen
+
+    def cache_answered(self, operation: str, seconds: float) -> None:
+        if operation == "claim":
+            self._seen.append(f"claimed for {asked_by.get()}")
+
+    def attempt_began(self, route: str) -> None:
+        self._seen.append(f"began for {asked_by.get()}")
+
+
+async def test_the_app_runs_in_the_context_of_its_request_and_changes_it_for_nobody_else(door: MakeDoor) -> None:
     seen: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(asked_by.get())
+        seen.append(f"runs for {asked_by.get()}")
         asked_by.set("the app")
         await Answering(201)(scope, receive, send)
 
     there = door(app)
+    there.middleware.enforcer.in_flight.watch = Seeing(seen)
 
     async def around(scope: Any, receive: Any, send: Any) -> None:
-        asked_by.set(scope["headers"][-1][1].decode())
+        asked_by.set(key)
         await there.middleware(scope, receive, send)
-        seen.append(asked_by.get())
+        seen.append(f"answered for {asked_by.get()}")
 
+    for key in ("k-1", "k-2"):  # the first one connects to its cache
+        assert (await there.send(key=key, app=around)).status == 201
+        assert seen == [f"{what} for {key}" for what in ("claimed", "began", "runs", "answered")]
+        seen.clear()
+
+
+async def test_attempts_begin_on_a_loop_whose_task_factory_knows_no_context(door: MakeDoor) -> None:
+    """``context`` came with Python 3.11, and factories are often older."""
+    there = door(Answering(201))
+    assert (await there.send(key="k-0")).status == 201
     loop = asyncio.get_running_loop()
+    loop.set_task_factory(lambda loop, work: asyncio.Task(work, loop=loop))
     try:
-        if factory == "of old":  # without `context`, which came with Python 3.11
-            loop.set_task_factory(lambda loop, work: asyncio.Task(work, loop=loop))
-        for key in ("k-1", "k-2"):
-            assert (await there.send(key=key, app=around)).status == 201
+        assert (await there.send()).status == 201
     finally:
         loop.set_task_factory(None)
-    assert seen == ["k-1", "k-1", "k-2", "k-2"]
 
 
 REQUESTS = 20

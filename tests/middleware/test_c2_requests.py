@@ -143,6 +143,18 @@ async def test_c2_body_that_does_not_arrive_in_time_is_request_timeout(door: Mak
     assert await there.state() is State.ABSENT
 
 
+async def test_c2_body_timeout_is_for_the_whole_body(door: MakeDoor) -> None:
+    """What the first piece took is not given to the rest once more."""
+    there = door(Answering(201), body_timeout=2)
+    first, loop = asyncio.Event(), asyncio.get_running_loop()
+    too_late = asyncio.Event()
+    call = there.begin(pieces=(first, b"{", asyncio.Event(), b"}"))
+    loop.call_later(1.5, first.set)
+    loop.call_later(3.4, too_late.set)
+    assert (await call.answered()).status == 408
+    assert not too_late.is_set()
+
+
 async def test_c2_app_waits_for_ever_for_a_second_message(door: MakeDoor) -> None:
     """The body comes at once, and no disconnect ever: an app that listens for one must not give up."""
     heard: list[object] = []
