@@ -1,17 +1,20 @@
 """What is on its way to Redis, and reads its own reply."""
 
 import time
+from functools import lru_cache
 
 from hiredis import ReplyError
 
 from oncegate.cache import faults
 from oncegate.cache.asking import Soon
 from oncegate.cache.base import Adopt, Claim, Then
-from oncegate.cache.codec import decode
+from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.law import check_duration, check_outcome, takeover_codes
 from oncegate.cache.link import Reply
-from oncegate.cache.record import Record, State
+from oncegate.cache.record import Record, State, Trace
 from oncegate.cache.routes import Routes
+from oncegate.cache.scripts import CLAIM, COMPLETE
 from oncegate.cache.withdrawal import Withdrawal
 
 _ODD = "Redis answered a claim with something that is no record"
@@ -98,3 +101,44 @@ def done(reply: Reply) -> bool:
     if isinstance(reply, ReplyError):
         raise faults.of_reply(reply)
     return bool(reply == 1)
+
+
+def claim_call(
+    routes: Routes,
+    key: str,
+    then: Then[Claim] | None,
+    token: bytes,
+    fingerprint: bytes,
+    lease_ms: int,
+    retention_ms: int,
+    takeover: frozenset[State],
+    adopt: Adopt | None,
+    trace: Trace | None,
+    *,
+    submission: bool = False,
+) -> tuple[PendingClaim, bytes]:
+    """A claim and its command. Raises ``ValueError`` for what can't be claimed."""
+    remaining_ms, command = _terms(lease_ms, retention_ms, takeover)
+    address = key.encode()
+    claim = PendingClaim(
+        routes, address, then, token, fingerprint, retention_ms, remaining_ms, adopt, submission=submission
+    )
+    fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
+    return claim, command % (len(address), address, len(fresh), fresh)
+
+
+@lru_cache(maxsize=256)
+def _terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[int, bytes]:
+    """What is the same in all claims of a route: how long they live (ms), and most of their command."""
+    remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
+    return remaining_ms, CLAIM.ending(b"%d" % remaining_ms, takeover_codes(takeover))
+
+
+def outcome_call(
+    routes: Routes, key: str, outcome: Record, ttl_ms: int, then: Then[bool]
+) -> tuple[PendingOutcome, bytes]:
+    """An outcome and its command. Raises ``ValueError`` for what is no outcome."""
+    check_outcome(outcome.state)
+    check_duration("ttl_ms", ttl_ms)
+    pending = PendingOutcome(routes, key.encode(), then)
+    return pending, COMPLETE.call(pending.key, encode(outcome), b"%d" % ttl_ms)

@@ -8,7 +8,6 @@ What happens to a claim whose reply was lost is told in `oncegate.cache.withdraw
 import asyncio
 import re
 from collections.abc import Awaitable, Iterable
-from functools import lru_cache
 
 from hiredis import ReplyError
 
@@ -16,16 +15,15 @@ from oncegate.cache import faults
 from oncegate.cache.advice import advise_all
 from oncegate.cache.asking import ask, ask_soon, ready
 from oncegate.cache.base import Adopt, Claim, Page, Resolution, Then
-from oncegate.cache.codec import decode, encode, encode_claim
+from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
-from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
+from oncegate.cache.law import check_duration, check_outcome, check_resolution
 from oncegate.cache.link import Bounds, Orphan, Reply
-from oncegate.cache.pending import PendingClaim, PendingOutcome, done
+from oncegate.cache.pending import claim_call, done, outcome_call
 from oncegate.cache.record import DEAD_TOKEN, TOKEN_BYTES, Record, State, StoredResponse, Trace
 from oncegate.cache.routes import Routes, Topology
 from oncegate.cache.scripts import (
     APPEND,
-    CLAIM,
     COMPLETE,
     EXTEND,
     GET,
@@ -86,7 +84,7 @@ class RedisCache:
     ) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
         routes = self._here() or await self._open()
-        claim, packed = _claim(
+        claim, packed = claim_call(
             routes, key, None, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace, submission=submission
         )
         return claim.read(await self._ask(routes, claim.key, packed, claim))
@@ -109,7 +107,9 @@ class RedisCache:
         routes = self._routes.get(loop)
         if routes is None:
             return False
-        claim, packed = _claim(routes, key, then, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace)
+        claim, packed = claim_call(
+            routes, key, then, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace
+        )
         return ask_soon(claim, packed, self._timeout)
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
@@ -149,10 +149,7 @@ class RedisCache:
         routes = self._routes.get(loop)
         if routes is None:
             return False
-        check_outcome(outcome.state)
-        check_duration("ttl_ms", ttl_ms)
-        pending = PendingOutcome(routes, key.encode(), then)
-        return ask_soon(pending, COMPLETE.call(pending.key, encode(outcome), b"%d" % ttl_ms), self._timeout)
+        return ask_soon(*outcome_call(routes, key, outcome, ttl_ms, then), self._timeout)
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
@@ -296,34 +293,3 @@ async def _sessions(routes: Routes, deadline: float) -> list[Session]:
 def _is_text(key: bytes) -> bool:
     """Whether this can be a look-up key at all: somebody else's in the namespace must not end a scan."""
     return key.isascii()
-
-
-def _claim(
-    routes: Routes,
-    key: str,
-    then: Then[Claim] | None,
-    token: bytes,
-    fingerprint: bytes,
-    lease_ms: int,
-    retention_ms: int,
-    takeover: frozenset[State],
-    adopt: Adopt | None,
-    trace: Trace | None,
-    *,
-    submission: bool = False,
-) -> tuple[PendingClaim, bytes]:
-    """A claim and its command."""
-    remaining_ms, command = _terms(lease_ms, retention_ms, takeover)
-    address = key.encode()
-    claim = PendingClaim(
-        routes, address, then, token, fingerprint, retention_ms, remaining_ms, adopt, submission=submission
-    )
-    fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
-    return claim, command % (len(address), address, len(fresh), fresh)
-
-
-@lru_cache(maxsize=256)
-def _terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[int, bytes]:
-    """What is the same in all claims of a route: how long they live (ms), and most of their command."""
-    remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-    return remaining_ms, CLAIM.ending(b"%d" % remaining_ms, takeover_codes(takeover))

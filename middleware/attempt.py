@@ -296,7 +296,7 @@ class Attempt:
                 trace=trace,
                 submission=self.submission,
             )
-        self._in_flight.tell(self._in_flight.watch.attempt_settled, self.policy.route, state, seconds)
+        self._in_flight.decided(self.policy.route, state, seconds)
         return True
 
     async def _record(self) -> None:

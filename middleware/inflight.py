@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from oncegate.cache.base import Cache, prompt
 from oncegate.cache.errors import CacheError, RecordUnreadable
+from oncegate.cache.record import State
 from oncegate.middleware.attempt import Attempt
 from oncegate.middleware.deadlines import LoopDeadlines
 from oncegate.middleware.observe import Watch
@@ -57,6 +58,13 @@ class InFlight:
         try:
             event(*what)
         except Exception:  # somebody else's code must not decide about a payment
+            log.exception(_FAILED)
+
+    def decided(self, route: str, state: State | None, seconds: float) -> None:
+        """Tell ``watch`` of an outcome."""
+        try:
+            self.watch.attempt_settled(route, state, seconds)
+        except Exception:
             log.exception(_FAILED)
 
     def answered(self, operation: str, answer: object, sent: float) -> None:
