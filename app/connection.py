@@ -7,7 +7,7 @@ to take. Whatever goes wrong after the first byte was written is an `OutcomeUnkn
 import asyncio
 import select
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from oncegate.app.response import ResponseReader
 from oncegate.middleware.capture import declared_length
@@ -15,9 +15,9 @@ from oncegate.middleware.processor import OutcomeUnknown
 
 HIGH_WATER = 65536
 """Bytes of a response's body that wait to be taken; with more, reading pauses (one read that was under way comes on top)."""
-SMALL = 65536
+SMALL: Final = 65536
 """Bytes of a response's body that may be waited for, so that it goes out whole."""
-_ONE_WRITE = 65536  # above it, copying a body behind its head costs more than a second write
+_ONE_WRITE: Final = 65536  # above it, copying a body behind its head costs more than a second write
 
 
 class UpstreamConnection(asyncio.Protocol):

@@ -13,23 +13,24 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import Final
 from urllib.parse import quote
 
 from oncegate.middleware.asgi import Scope
 
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
     # Credentials for a proxy, and a proxy's challenge: meant for the next hop alone, and we ask for none (section 11.7).
     | {b"proxy-authenticate", b"proxy-authorization"}
 )
-END_TO_END = frozenset(
+END_TO_END: Final = frozenset(
     {b"accept", b"authorization", b"cache-control", b"content-encoding", b"content-length", b"content-range"}
     | {b"content-type", b"cookie", b"date", b"etag", b"host", b"idempotency-attempt", b"idempotency-key", b"if-match"}
     | {b"if-none-match", b"location", b"origin", b"range", b"retry-after", b"set-cookie", b"vary", b"via"}
     | {b"www-authenticate", b"x-api-key"}
 )
 """Fields that ``Connection`` can't take away, whatever it names."""
-VIA = (b"via", b"1.1 oncegate")
+VIA: Final = (b"via", b"1.1 oncegate")
 """Added to every request and every response that passes (RFC 9110 section 7.6.3)."""
 
 
@@ -39,26 +40,33 @@ def _spellings(names: Iterable[str]) -> frozenset[bytes]:
     return frozenset("".join(mix).encode() for group in mixes for mix in group)
 
 
-_SAID_BY_PROXIES = _spellings(
+_SAID_BY_PROXIES: Final = _spellings(
     ["forwarded", "x-real-ip"]
     + ["x-forwarded-" + part for part in ("for", "proto", "host", "port", "prefix", "scheme", "server", "ssl", "by")]
 )
 """What a server behind a proxy believes of it: from a peer that is not trusted, none of it passes."""
-_AMBIGUOUS = _spellings(["content-length", "transfer-encoding", "idempotency-key", "idempotency-attempt"])
+_AMBIGUOUS: Final = _spellings(["content-length", "transfer-encoding", "idempotency-key", "idempotency-attempt"])
 """For the same reason none of these passes in another spelling: it would be read beside the one that was judged."""
 # Read here and written anew, or answered for by the server in front of us (Expect: 100-continue).
-_SPECIAL = HOP_BY_HOP | _SAID_BY_PROXIES | {b"content-length", b"expect", b"host", b"http2-settings"}
-_SPECIAL |= _AMBIGUOUS - {b"idempotency-key", b"idempotency-attempt"}
-_LENGTH_DIGITS = 18
-_NOTHING: frozenset[bytes] = frozenset()
-_USUAL_OPTIONS = {option: frozenset({option.lower()}) for option in (b"keep-alive", b"Keep-Alive", b"close")}
-_line_of = b": ".join
-_LAST_LINES = (_line_of(VIA), b"")
-_LF, _CR, _NUL = b"\n\r\0"  # numbers, which are found faster than bytes
-_METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_unsafe_in_path = re.compile(rb"[\x00-\x20\x7f#?]").search
-_unsafe_in_query = re.compile(rb"[\x00-\x20\x7f#]").search
-_PATH_SAFE = "/!$&'()*+,;=:@~-._%"
+_SPECIAL: Final = (
+    HOP_BY_HOP
+    | _SAID_BY_PROXIES
+    | {b"content-length", b"expect", b"host", b"http2-settings"}
+    | (_AMBIGUOUS - {b"idempotency-key", b"idempotency-attempt"})
+)
+_LENGTH_DIGITS: Final = 18
+_NOTHING: Final[frozenset[bytes]] = frozenset()
+_USUAL_OPTIONS: Final = {option: frozenset({option.lower()}) for option in (b"keep-alive", b"Keep-Alive", b"close")}
+_line_of: Final = b": ".join
+_LAST_LINES: Final = (_line_of(VIA), b"")
+# Numbers, which are found faster than bytes.
+_LF: Final = 10
+_CR: Final = 13
+_NUL: Final = 0
+_METHOD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_unsafe_in_path: Final = re.compile(rb"[\x00-\x20\x7f#?]").search
+_unsafe_in_query: Final = re.compile(rb"[\x00-\x20\x7f#]").search
+_PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
 
 class RequestRefused(Exception):

@@ -18,7 +18,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
@@ -35,7 +35,7 @@ from oncegate.app.inbound_head import (
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.inbound_socket import address_of, unacknowledged
 
-MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
 HEAD_SECONDS = 15.0
 """For a head to arrive once it has begun."""
@@ -48,8 +48,8 @@ waited for. (The body of an enforced request has a limit of its own, as a whole.
 HIGH_WATER = 65536
 """Bytes of a request's body that wait to be received; with more, reading pauses."""
 
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-_MALFORMED = (
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_MALFORMED: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
     b"connection: close\r\n\r\nInvalid HTTP request received.\n"
 )

@@ -1,21 +1,21 @@
 """The rules of a request's head that the parser does not keep: whose it is to answer, and offers that mean nothing here."""
 
 import re
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 import httptools
 
-_HOST = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
-_is_host = re.compile(_HOST + rb"*").fullmatch
-_ABSOLUTE = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
+_HOST: Final = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
+_is_host: Final = re.compile(_HOST + rb"*").fullmatch
+_ABSOLUTE: Final = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
 """A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
-_OFFER_OF_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+_OFFER_OF_H2C: Final = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 
 
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
-_METHODS = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
-_HASH = ord("#")  # a number is found faster than bytes
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_METHODS: Final = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
+_HASH: Final = ord("#")  # a number is found faster than bytes
 
 
 class HeadTooLarge(Exception):

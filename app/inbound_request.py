@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oncegate.middleware.asgi import Message
 
@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oncegate.inbound")
 
-_ONE_WRITE = 65536
+_ONE_WRITE: Final = 65536
 """Above it, copying a body behind its head costs more than a second write."""
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
-_STATUS_LINES = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(600)]
-_line_of = b": ".join
-_OF_THE_CONNECTION = frozenset({b"connection", b"transfer-encoding"})
-_WITHOUT_CONTENT = frozenset({204, 304})
-_END_OF_HEAD = (b"", b"")
-_LF, _CR, _NUL = b"\n\r\0"  # numbers, which are found faster than bytes
-_GO_AHEAD = b"HTTP/1.1 100 Continue\r\n\r\n"
-_FAILED = (
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
+_STATUS_LINES: Final = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(600)]
+_line_of: Final = b": ".join
+_OF_THE_CONNECTION: Final = frozenset({b"connection", b"transfer-encoding"})
+_WITHOUT_CONTENT: Final = frozenset({204, 304})
+_END_OF_HEAD: Final = (b"", b"")
+# Numbers, which are found faster than bytes.
+_LF: Final = 10
+_CR: Final = 13
+_NUL: Final = 0
+_GO_AHEAD: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_FAILED: Final = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
     b"connection: close\r\n\r\nInternal Server Error"
 )

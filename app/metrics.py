@@ -7,6 +7,7 @@ writes it down (its own mode for several processes keeps a file per process and 
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -19,17 +20,17 @@ from oncegate.middleware.gate import Decision
 from oncegate.middleware.observe import Observation, Watch
 from oncegate.middleware.problems import KINDS
 
-CACHE_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+CACHE_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 UPSTREAM_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
-OPERATIONS = ("claim", "extend", "complete", "release", "get")
+OPERATIONS: Final = ("claim", "extend", "complete", "release", "get")
 """Of a cache, those that requests wait for."""
-OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-RELEASED = "released"
-SUBMISSIONS = ("accepted", "full", "unavailable")
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
+RELEASED: Final = "released"
+SUBMISSIONS: Final = ("accepted", "full", "unavailable")
 """What can come of a submission."""
-_OUTCOMES = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
-_DECISIONS = tuple(dict.fromkeys([*(decision.value for decision in Decision), *KINDS]))
-_OTHER = "other"
+_OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+_DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in Decision), *KINDS]))
+_OTHER: Final = "other"
 
 Gauges = Mapping[str, tuple[str, Callable[[], float]]]
 """By name: what it means, and how it is read when it is asked for."""

@@ -9,21 +9,21 @@ The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it
 - it goes on to a response behind the first: nobody asked for that one, so neither is to be trusted.
 """
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from httptools import HttpParserError, HttpResponseParser
 
 from oncegate.app.http1 import END_TO_END, HOP_BY_HOP, connection_options
 
-MAX_HEAD_BYTES = 65536
+MAX_HEAD_BYTES: Final = 65536
 """The most bytes of a response's heads (interim ones included), or of its trailers."""
-MAX_FIELDS = 256
+MAX_FIELDS: Final = 256
 """The most fields of a response's heads, interim ones included."""
 
-_STAYS = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
-_SPECIAL = HOP_BY_HOP | {b"content-length", b"date"}
+_STAYS: Final = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
+_SPECIAL: Final = HOP_BY_HOP | {b"content-length", b"date"}
 _NONE: frozenset[bytes] = frozenset()
-_WITHOUT_CONTENT = frozenset({204, 304})
+_WITHOUT_CONTENT: Final = frozenset({204, 304})
 
 
 class ResponseReader:

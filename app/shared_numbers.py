@@ -8,8 +8,9 @@ successor goes on counting in the same row. A row has one writer, and an aligned
 import mmap
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Final
 
-_DOUBLE = 8
+_DOUBLE: Final = 8
 
 
 class SharedNumbers:

@@ -6,12 +6,13 @@ unknown). So idle ones are kept for a shorter time than common upstreams keep th
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from oncegate.app.connection import UpstreamConnection
 from oncegate.app.opening import Opener
 from oncegate.middleware.processor import NotProcessed
 
-KEEPALIVE_MARGIN = 0.5
+KEEPALIVE_MARGIN: Final = 0.5
 """Seconds by which we let go of an idle connection before the time that the upstream announced."""
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from hiredis import ReplyError
 
@@ -15,7 +15,7 @@ from oncegate.cache.routes import MOST_TRIES, Detour, Routes
 from oncegate.cache.scripts import ASKING, SCRIPTS
 from oncegate.cache.session import Session
 
-LARGE_BYTES = 65536
+LARGE_BYTES: Final = 65536
 """An outcome of more than this goes over the second connection, so that it does not hold up claims."""
 
 Answer = TypeVar("Answer")

@@ -28,7 +28,7 @@ The mark ``a`` (always 1) says that the record is a submission's. It is the firs
 
 import struct
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -44,24 +44,26 @@ from oncegate.cache.record import (
     Trace,
 )
 
-VERSION = 1
-STATE_CODES = {
+VERSION: Final = 1
+STATE_CODES: Final = {
     State.IN_FLIGHT: b"I",
     State.SUCCEEDED: b"S",
     State.FAILED: b"F",
     State.UNKNOWN: b"U",
     State.ABSENT: b"A",
 }
-_ABSENT, _IN_FLIGHT = State.ABSENT, State.IN_FLIGHT  # members of an enumeration take long to look up
-_STATES = {code[0]: state for state, code in STATE_CODES.items()}
-_FOUND = frozenset({State.ABSENT, State.FAILED, State.UNKNOWN})
-_FLIGHT = struct.Struct(">Bc16s16sIQcQ")
-_OUTCOME = struct.Struct(">Bc16s16sII")
-_ATTEMPT_AT = 34
-_FRESH_CLAIM = b"%cI%%b%%b%%b%%d}" % VERSION
-_NO_TRACE = Trace()
-_MARKED = b'{"a":1'
-_BACKSLASH = ord("\\")
+# Members of an enumeration take long to look up.
+_ABSENT: Final = State.ABSENT
+_IN_FLIGHT: Final = State.IN_FLIGHT
+_STATES: Final = {code[0]: state for state, code in STATE_CODES.items()}
+_FOUND: Final = frozenset({State.ABSENT, State.FAILED, State.UNKNOWN})
+_FLIGHT: Final = struct.Struct(">Bc16s16sIQcQ")
+_OUTCOME: Final = struct.Struct(">Bc16s16sII")
+_ATTEMPT_AT: Final = 34
+_FRESH_CLAIM: Final = b"%cI%%b%%b%%b%%d}" % VERSION
+_NO_TRACE: Final = Trace()
+_MARKED: Final = b'{"a":1'
+_BACKSLASH: Final = ord("\\")
 
 
 def encode_claim(

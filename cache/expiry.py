@@ -8,12 +8,12 @@ flight, then a minute as failed) leaves nothing stale behind.
 
 import heapq
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-OVERHEAD_BYTES = 600
+OVERHEAD_BYTES: Final = 600
 """What one entry costs at most besides its key and its value: 590 measured with one per second, 265 with many (CPython 3.11)."""
 
-STEP = 32
+STEP: Final = 32
 """Expired entries that one write clears away at most, so that no single call pays for a burst of expiries."""
 
 

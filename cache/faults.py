@@ -3,6 +3,7 @@
 import os
 import re
 import ssl
+from typing import Final
 
 from hiredis import ReplyError
 from redis.exceptions import AuthenticationError, RedisError
@@ -10,20 +11,20 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable, CacheUnsupported, RecordUnreadable
 
-LEAST_VERSION = (7, 0)
+LEAST_VERSION: Final = (7, 0)
 
-REPLICA = "Redis is a replica now"
+REPLICA: Final = "Redis is a replica now"
 """Why a connection is cut after a READONLY reply: after a failover, the next call must look the server up again."""
 
-REPLICA_REPLIES = frozenset({"READONLY", "MASTERDOWN"})
+REPLICA_REPLIES: Final = frozenset({"READONLY", "MASTERDOWN"})
 """What only a replica answers."""
-REDIRECTIONS = frozenset({"MOVED", "ASK"})
+REDIRECTIONS: Final = frozenset({"MOVED", "ASK"})
 """Another node of the cluster has the key. The command did not run."""
-UNDECIDED = frozenset({"TRYAGAIN", "CLUSTERDOWN"})
+UNDECIDED: Final = frozenset({"TRYAGAIN", "CLUSTERDOWN"})
 """No node of the cluster can run the command right now. It did not run."""
 
-_CLASS = re.compile(r"[A-Z][A-Z0-9]{1,30}(?=[ :]|$)")
-_HINTS = {
+_CLASS: Final = re.compile(r"[A-Z][A-Z0-9]{1,30}(?=[ :]|$)")
+_HINTS: Final = {
     "ERR": "an error that it does not classify",
     "OOM": "it is out of memory",
     "MISCONF": "it can't save to disk and therefore takes no writes",

@@ -2,6 +2,7 @@
 
 import time
 from functools import lru_cache
+from typing import Final
 
 from hiredis import ReplyError
 
@@ -17,7 +18,7 @@ from oncegate.cache.routes import Routes
 from oncegate.cache.scripts import CLAIM, COMPLETE
 from oncegate.cache.withdrawal import Withdrawal
 
-_ODD = "Redis answered a claim with something that is no record"
+_ODD: Final = "Redis answered a claim with something that is no record"
 
 
 class PendingClaim(Soon[Claim]):

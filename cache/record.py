@@ -6,13 +6,13 @@ suite of tests walks every row of it against each cache, and the diagram in docs
 
 import enum
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oncegate.cache.errors import IllegalTransition
 
-TOKEN_BYTES = 16
-FINGERPRINT_BYTES = 16
-DEAD_TOKEN = bytes(TOKEN_BYTES)
+TOKEN_BYTES: Final = 16
+FINGERPRINT_BYTES: Final = 16
+DEAD_TOKEN: Final = bytes(TOKEN_BYTES)
 """Nobody's owner token: what a record carries after a release gave it back the state that the attempt had found."""
 
 
@@ -52,8 +52,8 @@ def _row(source: State, event: Event, *targets: State, guard: str) -> Transition
     return Transition(source, event, frozenset(targets), guard)
 
 
-_OUTCOMES = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
-_FOUND = (State.ABSENT, State.FAILED, State.UNKNOWN)
+_OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+_FOUND: Final = (State.ABSENT, State.FAILED, State.UNKNOWN)
 
 TRANSITIONS: tuple[Transition, ...] = (
     _row(State.ABSENT, Event.CLAIM, State.IN_FLIGHT, guard="new token, attempt 1"),
@@ -82,7 +82,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     _row(State.UNKNOWN, Event.EXPIRE, State.ABSENT, guard="unknown_ttl ran out"),
 )
 
-_LAW = {(row.source, row.event): row.targets for row in TRANSITIONS}
+_LAW: Final = {(row.source, row.event): row.targets for row in TRANSITIONS}
 
 
 def targets(source: State, event: Event) -> frozenset[State]:
@@ -97,7 +97,7 @@ def check(source: State, event: Event, target: State) -> State:
     return target
 
 
-TAKEABLE = frozenset(row.source for row in TRANSITIONS if row.event is Event.CLAIM) - {State.ABSENT}
+TAKEABLE: Final = frozenset(row.source for row in TRANSITIONS if row.event is Event.CLAIM) - {State.ABSENT}
 """The states that a claim may take over, where the policy says so."""
 
 
@@ -114,8 +114,8 @@ class StoredResponse(NamedTuple):
     completed_at_ms: int
 
 
-MAX_GATEWAY_BYTES = 40
-MAX_NOTE_BYTES = 200
+MAX_GATEWAY_BYTES: Final = 40
+MAX_NOTE_BYTES: Final = 200
 
 
 class Trace(NamedTuple):
@@ -132,7 +132,7 @@ class Trace(NamedTuple):
     note: str = ""
 
 
-_NO_TRACE = Trace()
+_NO_TRACE: Final = Trace()
 
 
 # Not frozen, and made without what dataclasses generate, since every request makes one: the first takes five times as long, and

@@ -2,6 +2,7 @@
 
 import hashlib
 from importlib import resources
+from typing import Final
 
 
 def pack(*parts: bytes) -> bytes:
@@ -9,7 +10,7 @@ def pack(*parts: bytes) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
 
 
-ASKING = pack(b"ASKING")
+ASKING: Final = pack(b"ASKING")
 """Lets the command right behind it run on the node that its slot is being moved to."""
 
 
@@ -46,12 +47,12 @@ class Script:
         return pack(b"EVALSHA", self.digest, b"1", *parts)
 
 
-CLAIM = Script("claim", 3)
-COMPLETE = Script("complete", 2)
-EXTEND = Script("extend", 2)
-RELEASE = Script("release", 1)
-GET = Script("get", 0)
-PEEK = Script("peek", 0)
-RESOLVE = Script("resolve", 4)
-APPEND = Script("append", 1)
-SCRIPTS = (CLAIM, COMPLETE, EXTEND, RELEASE, GET, PEEK, RESOLVE, APPEND)
+CLAIM: Final = Script("claim", 3)
+COMPLETE: Final = Script("complete", 2)
+EXTEND: Final = Script("extend", 2)
+RELEASE: Final = Script("release", 1)
+GET: Final = Script("get", 0)
+PEEK: Final = Script("peek", 0)
+RESOLVE: Final = Script("resolve", 4)
+APPEND: Final = Script("append", 1)
+SCRIPTS: Final = (CLAIM, COMPLETE, EXTEND, RELEASE, GET, PEEK, RESOLVE, APPEND)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from os import urandom
 from time import monotonic, time
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oncegate.cache.base import Cache, Claim
 from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable
@@ -23,8 +23,8 @@ from oncegate.middleware.inflight import InFlight
 from oncegate.middleware.observe import Watch
 from oncegate.middleware.policy import Policy
 
-_FIRST_POLL = 0.02
-_LONGEST_POLL = 1.0
+_FIRST_POLL: Final = 0.02
+_LONGEST_POLL: Final = 1.0
 
 
 class Ask:

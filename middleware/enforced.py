@@ -6,7 +6,7 @@ The drivers are `oncegate.middleware.exchange` (ASGI, for every case) and the ga
 import logging
 from collections.abc import Awaitable, Iterable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State
@@ -28,14 +28,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oncegate.http")
 
-_DETAILS = {
+_DETAILS: Final = {
     Decision.IN_FLIGHT: "The first request with this key is still being executed: try again later, or send Prefer: wait.",
     Decision.MISMATCH: "This key was used for a request with another method, path, query or payload: use a new key.",
     Decision.REFUSE: "An earlier request with this key may or may not have been executed: find out before sending another.",
     Decision.DUPLICATE: "A request with this key was already processed: its result is in original_result.",
 }
 
-_FIRST, _BYPASS, _REPLAYED = Decision.RUN.value, Decision.BYPASS.value, Decision.REPLAY.value  # an enum's take a call
+# An enum's take a call.
+_FIRST: Final = Decision.RUN.value
+_BYPASS: Final = Decision.BYPASS.value
+_REPLAYED: Final = Decision.REPLAY.value
 _READ: Fields = {}
 Headers = list[tuple[bytes, bytes]]
 

@@ -5,11 +5,12 @@ JSON values (`oncegate.middleware.canonical`).
 """
 
 from hashlib import blake2b
+from typing import Final
 
 from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.middleware.canonical import NotCanonical, canonical_json
 
-_BLANK = blake2b(digest_size=FINGERPRINT_BYTES)
+_BLANK: Final = blake2b(digest_size=FINGERPRINT_BYTES)
 """To be copied, which takes less than to make one."""
 
 

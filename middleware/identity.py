@@ -3,8 +3,9 @@
 import os
 import socket
 from functools import lru_cache
+from typing import Final
 
-MOST_OF_HOST = 32
+MOST_OF_HOST: Final = 32
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from oncegate.cache.base import Cache, prompt
 from oncegate.cache.errors import CacheError, RecordUnreadable
@@ -22,10 +22,10 @@ Running = TypeVar("Running", bound=asyncio.Future[None])
 
 MAX_UNSAVED_BYTES = 64 * 1024 * 1024
 """Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
-_FAILED = "the watch failed"
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 5.0
-_CLAIM_POLL = 0.01
+_FAILED: Final = "the watch failed"
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
+_CLAIM_POLL: Final = 0.01
 
 
 class InFlight:

@@ -8,28 +8,28 @@ import re
 from binascii import b2a_base64
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 from oncegate.middleware.errors import KeyInvalid
 
-MAX_KEY_CHARACTERS = 255
-_DIGEST_BYTES = 15
+MAX_KEY_CHARACTERS: Final = 255
+_DIGEST_BYTES: Final = 15
 """120 bits: no collision to be feared, and exactly 20 base64 characters without padding."""
 
-_BLANK = blake2b(digest_size=_DIGEST_BYTES)
+_BLANK: Final = blake2b(digest_size=_DIGEST_BYTES)
 """To be copied, which takes less than to make one."""
-_STRING = rb'"(?:[ !#-\[\]-~]|\\["\\])*"'
-_PARAMETER = (
+_STRING: Final = rb'"(?:[ !#-\[\]-~]|\\["\\])*"'
+_PARAMETER: Final = (
     rb" *; *[a-z*][a-z0-9_.*-]*"
     rb"(?:=(?:" + _STRING + rb"|-?[0-9]{1,15}(?:\.[0-9]{1,3})?|[A-Za-z*][!#$%&'*+.^_`|~:/0-9A-Za-z-]*"
     rb'|:[A-Za-z0-9+/=]*:|\?[01]|@-?[0-9]{1,15}|%"[ !#-~]*"))?'
 )
-_QUOTED_KEY = re.compile(rb"(" + _STRING + rb")(?:" + _PARAMETER + rb")*")
-_is_bare = re.compile(rb"[!#-+\--\[\]-~]{1,255}").fullmatch
-_is_plain = re.compile(rb'"[ !#-\[\]-~]{1,255}"').fullmatch
+_QUOTED_KEY: Final = re.compile(rb"(" + _STRING + rb")(?:" + _PARAMETER + rb")*")
+_is_bare: Final = re.compile(rb"[!#-+\--\[\]-~]{1,255}").fullmatch
+_is_plain: Final = re.compile(rb'"[ !#-\[\]-~]{1,255}"').fullmatch
 """A quoted key without an escape or a parameter."""
-_ESCAPED = re.compile(r"\\(.)")
-_BASE64_TO_ID = bytes.maketrans(b"+/", b"._")
+_ESCAPED: Final = re.compile(r"\\(.)")
+_BASE64_TO_ID: Final = bytes.maketrans(b"+/", b"._")
 """An id begins with no ``-`` that a command line would take for an option, and holds no ``/``."""
 
 Fields = Mapping[bytes, Sequence[bytes]]

@@ -4,33 +4,42 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
 
 from oncegate.cache.record import State
 from oncegate.middleware.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route
 
-RAISE_HEADER = b"idempotency-raise-on-duplicate"
-PREFER = b"prefer"
-CONTENT_LENGTH = b"content-length"
-ATTEMPT_HEADER = b"idempotency-attempt"
+RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"
+PREFER: Final = b"prefer"
+CONTENT_LENGTH: Final = b"content-length"
+ATTEMPT_HEADER: Final = b"idempotency-attempt"
 
-_RELEASED = frozenset({401, 403, 408, 425, 429})
+_RELEASED: Final = frozenset({401, 403, 408, 425, 429})
 """The upstream did nothing and says so: nothing is kept, and the key is free."""
-_GATEWAY_ERRORS = frozenset({502, 504})
+_GATEWAY_ERRORS: Final = frozenset({502, 504})
 """The upstream is a gateway itself and lost sight of the work behind it."""
-_FAILED = State.FAILED  # members of an enumeration take long to look up
-_STATES = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
+_FAILED: Final = State.FAILED  # members of an enumeration take long to look up
+_STATES: Final = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
 
-HOP_BY_HOP = (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+HOP_BY_HOP: Final = (
+    b"connection",
+    b"proxy-connection",
+    b"keep-alive",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+)
 """RFC 9110 section 7.6.1. ``Trailer`` goes with them: trailers are not stored."""
-OF_THE_MOMENT = (b"date", b"set-cookie")
+OF_THE_MOMENT: Final = (b"date", b"set-cookie")
 """Never stored: what was true, or meant, for one answer only."""
-OURS = (b"idempotent-replayed", b"idempotency-key")
+OURS: Final = (b"idempotent-replayed", b"idempotency-key")
 """Response headers that only the gateway may set."""
 
 _SOON = 1.0
-_SUBMISSION_BYTES = 65536
+_SUBMISSION_BYTES: Final = 65536
 """More than what answers a submission can have."""
-_PARAMETERS = re.compile(r";[^/]*")
+_PARAMETERS: Final = re.compile(r";[^/]*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -49,7 +49,7 @@ KINDS: dict[str, _Kind] = {
 }
 """Every problem that oncegate answers with, by its slug. Public: a change here is a change of the contract."""
 
-RETRY_AFTER_SECONDS = 1
+RETRY_AFTER_SECONDS: Final = 1
 
 
 def problem(

@@ -2,6 +2,7 @@
 
 import re
 from time import monotonic
+from typing import Final
 from uuid import uuid4
 
 from oncegate.middleware.asgi import Message, Receive
@@ -10,14 +11,14 @@ from oncegate.middleware.key import Fields, parse_key, read_key, scope_parts
 from oncegate.middleware.policy import CONTENT_LENGTH, PREFER, RAISE_HEADER, Policy
 from oncegate.middleware.within import within
 
-_PREFERENCE = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
+_PREFERENCE: Final = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
 """One member of the list: a comma within a quoted string ends none."""
-_WAIT = re.compile(rb'\s*wait\s*=\s*"?([0-9]+)"?\s*(?:;.*)?', re.IGNORECASE | re.DOTALL)
-_RESPOND_ASYNC = re.compile(rb'\s*respond-async\s*(?:=\s*""\s*)?(?:;.*)?', re.IGNORECASE | re.DOTALL)
+_WAIT: Final = re.compile(rb'\s*wait\s*=\s*"?([0-9]+)"?\s*(?:;.*)?', re.IGNORECASE | re.DOTALL)
+_RESPOND_ASYNC: Final = re.compile(rb'\s*respond-async\s*(?:=\s*""\s*)?(?:;.*)?', re.IGNORECASE | re.DOTALL)
 """An empty value is none (RFC 7240 section 2)."""
-_SIGNED = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
+_SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
 """Authorization schemes whose value changes with each request."""
-_SIGNED_INITIALS = frozenset(scheme[:1] for scheme in _SIGNED)
+_SIGNED_INITIALS: Final = frozenset(scheme[:1] for scheme in _SIGNED)
 
 
 def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | None:

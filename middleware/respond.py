@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import lru_cache
 from time import gmtime, strftime, time
-from typing import Any
+from typing import Any, Final
 
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.policy import Policy
@@ -11,13 +11,14 @@ from oncegate.middleware.problems import Answer, plain_error
 
 Headers = list[tuple[bytes, bytes]]
 
-CACHE_STATUS = b"cache-status"
-BYPASS = (CACHE_STATUS, b"oncegate; fwd=bypass")
-_STORED = (CACHE_STATUS, b"oncegate; fwd=miss; stored")
-_RELEASED = (CACHE_STATUS, b"oncegate; fwd=miss")
-REPLAYED = (b"idempotent-replayed", b"true")
-_REPLAYED_NAME, _REPLAYED_LENGTH = REPLAYED[0], len(REPLAYED[0])
-_UNKNOWN = State.UNKNOWN  # members of an enumeration take long to look up
+CACHE_STATUS: Final = b"cache-status"
+BYPASS: Final = (CACHE_STATUS, b"oncegate; fwd=bypass")
+_STORED: Final = (CACHE_STATUS, b"oncegate; fwd=miss; stored")
+_RELEASED: Final = (CACHE_STATUS, b"oncegate; fwd=miss")
+REPLAYED: Final = (b"idempotent-replayed", b"true")
+_REPLAYED_NAME: Final = REPLAYED[0]
+_REPLAYED_LENGTH: Final = len(REPLAYED[0])
+_UNKNOWN: Final = State.UNKNOWN  # members of an enumeration take long to look up
 
 
 def executed_headers(headers: Headers, status: int, *, policy: Policy, key_line: bytes, recorded: bool) -> Headers:
