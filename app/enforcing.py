@@ -1,9 +1,9 @@
 """A request under enforcement in the gateway's lane (see `oncegate.app.direct`)."""
 
+from typing import Any
+
 from oncegate.app.forward import Forwarder
 from oncegate.app.inbound_request import InboundRequest
-from oncegate.cache.base import Claim
-from oncegate.cache.errors import CacheError
 from oncegate.cache.record import State
 from oncegate.middleware import respond
 from oncegate.middleware.asgi import Receive, Scope, Send
@@ -54,7 +54,7 @@ class Enforcing:
             self._leave_unbegun(None)
         return True
 
-    def _claimed(self, answer: Claim | CacheError) -> None:
+    def _claimed(self, answer: Any) -> None:
         request = self._request
         try:
             outcome = self._middleware.enforcer.admitted(self._ask, answer)

@@ -8,6 +8,7 @@ after the record is complete; so is what the client would take for the last one,
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from oncegate.middleware.asgi import Message
 from oncegate.middleware.deadlines import Deadlines
@@ -103,7 +104,7 @@ class Capture:
             if self._kept is None and self._unread_bytes > WINDOW:
                 await self._client_reads()
 
-    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def _begin(self, status: int, headers: Iterable[Any]) -> None:
         self.headers = [(bytes(name).lower(), bytes(value)) for name, value in headers]
         self.status = status
         self._due = declared_length(status, self.headers)

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Mapping
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
-from oncegate.cache.base import Claim
-from oncegate.cache.errors import CacheError, CacheUnavailable, RecordUnreadable
+from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.middleware.asgi import App, Receive, Send
 from oncegate.middleware.attempt import Attempt, LeaseLost
 from oncegate.middleware.enforce import Ask, Verdict
@@ -96,11 +95,14 @@ class Exchange:
     async def _serve(self, look_up_key: str) -> None:
         request = self._request
         limit = request.policy.settings.max_request_body
+        body: bytes | None = None
+        refusal: Refusal | None = None
         try:
             body = await read_body(self._receive, request.fields, limit, self._middleware.body_timeout)
-        except Refusal as refusal:
+        except Refusal as error:
+            refusal = error
+        if refusal is not None:
             await self._answer(request.refused(refusal))
-            return
         if body is None:
             return
         self._ask, self._body = request.ask(look_up_key, body), body
@@ -115,8 +117,8 @@ class Exchange:
         found, self._found = self._found, None
         await self.decide(self._ask, body, found)
 
-    def _claimed(self, answer: Claim | CacheError) -> None:
-        """The cache has answered, in a context of its own."""
+    def _claimed(self, answer: Any) -> None:
+        """The cache has answered, in a context of its own. An answer that is none must not end here: who waits is told."""
         if self._left or self._told.done():  # nobody is left to run what may have been won: `_leave` gives it back
             return
         context, self._context = self._context, None
@@ -125,7 +127,7 @@ class Exchange:
         if not isinstance(self._found, Execution):
             self._told.set_result(None)
 
-    def _hear(self, answer: Claim | CacheError) -> None:
+    def _hear(self, answer: Any) -> None:
         """What the answer means; an attempt begins, and has the context that the request had when it asked."""
         try:
             outcome = self._middleware.enforcer.admitted(self._ask, answer)
@@ -145,6 +147,7 @@ class Exchange:
         """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or what it is to wait for."""
         request, enforcer = self._request, self._middleware.enforcer
         failure: Exception | None = None
+        refused: Exception | None = None
         try:
             for _ in range(_MAX_ADMISSIONS):
                 if isinstance(found, Exception):
@@ -166,9 +169,10 @@ class Exchange:
             else:
                 raise Overloaded("The request was overtaken again and again before it could begin: try again later.")
         except (Refusal, RecordUnreadable, CacheUnavailable) as error:
-            await self._answer(request.refused(error))
-            return
-        if failure is not None:
+            refused = error
+        if refused is not None:
+            await self._answer(request.refused(refused))
+        elif failure is not None:
             raise failure
 
     # -- not enforced -------------------------------------------------------------------------------------------------

@@ -68,20 +68,28 @@ class Execution(Capture):
 
     async def _run(self, app: App, scope: dict[str, Any] | None) -> None:
         attempt = self.attempt
+        failure: Exception | None = None
+        overdue = False
         try:
-            if scope is not None and not attempt.is_certain:
-                await attempt.confirm()
-            await app(scope or {}, self._receive, self.send)
-            if not self.whole:
-                raise RuntimeError("the app returned without a complete response")
-        except asyncio.CancelledError:
-            if self._middleware.enforcer.in_flight.closing and not attempt.overdue:
-                raise  # shutdown: the lease lapses, and the record reads unknown
-            self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
-            await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
-        except Exception as error:  # noqa: BLE001 - whatever an app raises is an outcome, too
-            await self._settle_by(self._meant(error))
+            try:
+                if scope is not None and not attempt.is_certain:
+                    await attempt.confirm()
+                await app(scope or {}, self._receive, self.send)
+                if not self.whole:
+                    raise RuntimeError("the app returned without a complete response")
+            except asyncio.CancelledError:
+                if self._middleware.enforcer.in_flight.closing and not attempt.overdue:
+                    raise  # shutdown: the lease lapses, and the record reads unknown
+                overdue = True
+            except Exception as error:  # noqa: BLE001 - whatever an app raises is an outcome, too
+                failure = self._meant(error)
+            if overdue:
+                self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
+                await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
+            elif failure is not None:
+                await self._settle_by(failure)
         finally:
+            failure = None  # its traceback holds this frame
             self.cut()
             self.task = None  # it holds us
 
