@@ -165,7 +165,7 @@ def opening(name: str, *arguments: Any) -> str:
     found: Exception = made(*arguments)
     if name.startswith("SSL") and arguments[-1] == "named":
         vars(found)["reason"] = "WRONG_VERSION_NUMBER"
-    return repr(faults.of_opening(found, "there"))  # type: ignore[arg-type]
+    return repr(faults.of_opening(found, "there"))  # type: ignore[arg-type]  # odd on purpose
 
 
 def version(text: str) -> Any:

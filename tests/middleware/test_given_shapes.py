@@ -88,15 +88,15 @@ class Counting(MemoryCache):
         if len(self.answers) == 2:
             self.renewed.set()
         self.answers.append("extend")
-        return int(await super().extend(key, **call))  # type: ignore[return-value]
+        return int(await super().extend(key, **call))  # type: ignore[return-value]  # another shape, on purpose
 
     async def complete(self, key: str, **call: Any) -> bool:
         self.answers.append("complete")
-        return int(await super().complete(key, **call))  # type: ignore[return-value]
+        return int(await super().complete(key, **call))  # type: ignore[return-value]  # another shape, on purpose
 
     async def release(self, key: str, **call: Any) -> bool:
         self.answers.append("release")
-        return int(await super().release(key, **call))  # type: ignore[return-value]
+        return int(await super().release(key, **call))  # type: ignore[return-value]  # another shape, on purpose
 
 
 async def test_a_cache_of_one_s_own_may_answer_in_numbers() -> None:
@@ -125,7 +125,7 @@ async def test_a_caller_without_a_name_may_be_none(caller: Any) -> None:
     calls: list[Any] = []
     processor = CommandProcessor[Any, Any](calls.append, name="n", cache=MemoryCache())
     for given in (caller, ""):
-        await processor.process(1, idempotency_key="k", caller=given, raise_on_duplicate=None)  # type: ignore[arg-type]
+        await processor.process(1, idempotency_key="k", caller=given, raise_on_duplicate=None)  # type: ignore[arg-type]  # another shape, on purpose
     assert calls == [1]
     begun = await Subscription("c", cache=MemoryCache()).begin(Delivery("k", caller=caller))
     assert begun.run
@@ -135,7 +135,7 @@ class AsView:
     """A codec whose ``dump`` gives a view, as builders of messages do."""
 
     def dump(self, result: str) -> bytes:
-        return memoryview(result.encode())  # type: ignore[return-value]
+        return memoryview(result.encode())  # type: ignore[return-value]  # another shape, on purpose
 
     def load(self, data: bytes) -> str:
         return data.decode()
@@ -156,19 +156,19 @@ async def test_a_codec_may_give_a_view() -> None:
 @pytest.mark.parametrize("payload", [bytearray(b"p"), memoryview(b"p")])
 async def test_a_payload_may_be_any_kind_of_bytes(payload: Any) -> None:
     there = Subscription("c", cache=MemoryCache())
-    assert await (await there.begin(Delivery("k", payload))).succeed(bytearray(b"{}"))  # type: ignore[arg-type]
+    assert await (await there.begin(Delivery("k", payload))).succeed(bytearray(b"{}"))  # type: ignore[arg-type]  # another shape, on purpose
     again = await there.begin(Delivery("k", b"p"))
     assert (again.decision.value, again.result) == ("duplicate", b"{}")
-    mark = Delivery("k", fingerprint=memoryview(bytes(16)))  # type: ignore[arg-type]
+    mark = Delivery("k", fingerprint=memoryview(bytes(16)))  # type: ignore[arg-type]  # another shape, on purpose
     assert (await there.begin(mark)).decision.value == "key-reused"
 
 
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        (StoredResponse(201, [[b"a", b"b"]], bytearray(b"x"), 1.5), StoredResponse(201, ((b"a", b"b"),), b"x", 1)),  # type: ignore[arg-type]
-        (StoredResponse(200, (), "text", 1), None),  # type: ignore[arg-type]
-        (StoredResponse(200, (("a", "b"),), b"x", 1), None),  # type: ignore[arg-type]
+        (StoredResponse(201, [[b"a", b"b"]], bytearray(b"x"), 1.5), StoredResponse(201, ((b"a", b"b"),), b"x", 1)),  # type: ignore[arg-type]  # another shape, on purpose
+        (StoredResponse(200, (), "text", 1), None),  # type: ignore[arg-type]  # another shape, on purpose
+        (StoredResponse(200, (("a", "b"),), b"x", 1), None),  # type: ignore[arg-type]  # another shape, on purpose
         ("text", None),
         (7, None),
         (array("b", b"{}"), StoredResponse(200, (), b"{}", 0)),
