@@ -13,10 +13,12 @@ from oncegate.app.enforcing import Enforcing
 from oncegate.app.forward import Forwarder
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.passing import Answering, Passing
+from oncegate.middleware.bypass import Bypass
 from oncegate.middleware.enforced import EnforcedRequest
 from oncegate.middleware.errors import Refusal
 from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.policy import ATTEMPT_HEADER
+from oncegate.middleware.policy import Policy
+from oncegate.middleware.respond import Headers
 
 
 class Direct:
@@ -29,18 +31,24 @@ class Direct:
     def take(self, request: InboundRequest, answering: Answering) -> bool:
         """Whether the request, which is whole, is being answered. ``answering`` is for the case that it leaves the lane."""
         scope = request.scope
-        policy = self._middleware.policies.match(scope["method"], scope["path"])
+        middleware, headers = self._middleware, scope["headers"]
+        policy = middleware.policies.match(scope["method"], scope["path"])
         if policy is None:
-            return Passing(self._forwarder, request, answering).begin(scope["headers"])
+            return Passing(self._forwarder, request, answering).begin(headers)
+        if policy.passes(headers):
+            return self._bypass(request, answering, policy, headers)
         if policy.submission is not None:
             return False
-        enforced = EnforcedRequest(self._middleware, policy, scope)
+        enforced = EnforcedRequest(middleware, policy, scope)
         try:
             look_up_key = enforced.identify()
         except Refusal as refusal:
             request.respond(*enforced.refused(refusal))
             return True
         if look_up_key is not None:
-            return Enforcing(self._middleware, self._forwarder, request, enforced).begin(look_up_key)
-        headers = enforced.headers() if ATTEMPT_HEADER in enforced.fields else scope["headers"]
-        return Passing(self._forwarder, request, answering, enforced).begin(headers)
+            return Enforcing(middleware, self._forwarder, request, enforced).begin(look_up_key)
+        return self._bypass(request, answering, policy, enforced.headers())
+
+    def _bypass(self, request: InboundRequest, answering: Answering, policy: Policy, headers: Headers) -> bool:
+        bypass = Bypass(self._middleware.observe, policy, request.scope)
+        return Passing(self._forwarder, request, answering, bypass).begin(headers)

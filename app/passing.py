@@ -6,28 +6,29 @@ from typing import Any
 from oncegate.app.forward import Forwarder
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.middleware.asgi import Scope, Send
-from oncegate.middleware.enforced import EnforcedRequest, Headers
+from oncegate.middleware.bypass import Bypass
+from oncegate.middleware.respond import Headers
 
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
 """Awaits what answers a request by the upstream, and answers with a problem where it can't (see `oncegate.app.gateway`)."""
 
 
 class Passing:
-    """One request that passes through. ``enforced``: its route's method is under enforcement, but it has no key."""
+    """One request that passes through. ``bypass``: its route's method is under enforcement, but it has no key."""
 
-    __slots__ = ("_answering", "_began", "_connection", "_enforced", "_forwarder", "_limit", "_request")
+    __slots__ = ("_answering", "_began", "_bypass", "_connection", "_forwarder", "_limit", "_request")
 
     def __init__(
         self,
         forwarder: Forwarder,
         request: InboundRequest,
         answering: Answering,
-        enforced: EnforcedRequest | None = None,
+        bypass: Bypass | None = None,
     ) -> None:
         self._forwarder = forwarder
         self._request = request
         self._answering = answering
-        self._enforced = enforced
+        self._bypass = bypass
 
     def begin(self, headers: Headers) -> bool:
         """Send it, with ``headers``, if that can be done at once."""
@@ -53,8 +54,8 @@ class Passing:
             if ended is not None:
                 self._forwarder.watches(connection.loop).drop(self._limit)
                 status, headers, body = ended
-                if self._enforced is not None:
-                    headers = self._enforced.bypassed(status, headers)
+                if self._bypass is not None:
+                    headers = self._bypass.headers(status, headers)
                 request.respond(status, headers, body)
             elif not connection.is_soon_whole:
                 self._leave()
@@ -67,6 +68,6 @@ class Passing:
         connection, request = self._connection, self._request
         self._forwarder.watches(connection.loop).drop(self._limit)
         connection.then = None
-        send = request.send if self._enforced is None else self._enforced.marking(request.send)
+        send = request.send if self._bypass is None else self._bypass.marking(request.send)
         rest = self._forwarder.resume(connection, self._began, request.receive, send, enforced=False)
         request.start(self._answering(rest, request.scope, request.send))

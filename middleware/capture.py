@@ -105,7 +105,13 @@ class Capture:
                 await self._client_reads()
 
     def _begin(self, status: int, headers: Iterable[Any]) -> None:
-        self.headers = [(bytes(name).lower(), bytes(value)) for name, value in headers]
+        self.headers = [
+            (
+                name.lower() if isinstance(name, bytes) else bytes(name).lower(),
+                value if isinstance(value, bytes) else bytes(value),
+            )
+            for name, value in headers
+        ]
         self.status = status
         self._due = declared_length(status, self.headers)
         self.bodiless = self._due == 0

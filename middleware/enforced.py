@@ -4,15 +4,15 @@ The drivers are `oncegate.middleware.exchange` (ASGI, for every case) and the ga
 """
 
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State
 from oncegate.middleware import respond
-from oncegate.middleware.asgi import Message, Send
 from oncegate.middleware.attempt import Attempt
+from oncegate.middleware.bypass import tell
 from oncegate.middleware.enforce import Ask, Verdict
 from oncegate.middleware.errors import Refusal
 from oncegate.middleware.fingerprint import fingerprint
@@ -136,22 +136,6 @@ class EnforcedRequest:
 
     # -- how it is answered -------------------------------------------------------------------------------------------
 
-    def bypassed(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """The headers of a response to a request without a key."""
-        self.observed(_BYPASS, status)
-        return respond.bypassed_headers(headers)
-
-    def marking(self, send: Send) -> Send:
-        """``send``, for such a response."""
-
-        def send_marked(message: Message) -> Awaitable[None]:  # of its own it awaits nothing
-            if message["type"] == "http.response.start":
-                headers = self.bypassed(message["status"], message.get("headers", ()))
-                message = {**message, "headers": headers}
-            return send(message)
-
-        return send_marked
-
     def executed(self, attempt: Attempt, status: int, headers: Headers) -> Headers:
         """The headers of the response that this request's own attempt produced."""
         recorded = attempt.number > 0  # without a record, nothing is enforced
@@ -237,10 +221,6 @@ class EnforcedRequest:
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         """Tell who observes of the answer. Its errors go no further than the log."""
         observe = self._middleware.observe
-        if observe is None:
-            return
-        seconds, method = monotonic() - self._began, self._scope["method"]
-        try:
-            observe(Observation(decision, status, attempt, self.record, self.policy.route, method, seconds, mismatch))
-        except Exception:  # somebody else's code must not decide about a payment
-            log.exception("the observer failed")
+        if observe is not None:
+            seconds, method, route = monotonic() - self._began, self._scope["method"], self.policy.route
+            tell(observe, Observation(decision, status, attempt, self.record, route, method, seconds, mismatch))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.middleware.asgi import App, Receive, Send
 from oncegate.middleware.attempt import Attempt, LeaseLost
+from oncegate.middleware.bypass import Bypass
 from oncegate.middleware.enforce import Ask, Verdict
 from oncegate.middleware.enforced import EnforcedRequest
 from oncegate.middleware.errors import Overloaded, Refusal
@@ -183,7 +184,8 @@ class Exchange:
         scope = self._scope
         if ATTEMPT_HEADER in request.fields:
             scope = {**scope, "headers": request.headers()}
-        return self._middleware.app(scope, self._receive, request.marking(self._send))
+        bypass = Bypass(self._middleware.observe, request.policy, scope)
+        return self._middleware.app(scope, self._receive, bypass.marking(self._send))
 
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 

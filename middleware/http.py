@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from oncegate.cache.base import Cache
 from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
+from oncegate.middleware.bypass import Bypass
 from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.exchange import Exchange
 from oncegate.middleware.observe import Observe, Watch
@@ -73,8 +74,10 @@ class IdempotencyMiddleware:
         if kind == "http":
             policy = self.policies.match(scope["method"], scope["path"])
             if policy is not None:
-                await Exchange(self, policy, scope, receive, send).serve()
-                return
+                if not policy.passes(scope["headers"]):
+                    await Exchange(self, policy, scope, receive, send).serve()
+                    return
+                send = Bypass(self.observe, policy, scope).marking(send)
         elif kind == "lifespan":
             receive = self._draining(receive)
         await self.app(scope, receive, send)

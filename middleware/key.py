@@ -45,7 +45,12 @@ def pick(headers: Iterable[Sequence[Any]], wanted: frozenset[bytes]) -> dict[byt
     for line in headers:
         name = line[0]
         if name in wanted:
-            fields.setdefault(name, []).append(bytes(line[1]))
+            value = line[1] if isinstance(line[1], bytes) else bytes(line[1])
+            lines = fields.get(name)
+            if lines is None:
+                fields[name] = [value]
+            else:
+                lines.append(value)
     return fields
 
 

@@ -1,10 +1,11 @@
 """Which requests are under enforcement and by which rules: the settings, compiled once into what the hot path reads."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final
 
 from oncegate.cache.record import State
 from oncegate.middleware.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route
@@ -18,6 +19,7 @@ _RELEASED: Final = frozenset({401, 403, 408, 425, 429})
 """The upstream did nothing and says so: nothing is kept, and the key is free."""
 _GATEWAY_ERRORS: Final = frozenset({502, 504})
 """The upstream is a gateway itself and lost sight of the work behind it."""
+_NAME: Final = itemgetter(0)
 _FAILED: Final = State.FAILED  # members of an enumeration take long to look up
 _STATES: Final = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
 
@@ -53,6 +55,8 @@ class Policy:
     key_names: tuple[bytes, ...]
     needs_no_key: bool
     """Whether a request without one is not under enforcement."""
+    telling: frozenset[bytes]
+    """The headers that make a request one of ours: the key's, and what clients may not say of attempts."""
     scope_names: tuple[bytes, ...]
     wanted: frozenset[bytes]
     unstored: frozenset[bytes]
@@ -72,6 +76,13 @@ class Policy:
     """The rules for a request of this route that is submitted, to be processed later; ``None`` where none is."""
     stream: str = ""
     """In the rules for submissions: where the commands go."""
+
+    def passes(self, headers: Iterable[Sequence[Any]]) -> bool:
+        """Whether a request with these field lines goes on as it is: there is no key, and none is needed.
+
+        False where it can't be told at a glance.
+        """
+        return self.needs_no_key and self.telling.isdisjoint(map(_NAME, headers))
 
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
@@ -118,6 +129,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         states={code: _STATES[kind(code, status)] for code in range(600)},
         key_names=key_names,
         needs_no_key=not settings.require_key and not settings.generate_key,
+        telling=frozenset((*key_names, ATTEMPT_HEADER)),
         scope_names=scope_names,
         wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER)),
         unstored=frozenset((*HOP_BY_HOP, *OF_THE_MOMENT, *dropped)) | own_headers,

@@ -38,6 +38,7 @@ MODULES = (
     "cache/record",
     "cache/scripts",
     "middleware/attempt",
+    "middleware/bypass",
     "middleware/capture",
     "middleware/deadlines",
     "middleware/enforce",

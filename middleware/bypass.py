@@ -1,0 +1,53 @@
+"""A request of a method under enforcement that has no key: it goes on as it is, and its response says so."""
+
+import logging
+from collections.abc import Awaitable, Iterable, Mapping
+from time import monotonic
+from typing import Any, Final
+
+from oncegate.middleware import respond
+from oncegate.middleware.asgi import Message, Send
+from oncegate.middleware.gate import Decision
+from oncegate.middleware.observe import Observation, Observe
+from oncegate.middleware.policy import Policy
+
+log = logging.getLogger("oncegate.http")
+
+_BYPASS: Final = Decision.BYPASS.value  # an enum's takes a call
+
+
+class Bypass:
+    """The response to such a request, told to ``observe`` and marked as one that nothing was enforced for."""
+
+    __slots__ = ("_began", "_method", "_observe", "_policy")
+
+    def __init__(self, observe: Observe | None, policy: Policy, scope: Mapping[str, Any]) -> None:
+        self._observe = observe
+        self._policy = policy
+        self._method: str = scope["method"]
+        self._began = monotonic()
+
+    def headers(self, status: int, headers: Iterable[Any]) -> respond.Headers:
+        """The response's headers. To be called once, when it begins."""
+        if self._observe is not None:
+            seconds = monotonic() - self._began
+            tell(self._observe, Observation(_BYPASS, status, 0, "", self._policy.route, self._method, seconds))
+        return respond.bypassed_headers(headers)
+
+    def marking(self, send: Send) -> Send:
+        """``send``, for the response."""
+
+        def send_marked(message: Message) -> Awaitable[None]:  # of its own it awaits nothing
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": self.headers(message["status"], message.get("headers", ()))}
+            return send(message)
+
+        return send_marked
+
+
+def tell(observe: Observe, observation: Observation) -> None:
+    """Tell who observes of an answer. Its errors go no further than the log."""
+    try:
+        observe(observation)
+    except Exception:  # somebody else's code must not decide about a payment
+        log.exception("the observer failed")
