@@ -184,7 +184,9 @@ class Attempt:
         heartbeat = self.policy.heartbeat
         if self.number and self._started - self.held_since < heartbeat / 4 and self._limits is None:
             # The usual attempt is over long before this, and shares its timer with the others.
-            self._limits = self._in_flight.limits.of(min(heartbeat, self.policy.settings.attempt_timeout))
+            self._limits = self._in_flight.limits.on(
+                task.get_loop(), min(heartbeat, self.policy.settings.attempt_timeout)
+            )
             self._limit = self._limits.set(self._tick)
         else:
             self._schedule()

@@ -121,7 +121,7 @@ class CommandProcessor(Generic[Command, Result]):
             if isinstance(outcome, Verdict):
                 return self._tell(outcome, record_id(key))
             run = _Run(outcome)
-            task = self._enforcer.in_flight.run(outcome, self._run(run, command))
+            task = self._enforcer.in_flight.run(outcome, self._run(run, command), asyncio.get_running_loop())
             try:
                 await asyncio.shield(task)
             except asyncio.CancelledError:

@@ -192,10 +192,10 @@ class Exchange:
     def _begin(self, attempt: Attempt, body: bytes, told: "asyncio.Future[None]") -> Execution:
         """Run the attempt. ``told`` is done once there is a response to be relayed, or that has lasted too long."""
         run = Execution(self._middleware, attempt)
-        in_flight = self._middleware.enforcer.in_flight
+        in_flight, loop = self._middleware.enforcer.in_flight, told.get_loop()
         work = run.execute(self._attempt_scope(attempt, run), body)
-        run.task = in_flight.run(attempt, work)
-        run.expect(told, in_flight.limits.of(attempt.policy.settings.response_timeout))
+        run.task = in_flight.run(attempt, work, loop)
+        run.expect(told, in_flight.limits.on(loop, attempt.policy.settings.response_timeout))
         return run
 
     async def _begun(self, attempt: Attempt, body: bytes) -> Execution:

@@ -88,9 +88,10 @@ class InFlight:
         self.tell(self.watch.cache_answered, operation, monotonic() - began)
         return answer
 
-    def run(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Execute ``work`` as the attempt's task; its slot is free again when the task ends."""
-        loop = asyncio.get_running_loop()
+    def run(
+        self, attempt: Attempt, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop
+    ) -> asyncio.Task[None]:
+        """Execute ``work`` as the attempt's task, on the running ``loop``; its slot is free again when the task ends."""
         self.begin(attempt, loop)
         return self._keep(attempt, loop.create_task(work))
 

@@ -1,6 +1,7 @@
 """CONTRACT 2: what is under enforcement, what passes, and when a request is one at all."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -63,11 +64,14 @@ async def test_c2_methods_a_request_that_passes_is_streamed_both_ways(door: Make
     assert call.body == b"onetwo"
 
 
-async def test_c2_keyless_request_passes_with_cache_status_bypass(door: MakeDoor) -> None:
+@pytest.mark.parametrize("headers", [(), (("idempotency-attempt", "7"),)], ids=["as it is", "claims an attempt"])
+async def test_c2_keyless_request_passes_with_cache_status_bypass(
+    door: MakeDoor, headers: Sequence[tuple[str, str]]
+) -> None:
     app = Answering(201, headers=[(b"Idempotent-Replayed", b"true"), (b"set-cookie", b"a=1")])
     there = door(app)
     for _ in range(2):
-        answer = await there.send(key=None, headers=[("idempotency-attempt", "7")])
+        answer = await there.send(key=None, headers=headers)
         assert answer.value("cache-status") == "oncegate; fwd=bypass"
         assert answer.value("set-cookie") == "a=1"
         assert not [name for name, _ in answer.headers if name.lower() == b"idempotent-replayed"]

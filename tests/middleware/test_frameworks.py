@@ -18,6 +18,7 @@ from starlette.routing import Mount, Route
 from oncegate.cache.base import Cache
 from oncegate.cache.record import State
 from oncegate.middleware.http import IdempotencyMiddleware
+from oncegate.middleware.settings import Route as Rules
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
 
@@ -214,20 +215,27 @@ async def test_mounted_app_is_enforced_with_its_full_path(door: MakeDoor) -> Non
 
 
 async def test_observer_is_told_of_each_answer_and_its_errors_go_no_further(door: MakeDoor) -> None:
-    told: list[tuple[str, int, int, str]] = []
+    told: list[tuple[str, int, int, str, str]] = []
 
     def observe(observation: Any) -> None:
-        told.append((observation.decision, observation.status, observation.attempt, observation.route))
+        told.append(
+            (observation.decision, observation.status, observation.attempt, observation.route, observation.method)
+        )
+        assert 0 < observation.seconds < 30
         raise RuntimeError("of the observer")
 
-    there: Door = door(Answering(500, 201), observe=observe)
-    for request in ({}, {}, {}, {"body": b"other"}, {"key": None}, {"key": ""}, {"method": "GET"}):
+    routes = [Rules(path="/p*", methods=["POST", "DELETE"])]
+    there: Door = door(Answering(500, 201), observe=observe, routes=routes)
+    for request in (
+        {}, {}, {}, {"body": b"other"}, {"key": None, "method": "DELETE"}, {"key": "", "method": "PATCH"},
+        {"method": "GET"},
+    ):  # fmt: skip
         assert (await there.send(**request)).done
     assert told == [
-        ("first", 500, 1, "*"),
-        ("first", 201, 2, "*"),
-        ("replayed", 201, 2, "*"),
-        ("key-reused", 422, 2, "*"),
-        ("bypass", 201, 0, "*"),
-        ("key-invalid", 400, 0, "*"),
+        ("first", 500, 1, "/p*", "POST"),
+        ("first", 201, 2, "/p*", "POST"),
+        ("replayed", 201, 2, "/p*", "POST"),
+        ("key-reused", 422, 2, "/p*", "POST"),
+        ("bypass", 201, 0, "/p*", "DELETE"),
+        ("key-invalid", 400, 0, "*", "PATCH"),
     ]

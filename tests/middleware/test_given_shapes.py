@@ -63,7 +63,36 @@ async def test_field_lines_may_be_lists() -> None:
     cache = MemoryCache()
     for status in (b"oncegate; fwd=miss; stored", b"oncegate; hit; ttl="):
         start, _ = await exchange(cache, [[b"idempotency-key", bytearray(b"k")], [b"authorization", b"me"]])
-        assert dict(start["headers"])[b"cache-status"].startswith(status)
+        headers = dict(start["headers"])
+        assert headers[b"cache-status"].startswith(status)
+        assert type(headers[b"idempotency-key"]) is bytes, "as servers want it"
+
+
+async def test_an_app_s_field_lines_may_be_any_kind_of_bytes() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        line = [bytearray(b"X-Id"), bytearray(b"7")]
+        await send({"type": "http.response.start", "status": 201, "headers": [line, [bytearray(b"Date"), b"now"]]})
+        await send({"type": "http.response.body", "body": b""})
+
+    cache = MemoryCache()
+    for stored in (2, 1):
+        start, _ = await exchange(cache, [[b"idempotency-key", b"k"]], app=app)
+        assert start["headers"][:stored] == [(b"x-id", b"7"), (b"date", b"now")][:stored]
+        assert {type(part) for line in start["headers"] for part in line} == {bytes}
+
+
+async def test_an_app_may_send_one_message_again_and_again() -> None:
+    messages = ({"type": "http.response.start", "status": 201, "headers": []}, {"type": "http.response.body"})
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in messages:
+            await send(message)
+
+    cache = MemoryCache()
+    for key in ([], [], [[b"idempotency-key", b"k"]], [[b"idempotency-key", b"l"]]):
+        start, _ = await exchange(cache, key, app=app)
+        assert [name for name, _ in start["headers"]].count(b"cache-status") == 1
+    assert messages == ({"type": "http.response.start", "status": 201, "headers": []}, {"type": "http.response.body"})
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
