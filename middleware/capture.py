@@ -87,7 +87,9 @@ class Capture:
         if kind == "http.response.start" and not self.status:
             self._begin(message["status"], message.get("headers", ()))
         elif kind == "http.response.body" and self.status and not self.whole:
-            chunk = bytes(message.get("body", b""))
+            chunk = message.get("body", b"")
+            if not isinstance(chunk, bytes):
+                chunk = bytes(chunk)
             more = message.get("more_body", False)
             if chunk:
                 self._keep(chunk)

@@ -121,7 +121,9 @@ async def _whole(message: Message, receive: Receive, limit: int) -> bytes | None
 
 def _chunk(message: Message, size: int, limit: int) -> bytes:
     """What ``message`` adds to the ``size`` bytes that were there."""
-    chunk = bytes(message.get("body", b""))  # middleware in front may give a bytearray
+    chunk = message.get("body", b"")
+    if not isinstance(chunk, bytes):  # middleware in front may give a bytearray
+        chunk = bytes(chunk)
     if size + len(chunk) > limit:
         raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
     return chunk
