@@ -50,5 +50,5 @@ class Direct:
         return self._bypass(request, answering, policy, enforced.headers())
 
     def _bypass(self, request: InboundRequest, answering: Answering, policy: Policy, headers: Headers) -> bool:
-        bypass = Bypass(self._middleware.observe, policy, request.scope)
+        bypass = Bypass(self._middleware.observe, policy, request.scope, request.send)
         return Passing(self._forwarder, request, answering, bypass).begin(headers)

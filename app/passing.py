@@ -68,6 +68,6 @@ class Passing:
         connection, request = self._connection, self._request
         self._forwarder.watches(connection.loop).drop(self._limit)
         connection.then = None
-        send = request.send if self._bypass is None else self._bypass.marking(request.send)
+        send = request.send if self._bypass is None else self._bypass.send
         rest = self._forwarder.resume(connection, self._began, request.receive, send, enforced=False)
         request.start(self._answering(rest, request.scope, request.send))

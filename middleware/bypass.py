@@ -19,12 +19,13 @@ _BYPASS: Final = Decision.BYPASS.value  # an enum's takes a call
 class Bypass:
     """The response to such a request, told to ``observe`` and marked as one that nothing was enforced for."""
 
-    __slots__ = ("_began", "_method", "_observe", "_policy")
+    __slots__ = ("_began", "_method", "_observe", "_policy", "_send")
 
-    def __init__(self, observe: Observe | None, policy: Policy, scope: Mapping[str, Any]) -> None:
+    def __init__(self, observe: Observe | None, policy: Policy, scope: Mapping[str, Any], send: Send) -> None:
         self._observe = observe
         self._policy = policy
         self._method: str = scope["method"]
+        self._send = send
         self._began = monotonic()
 
     def headers(self, status: int, headers: Iterable[Any]) -> respond.Headers:
@@ -34,15 +35,11 @@ class Bypass:
             tell(self._observe, Observation(_BYPASS, status, 0, "", self._policy.route, self._method, seconds))
         return respond.bypassed_headers(headers)
 
-    def marking(self, send: Send) -> Send:
-        """``send``, for the response."""
-
-        def send_marked(message: Message) -> Awaitable[None]:  # of its own it awaits nothing
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": self.headers(message["status"], message.get("headers", ()))}
-            return send(message)
-
-        return send_marked
+    def send(self, message: Message) -> Awaitable[None]:
+        """ASGI ``send``, for the response. Of its own it awaits nothing."""
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": self.headers(message["status"], message.get("headers", ()))}
+        return self._send(message)
 
 
 def tell(observe: Observe, observation: Observation) -> None:

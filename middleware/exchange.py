@@ -184,8 +184,8 @@ class Exchange:
         scope = self._scope
         if ATTEMPT_HEADER in request.fields:
             scope = {**scope, "headers": request.headers()}
-        bypass = Bypass(self._middleware.observe, request.policy, scope)
-        return self._middleware.app(scope, self._receive, bypass.marking(self._send))
+        bypass = Bypass(self._middleware.observe, request.policy, scope, self._send)
+        return self._middleware.app(scope, self._receive, bypass.send)
 
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 

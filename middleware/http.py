@@ -77,7 +77,7 @@ class IdempotencyMiddleware:
                 if not policy.passes(scope["headers"]):
                     await Exchange(self, policy, scope, receive, send).serve()
                     return
-                send = Bypass(self.observe, policy, scope).marking(send)
+                send = Bypass(self.observe, policy, scope, send).send
         elif kind == "lifespan":
             receive = self._draining(receive)
         await self.app(scope, receive, send)

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, Final
 
 from oncegate.cache.record import State
@@ -19,7 +18,6 @@ _RELEASED: Final = frozenset({401, 403, 408, 425, 429})
 """The upstream did nothing and says so: nothing is kept, and the key is free."""
 _GATEWAY_ERRORS: Final = frozenset({502, 504})
 """The upstream is a gateway itself and lost sight of the work behind it."""
-_NAME: Final = itemgetter(0)
 _FAILED: Final = State.FAILED  # members of an enumeration take long to look up
 _STATES: Final = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
 
@@ -82,7 +80,10 @@ class Policy:
 
         False where it can't be told at a glance.
         """
-        return self.needs_no_key and self.telling.isdisjoint(map(_NAME, headers))
+        for line in headers:
+            if line[0] in self.telling:
+                return False
+        return self.needs_no_key
 
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
