@@ -53,10 +53,8 @@ class Wrk:
         Times in ms; processor time in us per request and as a share of a core; ``executed`` is how many requests were executed
         meanwhile, late ones of the warm-up too. Redis is emptied afterwards.
         """
-        seed = f"{time.monotonic_ns()}"
+        seed = self.prepare(target, mode, connections=connections, body=body, path=path)
         more = connections // 500
-        if mode == "replay":
-            _prime(target.url, path, body, [f"{seed}-{number}" for number in range(1, connections + 1)])
         if self.warm_up:
             warm = seed if mode == "replay" else f"{seed}w"
             self.run(target, mode, warm, connections=connections, seconds=self.warm_up + more, body=body, path=path)
@@ -66,6 +64,15 @@ class Wrk:
         with processes.redis_client(target.redis) as client:
             client.flushall()
         return sample
+
+    def prepare(
+        self, target: Target, mode: str, *, connections: int, body: bytes = BODY, path: str = "/payments"
+    ) -> str:
+        """A seed for `run` that no other run has; where it replays, the first requests have been sent."""
+        seed = f"{time.monotonic_ns()}"
+        if mode == "replay":
+            _prime(target.url, path, body, [f"{seed}-{number}" for number in range(1, connections + 1)])
+        return seed
 
     def run(
         self,

@@ -3,6 +3,9 @@
 All run at once, each measured in turn, round after round. The app has one core; wrk and Redis share the other. What each one
 answers is looked at first, and told beside its figures: a replay that isn't one is fast.
 
+Each is measured twice: by itself, for its rate and latencies, and in turn with the app alone, a twentieth of a second each, for
+what it costs beside it (`loadtests.turns`).
+
 oncegate runs from source and compiled, and once more each in an app that has frozen what the garbage collector looks at
 (docs/decisions/0009-hot-path.md), beside the app alone with the same.
 """
@@ -19,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from loadtests import builds, machine, peers, processes
+from loadtests import builds, machine, peers, processes, turns
 from loadtests.app import FLOOR, MIDDLEWARES, REDIS_FLOOR, SPACED
 from loadtests.load import Target, Wrk
 from loadtests.processes import BenchError, Process
@@ -47,6 +50,16 @@ class Variant:
         """What it is called in results."""
         words = (self.middleware, "compiled" if self.compiled else "", "frozen" if self.frozen else "")
         return ", ".join(word for word in words if word)
+
+    @property
+    def base(self) -> "Variant":
+        """What it is held against: the app alone, frozen where it is."""
+        return next(variant for variant in VARIANTS if variant.is_base and variant.frozen is self.frozen)
+
+    @property
+    def is_base(self) -> bool:
+        """Whether others are held against it."""
+        return self.middleware == "alone"
 
     @property
     def ours(self) -> bool:
@@ -110,7 +123,7 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
     compiled = builds.compiled(quick=quick)
     settings = {
         "builds": list(builds.measured(compiled)), "quick": quick, "rounds": rounds, "seconds": seconds,
-        "connections": CONNECTIONS,
+        "connections": CONNECTIONS, "turns": f"{turns.TURN_SECONDS} s",
         "app": "FastAPI on uvicorn (uvloop, httptools): pydantic models in and out, 300 bytes of JSON",
         "request": "POST, about 200 bytes of JSON, Authorization",
     }  # fmt: skip
@@ -125,6 +138,9 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
             for variant, mode in cells[turn:] + cells[:turn]:
                 bar.update(task, description=f"{variant.name}, {MODES[mode]}, round {number + 1}")
                 sample = measure(wrk, variant, running[variant], redis, mode, seconds=seconds)
+                if not variant.is_base:
+                    base = running[variant.base]
+                    sample["turns"] = in_turns(wrk, variant, running[variant], base, redis, mode, seconds=seconds)
                 results.samples.append({"server": variant.name, "mode": mode, "round": number, **sample})
                 bar.advance(task)
     return results
@@ -132,13 +148,27 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
 
 def measure(wrk: Wrk, variant: Variant, app: Process, redis: Process, mode: str, *, seconds: int) -> dict[str, Any]:
     """One measurement. Raises `BenchError` where oncegate answers wrongly."""
-    watched = {"server": app, "redis": redis}
-    target = Target(app.url, watched, partial(executions, app.url), redis, strict=variant.ours)
-    sample = wrk.measure(target, mode, connections=CONNECTIONS, seconds=seconds)
+    sample = wrk.measure(_target(variant, app, redis), mode, connections=CONNECTIONS, seconds=seconds)
     if variant.ours and (sample["errors"] or (mode == "replay" and sample["executed"])):
         told = f"{sample['errors']} errors, {sample['executed']} executions"
         raise BenchError(f"{variant.name}, {MODES[mode]}: {told}")
     return sample
+
+
+def in_turns(
+    wrk: Wrk, variant: Variant, app: Process, base: Process, redis: Process, mode: str, *, seconds: int
+) -> dict[str, float]:
+    """The CPU (us) per request of the app as ``variant``, and of the app alone, in turn with it."""
+    one, other = _target(variant, app, redis), _target(variant.base, base, redis)
+    server, alone = turns.measure(wrk, one, other, mode, connections=CONNECTIONS, seconds=seconds)
+    with processes.redis_client(redis) as client:
+        client.flushall()
+    return {"server": server, "alone": alone}
+
+
+def _target(variant: Variant, app: Process, redis: Process) -> Target:
+    watched = {"server": app, "redis": redis}
+    return Target(app.url, watched, partial(executions, app.url), redis, strict=variant.ours)
 
 
 def executions(url: str) -> int:

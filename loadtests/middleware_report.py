@@ -6,9 +6,7 @@ from loadtests import peers
 from loadtests.app import FLOOR, MIDDLEWARES, REDIS_FLOOR
 from loadtests.bed import COMPILED, ONCEGATE
 from loadtests.middleware import CONNECTIONS, MODES, VARIANTS
-from loadtests.report import Results, Spread, Table, errors, paired, spread
-
-FROZEN = {variant.name for variant in VARIANTS if variant.frozen}
+from loadtests.report import Results, Spread, Table, errors, spread
 
 
 def measured(results: Results, *names: str) -> list[str]:
@@ -17,21 +15,22 @@ def measured(results: Results, *names: str) -> list[str]:
     return [name for name in names or [variant.name for variant in VARIANTS] if name in found]
 
 
-def alone(name: str) -> str:
-    """What a middleware is held against: the app alone, and frozen where it is."""
-    return "alone, frozen" if name in FROZEN else "alone"
+def of_alone(results: Results, name: str, mode: str) -> Spread:
+    """The CPU per request of the app alone over that of the app with a middleware, in turn: above 1, this one needs less."""
+    return Spread.of(_shares(results, name, mode).values())
 
 
-def by_rate(results: Results, name: str, other: str, mode: str) -> Spread:
-    """Requests per second over another's, in pairs of one round."""
+def of_peer(results: Results, name: str, peer: str, mode: str) -> Spread:
+    """The same, with another middleware in the place of the app alone, each held against the app alone in the same round."""
+    ours, theirs = _shares(results, name, mode), _shares(results, peer, mode)
+    return Spread.of(share / theirs[number] for number, share in ours.items())
+
+
+def _shares(results: Results, name: str, mode: str) -> dict[int, float]:
+    """By round; of the app alone, 1."""
     samples = results.select(server=name, mode=mode)
-    return paired(samples, results.select(server=other, mode=mode), "requests_per_s")
-
-
-def by_cpu(results: Results, name: str, other: str, mode: str) -> Spread:
-    """Another's CPU of the app per request over this one's, in pairs of one round: above 1, this one needs less."""
-    samples = results.select(server=other, mode=mode)
-    return paired(samples, results.select(server=name, mode=mode), "cpu_us", "server")
+    pairs = {sample["round"]: sample.get("turns", {"alone": 1, "server": 1}) for sample in samples}
+    return {number: pair["alone"] / pair["server"] for number, pair in pairs.items()}
 
 
 def best_peer(results: Results, mode: str) -> str:
@@ -47,32 +46,33 @@ def tables(results: Results) -> list[Table]:
             cell = results.select(server=name, mode=mode)
             if not cell:
                 continue
-            base = alone(name)
             speed.append([
-                name, words, by_rate(results, name, base, mode).text(2), by_cpu(results, name, base, mode).text(2),
+                name, words, of_alone(results, name, mode).text(2),
                 spread(cell, "requests_per_s").text(), spread(cell, "p50_ms").text(2), spread(cell, "p99_ms").text(2),
                 spread(cell, "cpu_us", "server").text(), f"{spread(cell, 'cpu_us', 'redis').median:.1f}",
             ])  # fmt: skip
     best = []
     for mode in ("first", "replay"):
         peer = best_peer(results, mode)
-        for name in measured(results, ONCEGATE, COMPILED):
-            ratios = (by_rate(results, name, peer, mode), by_cpu(results, name, peer, mode))
-            best.append([MODES[mode], name, peer, *(ratio.text(2) for ratio in ratios)])
+        best += [
+            [MODES[mode], name, peer, of_peer(results, name, peer, mode).text(2)]
+            for name in measured(results, ONCEGATE, COMPILED)
+        ]
     checks = list(results.checks["oncegate"])
     answers = [[name, *(told[check] for check in checks)] for name, told in results.checks.items()]
     return [
         Table(
             "Middleware on FastAPI",
-            ["middleware", "request", "app alone = 1, by requests/s", "by app CPU", "requests/s", "p50, ms", "p99, ms",
+            ["middleware", "request", "app alone = 1, by app CPU", "requests/s", "p50, ms", "p99, ms",
              "app CPU, us/request", "Redis CPU, us"],
             speed,
-            f"{_notes(results)}Median (least-most) over the rounds; shares and ratios are of pairs of the same round. "
+            f"{_notes(results)}Median (least-most) over the rounds. The share of the app alone is of two apps that took turns of "
+            f"{results.settings['turns']}; the other figures are of one app at a time. "
             f"{errors(results)}",
         ),
         Table(
             "oncegate against the best of the others",
-            ["request", "middleware", "the best", "by requests/s", "by app CPU"],
+            ["request", "middleware", "the best", "the best = 1, by app CPU"],
             best,
         ),
         Table("What they answer", ["middleware", *checks], answers),
@@ -96,13 +96,13 @@ def plot(results: Results, axes: Any) -> None:
     names = measured(results, ONCEGATE, COMPILED, *MIDDLEWARES[2:])
     width = 0.8 / len(names)
     for index, name in enumerate(names):
-        values = [by_rate(results, name, "alone", mode) for mode in MODES]
+        values = [of_alone(results, name, mode) for mode in MODES]
         bars = [(each.median - each.least, each.most - each.median) for each in values]
         places = [place + (index - (len(names) - 1) / 2) * width for place in range(len(MODES))]
         heights = [each.median for each in values]
         axes.bar(places, heights, 0.92 * width, label=name, yerr=list(zip(*bars, strict=True)), capsize=3)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xticks(range(len(MODES)), MODES.values())
-    axes.set_ylabel("requests/s, app alone = 1")
+    axes.set_ylabel("by CPU per request, app alone = 1")
     axes.set_title(f"Middleware on FastAPI, {CONNECTIONS} connections (more is better)")
     axes.legend()

@@ -84,6 +84,11 @@ def test_the_middleware_bench_measures_every_cell_and_tells_what_the_others_answ
             assert sample["executed"] >= sample["requests"]
         if sample["server"] in ours and sample["mode"] == "replay":
             assert sample["executed"] == 0
+        if sample["server"].startswith("alone"):
+            assert "turns" not in sample
+        else:
+            assert set(sample["turns"]) == {"server", "alone"}
+            assert min(sample["turns"].values()) > 0
     checks = results["checks"]
     assert checks["alone"]["replay"] == "executed again"
     assert checks["oncegate"]["concurrent"] == "409 at once"
