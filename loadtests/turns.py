@@ -1,7 +1,7 @@
 """Two servers in turn, a twentieth of a second each, both under load: what disturbs the machine disturbs both alike.
 
 Measured one after the other, for seconds each, two copies of one app differ by a tenth and more on a machine that is shared.
-In turns this short they differ by about one in a hundred.
+In turns this short they differ by one or two in a hundred.
 """
 
 import os
