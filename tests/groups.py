@@ -204,6 +204,14 @@ class ClusterGroup(_Group):
             if on is None or self.holder(key) == on:
                 return key
 
+    def keys(self, name: str, count: int, on: int) -> list[str]:
+        """So many keys that no other test uses, each in a slot of its own, so that their slots can be moved one by one."""
+        by_slot: dict[int, str] = {}
+        while len(by_slot) < count:
+            key = self.key(f"{name}{len(by_slot)}", on=on)
+            by_slot.setdefault(self.slot(key), key)
+        return list(by_slot.values())
+
     # -- moving a slot, step by step as redis-cli does
 
     def begin_move(self, slot: int, source: int, target: int) -> None:

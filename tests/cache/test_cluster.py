@@ -85,7 +85,7 @@ async def test_a_first_request_costs_two_commands_and_a_replay_one(
 async def test_a_slot_that_moved_is_followed_at_the_cost_of_one_detour(
     cluster_group: ClusterGroup, cache: RedisCache
 ) -> None:
-    keys = [cluster_group.key(f"moved{number}", on=0) for number in range(4)]
+    keys = cluster_group.keys("moved", 4, on=0)
     tokens = {key: os.urandom(16) for key in keys}
     for key, token in tokens.items():
         assert (await claim(cache, key, token)).won
@@ -172,7 +172,7 @@ async def test_with_slots_moving_to_and_fro_no_claim_is_won_twice_and_every_reco
     cluster_group: ClusterGroup,
 ) -> None:
     caches = [RedisCache.from_url(cluster_group.url, timeout=10) for _ in range(3)]
-    tags = [cluster_group.key("tag", on=0) for _ in range(3)]
+    tags = cluster_group.keys("tag", 3, on=0)
     slots = [cluster_group.slot(tag) for tag in tags]
     books, stop = Books(), asyncio.Event()
     keys = [[f"{{{tag}}}:w{worker}:{number}" for number in range(100_000)] for worker in range(3) for tag in tags]
