@@ -16,7 +16,8 @@ from oncegate.app.group import Fields, GroupMissing, Script, unavailable
 from oncegate.app.records import RECORD_ID, summarise
 from oncegate.app.redis_client import REDIS_ERRORS
 from oncegate.app.stream import CommandStream
-from oncegate.cache.base import Cache, Claim
+from oncegate.cache.base import Cache
+from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.middleware.key import execution_key
 

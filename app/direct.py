@@ -43,7 +43,7 @@ class Direct:
         try:
             look_up_key = enforced.identify()
         except Refusal as refusal:
-            request.respond(*enforced.refused(refusal))
+            request.answer(enforced.refused(refusal))
             return True
         if look_up_key is not None:
             return Enforcing(middleware, self._forwarder, request, enforced).begin(look_up_key)

@@ -63,7 +63,7 @@ class Enforcing:
             elif outcome.decision is Decision.IN_FLIGHT and self._ask.wait > 0:
                 self._leave_unbegun(outcome)
             else:
-                request.respond(*self._enforced.told(outcome))
+                request.answer(self._enforced.told(outcome))
         except Exception as error:  # noqa: BLE001 - answered or logged; who called has nothing to do with it
             self._refuse(error)
 
@@ -73,7 +73,7 @@ class Enforcing:
         except Exception:  # noqa: BLE001 - the same one: there is no answer for it
             self._request.end(error)
         else:
-            self._request.respond(*answer)
+            self._request.answer(answer)
 
     def _run(self, attempt: Attempt) -> None:
         request = self._request

@@ -19,7 +19,8 @@ from oncegate.app.response import ResponseReader
 from oncegate.app.upstream import Upstream
 from oncegate.middleware.asgi import Message, Receive, Scope, Send
 from oncegate.middleware.deadlines import Deadlines
-from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView, OutcomeUnknown
+from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.processor import OutcomeUnknown
 from oncegate.middleware.respond import Headers, date
 
 

@@ -25,8 +25,9 @@ from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware import respond
 from oncegate.middleware.asgi import Message, Receive
 from oncegate.middleware.capture import Capture
+from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.policy import Policies, Policy
-from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView, OutcomeUnknown
+from oncegate.middleware.processor import OutcomeUnknown
 
 _LONGEST_DELAY = 86400
 

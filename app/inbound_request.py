@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from oncegate.middleware.asgi import Message
+from oncegate.middleware.problems import Answer
 
 if TYPE_CHECKING:
     from oncegate.app.inbound import InboundConnection
@@ -207,6 +208,10 @@ class InboundRequest:
             connection.loop.call_soon(self.write_head)
         else:
             raise RuntimeError(f"{kind} is out of turn")
+
+    def answer(self, answer: Answer) -> None:
+        """`respond` with what the middleware answers."""
+        self.respond(answer.status, answer.headers, answer.body)
 
     def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         """The whole response at once. To one who takes less than was written before, it is given when there is room.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from oncegate.cache.base import Cache, Claim, Resolution
+from oncegate.cache.base import Cache, Resolution
+from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import State, StoredResponse, Trace
 from oncegate.middleware.key import parse_key, pick, record_id, record_key, scope_parts

@@ -16,14 +16,8 @@ from oncegate.app.stream import Command, StreamFull, append, stream_key
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.asgi import Receive, Scope, Send
-from oncegate.middleware.processor import (
-    SCOPE_EXTENSION,
-    SUBMISSION_EXTENSION,
-    AttemptView,
-    NotAccepted,
-    OutcomeUnknown,
-    Submission,
-)
+from oncegate.middleware.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
+from oncegate.middleware.processor import NotAccepted, OutcomeUnknown
 from oncegate.middleware.respond import date
 
 _FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."

@@ -8,22 +8,11 @@ import asyncio
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
+from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Record, State, StoredResponse, Trace
-
-
-class Claim(NamedTuple):
-    """The answer to a claim: ``won`` says whether ``record`` is now the caller's own attempt in flight.
-
-    ``remaining_ms`` is what the record has left to live (for one in flight: lease and retention together).
-    """
-
-    won: bool
-    record: Record
-    remaining_ms: int
-
 
 Adopt = Callable[[Claim], None]
 """Called with a claim that was won after its caller had stopped waiting. It must not block and must not raise."""

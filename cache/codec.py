@@ -27,6 +27,7 @@ The mark ``a`` (always 1) says that the record is a submission's. It is the firs
 """
 
 import struct
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -92,11 +93,11 @@ def encode(record: Record) -> bytes:
     if response is None:
         fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0)
         return fixed + _pack_apart(trace, record.submission)
-    status, headers, body, completed_at_ms = response
-    lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-    head: dict[str, Any] = {"s": status, "h": lines, "t": completed_at_ms}
+    lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
+    head: dict[str, Any] = {"s": response.status, "h": lines, "t": response.completed_at_ms}
     if record.submission:
         head = {"a": 1} | head  # it comes first: there it is looked for
+    body = response.body
     if body is None:
         head["o"] = 1
         body = b""
@@ -151,7 +152,7 @@ def _decode(data: bytes, remaining_ms: int, traced: bool) -> Record:
     if traced:
         trace = _trace_of(head)
         if trace.took_ms is not None:
-            trace = trace._replace(begun_at_ms=response.completed_at_ms - trace.took_ms)
+            trace = replace(trace, begun_at_ms=response.completed_at_ms - trace.took_ms)
     return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
 
 
@@ -175,15 +176,14 @@ def _pack_apart(trace: Trace, submission: bool) -> bytes:
 
 
 def _add_trace(members: dict[str, Any], trace: Trace, *, begun: bool = True) -> None:
-    gateway, begun_at_ms, took_ms, note = trace
-    if gateway:
-        members["g"] = _cut(gateway, MAX_GATEWAY_BYTES)
-    if begun_at_ms and begun:
-        members["b"] = begun_at_ms
-    if took_ms is not None:
-        members["d"] = took_ms
-    if note:
-        members["n"] = _cut(note, MAX_NOTE_BYTES)
+    if trace.gateway:
+        members["g"] = _cut(trace.gateway, MAX_GATEWAY_BYTES)
+    if trace.begun_at_ms and begun:
+        members["b"] = trace.begun_at_ms
+    if trace.took_ms is not None:
+        members["d"] = trace.took_ms
+    if trace.note:
+        members["n"] = _cut(trace.note, MAX_NOTE_BYTES)
 
 
 @lru_cache(maxsize=64)

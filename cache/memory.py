@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from oncegate.cache.base import Adopt, Claim, Page, Resolution, Then
+from oncegate.cache.base import Adopt, Page, Resolution, Then
+from oncegate.cache.claim import Claim
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheError, CacheFull
 from oncegate.cache.expiry import ExpiringBytes, cost

@@ -8,7 +8,8 @@ from hiredis import ReplyError
 
 from oncegate.cache import faults
 from oncegate.cache.asking import Soon
-from oncegate.cache.base import Adopt, Claim, Then
+from oncegate.cache.base import Adopt, Then
+from oncegate.cache.claim import Claim
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.law import check_duration, check_outcome, takeover_codes

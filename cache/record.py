@@ -6,7 +6,7 @@ suite of tests walks every row of it against each cache, and the diagram in docs
 
 import enum
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncegate.cache.errors import IllegalTransition
 
@@ -101,7 +101,10 @@ TAKEABLE: Final = frozenset(row.source for row in TRANSITIONS if row.event is Ev
 """The states that a claim may take over, where the policy says so."""
 
 
-class StoredResponse(NamedTuple):
+# What each request makes is neither frozen nor a named tuple, and made without what dataclasses generate: those take two to five
+# times as long, compiled, too. Nothing changes one of these.
+@dataclass(slots=True, init=False)
+class StoredResponse:
     """A kept answer.
 
     ``headers`` are end-to-end field lines in their order, names in lower case. ``body`` is ``None`` where it was too
@@ -113,30 +116,42 @@ class StoredResponse(NamedTuple):
     body: bytes | None
     completed_at_ms: int
 
+    def __init__(
+        self, status: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes | None, completed_at_ms: int
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.completed_at_ms = completed_at_ms
+
 
 MAX_GATEWAY_BYTES: Final = 40
 MAX_NOTE_BYTES: Final = 200
 
 
-class Trace(NamedTuple):
+@dataclass(slots=True, init=False, unsafe_hash=True)  # hashable, as dataclasses ask of a default
+class Trace:
     """What people ask about an attempt: which gateway made it, when it began, how long it took, what was noted at its end.
 
     Times are Unix milliseconds on the gateway's clock, 0 where they aren't known; ``took_ms`` is ``None`` while it runs.
-    Nothing here decides anything, and every part is cut to a size that the memory of a store can bear. (A tuple, since
-    every first request makes two.)
+    Nothing here decides anything, and every part is cut to a size that the memory of a store can bear.
     """
 
-    gateway: str = ""
-    begun_at_ms: int = 0
-    took_ms: int | None = None
-    note: str = ""
+    gateway: str
+    begun_at_ms: int
+    took_ms: int | None
+    note: str
+
+    def __init__(self, gateway: str = "", begun_at_ms: int = 0, took_ms: int | None = None, note: str = "") -> None:
+        self.gateway = gateway
+        self.begun_at_ms = begun_at_ms
+        self.took_ms = took_ms
+        self.note = note
 
 
 _NO_TRACE: Final = Trace()
 
 
-# Not frozen, and made without what dataclasses generate, since every request makes one: the first takes five times as long, and
-# so does the other when it is compiled. Nothing changes a record.
 @dataclass(slots=True, init=False)
 class Record:
     """A record as it reads at one instant.

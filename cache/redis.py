@@ -14,7 +14,8 @@ from hiredis import ReplyError
 from oncegate.cache import faults
 from oncegate.cache.advice import advise_all
 from oncegate.cache.asking import ask, ask_soon, ready
-from oncegate.cache.base import Adopt, Claim, Page, Resolution, Then
+from oncegate.cache.base import Adopt, Page, Resolution, Then
+from oncegate.cache.claim import Claim
 from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.law import check_duration, check_outcome, check_resolution

@@ -14,7 +14,7 @@ from dataclasses import replace
 from time import monotonic, time
 from typing import TYPE_CHECKING
 
-from oncegate.cache.base import Claim
+from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse, Trace
 from oncegate.middleware.deadlines import Deadlines

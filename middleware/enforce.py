@@ -7,12 +7,14 @@ the policy is to fail open), or with a `Verdict` on a record that somebody else 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from os import urandom
 from time import monotonic, time
-from typing import Final, NamedTuple
+from typing import Final
 
-from oncegate.cache.base import Cache, Claim
+from oncegate.cache.base import Cache
+from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable
 from oncegate.cache.record import TOKEN_BYTES, Record, State, Trace
 from oncegate.middleware.attempt import Attempt
@@ -69,14 +71,23 @@ class Ask:
         self.attempt: Attempt | None = None
 
 
-class Verdict(NamedTuple):
-    """What became of a request that is not to run. ``remaining_ms`` is what the record has left to live."""
+@dataclass(slots=True, init=False)  # as a `Record`: every replay makes one
+class Verdict:
+    """What became of a request that is not to run. ``remaining_ms`` is what the record has left to live.
+
+    ``mismatch``: the payload differs from the record's, and the policy is to warn only.
+    """
 
     decision: Decision
     record: Record
     remaining_ms: int
-    mismatch: bool = False
-    """The payload differs from the record's, and the policy is to warn only."""
+    mismatch: bool
+
+    def __init__(self, decision: Decision, record: Record, remaining_ms: int, mismatch: bool = False) -> None:
+        self.decision = decision
+        self.record = record
+        self.remaining_ms = remaining_ms
+        self.mismatch = mismatch
 
 
 class Enforcer:

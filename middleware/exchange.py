@@ -14,10 +14,10 @@ from oncegate.middleware.enforce import Ask, Verdict
 from oncegate.middleware.enforced import EnforcedRequest
 from oncegate.middleware.errors import Overloaded, Refusal
 from oncegate.middleware.execution import Execution
+from oncegate.middleware.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.gate import Decision
 from oncegate.middleware.policy import ATTEMPT_HEADER, Policy
 from oncegate.middleware.problems import Answer
-from oncegate.middleware.processor import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.request import read_body
 from oncegate.middleware.within import within
 

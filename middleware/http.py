@@ -27,7 +27,7 @@ class IdempotencyMiddleware:
     over a response too large to keep; ``drain_timeout`` (seconds) bounds how long the lifespan's shutdown waits for
     attempts. ``date_header`` adds a Date to answers made here, for servers that add none. ``observe`` is told of each answer,
     ``watch`` of attempts. ``submit`` is called in the app's place for a request that is to be processed later: it accepts the
-    command (see `oncegate.middleware.processor.Submission`), answers 202, or raises
+    command (see `oncegate.middleware.extensions.Submission`), answers 202, or raises
     `oncegate.middleware.processor.NotAccepted`.
 
     Raises ``ValueError`` for a namespace or limit that can't be, and for an asynchronous route without ``submit``; pydantic's

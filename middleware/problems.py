@@ -5,19 +5,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
 from oncegate.cache.record import StoredResponse
 
 
-class Answer(NamedTuple):
+@dataclass(slots=True, init=False)  # as a `Record`: every replay makes one
+class Answer:
     """A response that the middleware makes itself. Header names are in lower case."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
 
 
 @dataclass(frozen=True, slots=True)

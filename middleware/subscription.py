@@ -19,7 +19,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from oncegate.cache.base import Cache, Claim
+from oncegate.cache.base import Cache
+from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import FINGERPRINT_BYTES, Record
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed

@@ -11,7 +11,8 @@ import trustme
 import uvloop
 
 from oncegate.app.forward import Forwarder
-from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView, NoAnswerInTime, NotProcessed, OutcomeUnknown
+from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.processor import NoAnswerInTime, NotProcessed, OutcomeUnknown
 from tests.asgi_client import Client
 from tests.servers import free_port
 from tests.upstreams import OK, Peer, Upstream, answering, closing_after, hanging, resetting_after

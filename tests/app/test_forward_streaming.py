@@ -8,7 +8,8 @@ import pytest
 from oncegate.app import outgoing
 from oncegate.app.connection import HIGH_WATER
 from oncegate.app.forward import Forwarder
-from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView, NoAnswerInTime, OutcomeUnknown
+from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.processor import NoAnswerInTime, OutcomeUnknown
 from tests.asgi_client import Client
 from tests.upstreams import OK, Behaviour, Peer, Upstream, answering
 

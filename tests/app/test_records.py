@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from oncegate.app.records import Records, Resolve
-from oncegate.cache.base import Claim, Resolution
+from oncegate.cache.base import Resolution
+from oncegate.cache.claim import Claim
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.record import State
 from tests.app.served import served

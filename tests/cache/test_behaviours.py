@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from oncegate.cache.base import Claim
+from oncegate.cache.claim import Claim
 from oncegate.cache.codec import encode
 from oncegate.cache.errors import IllegalTransition, RecordUnreadable
 from oncegate.cache.record import DEAD_TOKEN, TRANSITIONS, Event, Record, State, StoredResponse, targets

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.base import Claim
+from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.pending import PendingClaim
 

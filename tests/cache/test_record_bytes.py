@@ -1,5 +1,7 @@
 """Records as bytes, spelled out: what one version has stored, every later one reads and writes alike."""
 
+from dataclasses import replace
+
 import pytest
 
 from oncegate.cache.codec import decode, encode, encode_claim
@@ -11,7 +13,7 @@ DAY = 86_400_000
 LINES = ((b"content-type", b"text/plain"), (b"etag", b'"a\\b"'), (b"x-name", b"caf\xe9\t\x7f"), (b"x-none", b""))
 DONE = StoredResponse(201, LINES, b"\x00body", 1_700_000_000_250)
 WHO = Trace('gw-"1"/\u20ac', 1_700_000_000_000)
-ENDED = WHO._replace(took_ms=250)
+ENDED = replace(WHO, took_ms=250)
 BEGIN = TOKEN + PRINT + b"\x00\x00\x00\x01"
 FRESH = b"\x01I" + BEGIN + b"\x00\x00\x00\x00\x05\x26\x5c\x00" + b"A" + bytes(8)
 HEAD = (
@@ -55,15 +57,15 @@ def test_claims_under_other_policies_and_of_other_gateways_keep_apart() -> None:
 OUTCOMES = [
     pytest.param(State.SUCCEEDED, DONE, ENDED, False, outcome(b"S", f'{{{HEAD},{GATEWAY},"d":250}}', b"\x00body")),
     pytest.param(State.FAILED, DONE, Trace(), True, outcome(b"F", f'{{"a":1,{HEAD}}}', b"\x00body")),
-    pytest.param(State.SUCCEEDED, DONE._replace(body=None), Trace(), False, outcome(b"S", f'{{{HEAD},"o":1}}')),
+    pytest.param(State.SUCCEEDED, replace(DONE, body=None), Trace(), False, outcome(b"S", f'{{{HEAD},"o":1}}')),
     pytest.param(
-        State.SUCCEEDED, DONE._replace(body=b""), WHO, False, outcome(b"S", f'{{{HEAD},{GATEWAY},"b":1700000000000}}')
+        State.SUCCEEDED, replace(DONE, body=b""), WHO, False, outcome(b"S", f'{{{HEAD},{GATEWAY},"b":1700000000000}}')
     ),
     pytest.param(State.UNKNOWN, None, Trace(), False, b"\x01U" + BEGIN + bytes(4)),
     pytest.param(
         State.UNKNOWN,
         None,
-        ENDED._replace(note="why"),
+        replace(ENDED, note="why"),
         True,
         b"\x01U" + BEGIN + bytes(4) + f'{{"a":1,{GATEWAY},"b":1700000000000,"d":250,"n":"why"}}'.encode(),
     ),

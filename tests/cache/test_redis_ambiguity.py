@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from oncegate.cache.base import Claim
+from oncegate.cache.claim import Claim
 from oncegate.cache.dial import Peer
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.link import Link

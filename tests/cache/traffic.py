@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from oncegate.cache.base import Claim
+from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.redis import RedisCache

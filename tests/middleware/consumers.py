@@ -5,7 +5,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from oncegate import Delivery, DeliveryDecision, Subscription
-from oncegate.cache.base import Cache, Claim
+from oncegate.cache.base import Cache
+from oncegate.cache.claim import Claim
 from oncegate.cache.record import Record, State, StoredResponse
 from oncegate.middleware.delivery import delivery_fingerprint
 from oncegate.middleware.fingerprint import fingerprint

@@ -5,7 +5,8 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from oncegate.cache.base import Cache, Claim
+from oncegate.cache.base import Cache
+from oncegate.cache.claim import Claim
 from oncegate.cache.record import Record, State
 from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.key import record_key, scope_parts

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.base import Claim
+from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.record import State

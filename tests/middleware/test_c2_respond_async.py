@@ -7,10 +7,11 @@ import pytest
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.record import State
+from oncegate.middleware.extensions import SUBMISSION_EXTENSION
 from oncegate.middleware.fingerprint import fingerprint
 from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.key import record_id
-from oncegate.middleware.processor import SUBMISSION_EXTENSION, NotAccepted
+from oncegate.middleware.processor import NotAccepted
 from oncegate.middleware.settings import Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door

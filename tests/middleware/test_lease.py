@@ -8,7 +8,7 @@ import pytest
 
 from oncegate.cache.base import Cache
 from oncegate.cache.record import State
-from oncegate.middleware.processor import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
 from tests.middleware.conftest import Elsewhere, MakeDoor
 from tests.middleware.door import Answering, Door, eventually
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.base import Claim, prompt
+from oncegate.cache.base import prompt
+from oncegate.cache.claim import Claim
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.redis import RedisCache
 from tests.middleware.door import Answering, Door

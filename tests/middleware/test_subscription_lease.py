@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from oncegate import Action, DeliveryDecision, Recording, Subscription, SubscriptionSettings
-from oncegate.cache.base import Cache, Claim
+from oncegate.cache.base import Cache
+from oncegate.cache.claim import Claim
 from oncegate.cache.record import State
 from oncegate.middleware.attempt import LeaseLost
 from oncegate.middleware.observe import Watch

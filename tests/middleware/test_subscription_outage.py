@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oncegate import Action, DeliveryDecision, NotRecorded, Recording, Subscription, SubscriptionSettings
-from oncegate.cache.base import Claim
+from oncegate.cache.claim import Claim
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache

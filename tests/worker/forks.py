@@ -23,7 +23,8 @@ from oncegate.app.configuration import load
 from oncegate.app.serve import serve as serve_gateway
 from oncegate.app.settings import GatewaySettings
 from oncegate.app.worker_run import run_worker
-from oncegate.cache.base import Cache, Claim
+from oncegate.cache.base import Cache
+from oncegate.cache.claim import Claim
 from oncegate.cache.record import Record, State
 from oncegate.cache.redis import RedisCache
 

@@ -1,0 +1,22 @@
+"""What a cache answers to a claim, and to the question for a record."""
+
+from dataclasses import dataclass
+
+from oncegate.cache.record import Record
+
+
+@dataclass(slots=True, init=False)  # as a `Record`: every request makes one
+class Claim:
+    """The answer to a claim: ``won`` says whether ``record`` is now the caller's own attempt in flight.
+
+    ``remaining_ms`` is what the record has left to live (for one in flight: lease and retention together).
+    """
+
+    won: bool
+    record: Record
+    remaining_ms: int
+
+    def __init__(self, won: bool, record: Record, remaining_ms: int) -> None:
+        self.won = won
+        self.record = record
+        self.remaining_ms = remaining_ms
