@@ -46,7 +46,7 @@ class Enforcing:
         """Ask for its admission, if that can be done at once."""
         request, enforced = self._request, self._enforced
         self._body = body = request.body
-        if len(body) > enforced.policy.settings.max_request_body:
+        if len(body) > enforced.policy.max_request_body:
             return False
         self._ask = ask = enforced.ask(look_up_key, body)
         request.take()
@@ -105,7 +105,7 @@ class Enforcing:
             if ended is not None:
                 self._settle(*ended)
             elif not self._connection.is_soon_whole:
-                self._leave(self._attempt.policy.settings.response_timeout)
+                self._leave(self._attempt.policy.response_timeout)
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
             self._connection.forget()
             self._fail(error)
@@ -122,7 +122,7 @@ class Enforcing:
         self._response = status, headers, body
         attempt, policy = self._attempt, self._attempt.policy
         state = policy.state(status)
-        kept = body if len(body) <= policy.settings.max_response_body else None
+        kept = body if len(body) <= policy.max_response_body else None
         stored = None if state is None else respond.stored(status, headers, kept, policy)
         attempt.settle_soon(state, stored, self._told)
 
@@ -145,7 +145,7 @@ class Enforcing:
     def _last(self) -> None:
         """Nothing was heard for a while."""
         policy = self._attempt.policy
-        self._leave(max(0.0, policy.settings.response_timeout - policy.soon))
+        self._leave(max(0.0, policy.response_timeout - policy.soon))
 
     def _leave(self, left: float) -> None:
         """It was sent: whatever comes of it is the attempt's outcome."""

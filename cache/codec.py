@@ -61,7 +61,6 @@ _FOUND: Final = frozenset({State.ABSENT, State.FAILED, State.UNKNOWN})
 _FLIGHT: Final = struct.Struct(">Bc16s16sIQcQ")
 _OUTCOME: Final = struct.Struct(">Bc16s16sII")
 _ATTEMPT_AT: Final = 34
-_FRESH_CLAIM: Final = b"%cI%%b%%b%%b%%d}" % VERSION
 _NO_TRACE: Final = Trace()
 _MARKED: Final = b'{"a":1'
 _BACKSLASH: Final = ord("\\")
@@ -77,7 +76,7 @@ def encode_claim(
         fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
         return fixed + _pack_apart(trace or _NO_TRACE, submission) if submission else fixed
     rest = _rest_of_claim(retention_ms, trace.gateway)
-    return _FRESH_CLAIM % (token, fingerprint, rest, trace.begun_at_ms)
+    return b"\x01I%b%b%b%d}" % (token, fingerprint, rest, trace.begun_at_ms)  # 1 is the version
 
 
 def encode(record: Record) -> bytes:

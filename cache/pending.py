@@ -16,7 +16,7 @@ from oncegate.cache.law import check_duration, check_outcome, takeover_codes
 from oncegate.cache.link import Reply
 from oncegate.cache.record import Record, State, Trace
 from oncegate.cache.routes import Routes
-from oncegate.cache.scripts import CLAIM, COMPLETE
+from oncegate.cache.scripts import CLAIM, COMPLETE, pack_parts
 from oncegate.cache.withdrawal import Withdrawal
 
 _ODD: Final = "Redis answered a claim with something that is no record"
@@ -120,20 +120,20 @@ def claim_call(
     submission: bool = False,
 ) -> tuple[PendingClaim, bytes]:
     """A claim and its command. Raises ``ValueError`` for what can't be claimed."""
-    remaining_ms, command = _terms(lease_ms, retention_ms, takeover)
+    remaining_ms, last = _terms(lease_ms, retention_ms, takeover)
     address = key.encode()
     claim = PendingClaim(
         routes, address, then, token, fingerprint, retention_ms, remaining_ms, adopt, submission=submission
     )
     fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
-    return claim, command % (len(address), address, len(fresh), fresh)
+    return claim, CLAIM.call_ending(address, fresh, last)
 
 
 @lru_cache(maxsize=256)
 def _terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[int, bytes]:
-    """What is the same in all claims of a route: how long they live (ms), and most of their command."""
+    """What is the same in all claims of a route: how long they live (ms), and the end of their command."""
     remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-    return remaining_ms, CLAIM.ending(b"%d" % remaining_ms, takeover_codes(takeover))
+    return remaining_ms, pack_parts(b"%d" % remaining_ms, takeover_codes(takeover))
 
 
 def outcome_call(

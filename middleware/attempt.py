@@ -170,6 +170,7 @@ class Attempt:
         """The command is executed from now on."""
         self.loop = loop
         self._started = monotonic()
+        self._deadline = self._started + self.policy.attempt_timeout
 
     def limit(self, limits: Deadlines, lasts: Callable[[], None]) -> None:
         """Have ``lasts`` called when ``limits`` say so, unless it is settled before."""
@@ -180,13 +181,10 @@ class Attempt:
         """``task`` executes the attempt: renew the lease from now on, and cancel the task after ``attempt_timeout``."""
         self._unschedule()
         self.task = task
-        self._deadline = self._started + self.policy.settings.attempt_timeout
         heartbeat = self.policy.heartbeat
         if self.number and self._started - self.held_since < heartbeat / 4 and self._limits is None:
             # The usual attempt is over long before this, and shares its timer with the others.
-            self._limits = self._in_flight.limits.on(
-                task.get_loop(), min(heartbeat, self.policy.settings.attempt_timeout)
-            )
+            self._limits = self._in_flight.limits.on(task.get_loop(), min(heartbeat, self.policy.attempt_timeout))
             self._limit = self._limits.set(self._tick)
         else:
             self._schedule()

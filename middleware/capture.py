@@ -184,12 +184,15 @@ class Capture:
         self._drop_limit()
         self.read()
 
-    def expect(self, news: "asyncio.Future[None]", limits: Deadlines) -> None:
-        """Have ``news`` done once the response has begun or ended, or the limit is reached before. For who reads, at first."""
+    def expect(self, news: "asyncio.Future[None]") -> None:
+        """Have ``news`` done once the response has begun or ended, or a `limit` is reached before. For who reads, at first."""
         self._news = news
         if self.status or self.ended:
             self._wake()
-        else:
+
+    def limit(self, limits: Deadlines) -> None:
+        """From here on, a response that hasn't begun when ``limits`` say so is news, too."""
+        if not self.status and not self.ended:
             self._limits = limits
             self._limit = limits.set(self._wake)
 

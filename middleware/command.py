@@ -185,7 +185,7 @@ class CommandProcessor(Generic[Command, Result]):
         except Exception as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
             log.warning("record %s: the result can't be stored: %s", run.attempt.record, type(error).__name__)
             return None
-        if len(kept) > self._policy.settings.max_response_body:
+        if len(kept) > self._policy.max_response_body:
             log.warning("record %s: the result is too large to be stored", run.attempt.record)
             return None
         return kept

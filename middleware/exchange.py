@@ -95,7 +95,7 @@ class Exchange:
 
     async def _serve(self, look_up_key: str) -> None:
         request = self._request
-        limit = request.policy.settings.max_request_body
+        limit = request.policy.max_request_body
         body: bytes | None = None
         refusal: Refusal | None = None
         try:
@@ -163,7 +163,7 @@ class Exchange:
                         await self._answer(request.told(outcome))
                         return
                     found = await self._begun(outcome, body)
-                failure = await self._finish(found)
+                failure = await self._relay(found)
                 if not isinstance(failure, LeaseLost):
                     break
                 found = None
@@ -194,8 +194,8 @@ class Exchange:
         run = Execution(self._middleware, attempt)
         in_flight, loop = self._middleware.enforcer.in_flight, told.get_loop()
         work = run.execute(self._attempt_scope(attempt, run), body)
-        run.task = in_flight.run(attempt, work, loop)
-        run.expect(told, in_flight.limits.on(loop, attempt.policy.settings.response_timeout))
+        run.task = in_flight.run(attempt, work, loop, run.lasts)
+        run.expect(told)
         return run
 
     async def _begun(self, attempt: Attempt, body: bytes) -> Execution:
@@ -210,23 +210,12 @@ class Exchange:
         in_flight = self._middleware.enforcer.in_flight
         told = asyncio.get_running_loop().create_future()
         run.task = in_flight.go_on(attempt, run.resume(app))
-        run.expect(told, in_flight.limits.of(left))
+        run.expect(told)
+        run.limit(in_flight.limits.of(left))
         await _either(told, run)
-        failure = await self._finish(run)
+        failure = await self._relay(run)
         if failure is not None:
             raise failure
-
-    async def _finish(self, run: Execution) -> Exception | None:
-        """Relay the attempt's response. Returns what the app raised, or `LeaseLost` where nothing was begun."""
-        try:
-            done = await self._relay(run)
-        finally:
-            run.leave()
-        if not done:
-            return None
-        if run.task is not None:  # background tasks of the app; a test client's loop would end them with the request
-            await asyncio.shield(run.task)
-        return run.raised
 
     def _attempt_scope(self, attempt: Attempt, run: Execution) -> dict[str, Any]:
         scope, request = self._scope, self._request
@@ -239,34 +228,39 @@ class Exchange:
             extensions[SUBMISSION_EXTENSION] = submission
         return {**scope, "headers": request.headers(attempt), "extensions": extensions}
 
-    async def _relay(self, run: Execution) -> bool:
-        """Give the client the response as it comes. False: the client was answered, the attempt goes on without it."""
+    async def _relay(self, run: Execution) -> Exception | None:
+        """Give the client the response as it comes. Returns what the app raised, or `LeaseLost` where nothing was begun."""
         request, attempt = self._request, run.attempt
-        if not run.status and not run.ended:
-            detail = "The upstream has not answered yet; the attempt goes on: ask again with the same key."
-            await self._answer(request.problem("upstream-timeout", detail, attempt=attempt.number))
-            return False
-        if (run.whole or run.bodiless) and not run.ended:  # the record comes first: all of it goes out together
-            await run.news()
-        if run.ended and not run.whole:
-            return await self._nothing_to_relay(run)
-        headers = request.executed(attempt, run.status, run.headers)
         try:
-            await self._send({"type": "http.response.start", "status": run.status, "headers": headers})
-            while True:
-                piece, ended = run.read(), run.ended
-                if ended and not run.whole:
-                    return True  # it broke off: without a last message, the server closes the connection
-                message = {"type": "http.response.body", "body": piece, "more_body": not ended}
-                await within(self._middleware.body_timeout, self._send(message))
-                if ended:
-                    return True
+            if not run.status and not run.ended:
+                detail = "The upstream has not answered yet; the attempt goes on: ask again with the same key."
+                await self._answer(request.problem("upstream-timeout", detail, attempt=attempt.number))
+                return None
+            if (run.whole or run.bodiless) and not run.ended:  # the record comes first: all of it goes out together
                 await run.news()
+            if run.ended and not run.whole:
+                await self._nothing_to_relay(run)
+            else:
+                headers = request.executed(attempt, run.status, run.headers)
+                await self._send({"type": "http.response.start", "status": run.status, "headers": headers})
+                # One that breaks off gets no last message: the server closes the connection.
+                while not run.ended or run.whole:
+                    piece, ended = run.read(), run.ended
+                    message = {"type": "http.response.body", "body": piece, "more_body": not ended}
+                    await within(self._middleware.body_timeout, self._send(message))
+                    if ended:
+                        break
+                    await run.news()
         except (OSError, TimeoutError):
             log.info("record %s: the client left before the end of its response", request.record)
-            return False
+            return None
+        finally:
+            run.leave()
+        if run.task is not None:  # background tasks of the app; a test client's loop would end them with the request
+            await asyncio.shield(run.task)
+        return run.raised
 
-    async def _nothing_to_relay(self, run: Execution) -> bool:
+    async def _nothing_to_relay(self, run: Execution) -> None:
         request, attempt = self._request, run.attempt
         if run.slug is not None:
             retryable = None
@@ -275,7 +269,6 @@ class Exchange:
             await self._answer(request.problem(run.slug, run.detail, attempt=attempt.number, retryable=retryable))
         elif not isinstance(run.raised, LeaseLost):  # the server answers for an app that raised
             request.observed(Decision.RUN.value, 500, attempt.number)
-        return True
 
     async def _answer(self, answer: Answer) -> None:
         try:

@@ -28,7 +28,7 @@ class Execution(Capture):
     __slots__ = ("_body", "_middleware", "_refused", "attempt", "detail", "raised", "slug", "task")
 
     def __init__(self, middleware: "IdempotencyMiddleware", attempt: Attempt) -> None:
-        super().__init__(attempt.policy.settings.max_response_body)
+        super().__init__(attempt.policy.max_response_body)
         self.attempt = attempt
         self.slug: str | None = None
         self.detail = ""
@@ -48,6 +48,15 @@ class Execution(Capture):
             self._refused = error
             self.deaf = True
             raise
+
+    def lasts(self) -> None:
+        """It takes longer than most: from here on it has time limits of its own, and its lease is renewed."""
+        task, attempt = self.task, self.attempt
+        if task is None or attempt.settled:
+            return
+        attempt.keep(task)
+        policy = attempt.policy
+        self.limit(self._middleware.enforcer.in_flight.limits.of(policy.response_timeout - policy.soon))
 
     def finish(self) -> None:
         """See `Capture.finish`."""

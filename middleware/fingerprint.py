@@ -19,15 +19,15 @@ def fingerprint(method: str, path: bytes, query: bytes, body: bytes, *, as_json:
 
     With ``as_json``, a body that isn't JSON, repeats a member name or nests too deep is taken raw.
     """
-    kind = "raw"
+    kind = b"raw"
     if as_json:
         try:
             body = canonical_json(body)
-            kind = "json"
+            kind = b"json"
         except NotCanonical:
             pass
-    lengths = f"{len(method)}:{len(path)}:{len(query)}:{kind}:{method}".encode("latin-1")
+    name = method.encode("latin-1")
     digest = _BLANK.copy()
-    digest.update(lengths + path + query)
+    digest.update(b"%d:%d:%d:%b:%b%b%b" % (len(name), len(path), len(query), kind, name, path, query))
     digest.update(body)
     return digest.digest()

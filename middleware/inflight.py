@@ -23,6 +23,8 @@ Running = TypeVar("Running", bound=asyncio.Future[None])
 MAX_UNSAVED_BYTES = 64 * 1024 * 1024
 """Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
 _FAILED: Final = "the watch failed"
+_NOBODY: Final = Watch()
+"""Isn't told of what each request does."""
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 _CLAIM_POLL: Final = 0.01
@@ -38,7 +40,7 @@ class InFlight:
     def __init__(self, cache: Cache, max_in_flight: int, watch: Watch | None = None) -> None:
         self.cache = cache
         self.prompt = prompt(cache)
-        self.watch = watch or Watch()
+        self.watch = watch or _NOBODY
         self.max_in_flight = max_in_flight
         self.slots = 0
         self.closing = False
@@ -62,6 +64,8 @@ class InFlight:
 
     def decided(self, route: str, state: State | None, seconds: float) -> None:
         """Tell ``watch`` of an outcome."""
+        if self.watch is _NOBODY:
+            return
         try:
             self.watch.attempt_settled(route, state, seconds)
         except Exception:
@@ -69,6 +73,8 @@ class InFlight:
 
     def answered(self, operation: str, answer: object, sent: float) -> None:
         """Tell ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``."""
+        if self.watch is _NOBODY:
+            return
         try:
             if isinstance(answer, CacheError):
                 self.watch.cache_failed(operation, monotonic() - sent)
@@ -89,11 +95,25 @@ class InFlight:
         return answer
 
     def run(
-        self, attempt: Attempt, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop
+        self,
+        attempt: Attempt,
+        work: Coroutine[Any, Any, None],
+        loop: asyncio.AbstractEventLoop,
+        lasts: Callable[[], None] | None = None,
     ) -> asyncio.Task[None]:
-        """Execute ``work`` as the attempt's task, on the running ``loop``; its slot is free again when the task ends."""
+        """Execute ``work`` as the attempt's task, on the running ``loop``; its slot is free again when the task ends.
+
+        With ``lasts``, nothing renews the lease or ends the task in time until that is called, and has `Attempt.keep` see to it:
+        what is over before, as most is, needs no timer of its own.
+        """
         self.begin(attempt, loop)
-        return self._keep(attempt, loop.create_task(work))
+        task = loop.create_task(work)
+        if lasts is None:
+            return self._keep(attempt, task)
+        attempt.task = task
+        attempt.limit(self.limits.on(loop, attempt.policy.soon), lasts)
+        task.add_done_callback(attempt.ran)
+        return task
 
     def go_on(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """The same for an attempt that was begun without a task."""
@@ -109,6 +129,8 @@ class InFlight:
         """The attempt runs, until `end`."""
         self._attempts[attempt.token] = attempt
         attempt.start(loop)
+        if self.watch is _NOBODY:
+            return
         try:
             self.watch.attempt_began(attempt.policy.route)
         except Exception:
@@ -126,6 +148,8 @@ class InFlight:
             return
         del self._attempts[attempt.token]
         self.slots -= 1
+        if self.watch is _NOBODY:
+            return
         try:
             self.watch.attempt_ended(attempt.policy.route)
         except Exception:

@@ -48,8 +48,8 @@ class Policy:
 
     settings: IdempotencySettings
     route: str
-    states: Mapping[int, State | None]
-    """By status: the state that a response leaves its record in, ``None`` for a release."""
+    states: list[State | None]
+    """By status, up to 599: the state that a response leaves its record in, ``None`` for a release."""
     key_names: tuple[bytes, ...]
     needs_no_key: bool
     """Whether a request without one is not under enforcement."""
@@ -69,6 +69,13 @@ class Policy:
     takeover: frozenset[State]
     fails_open: bool
     """Whether attempts run without a record while the cache is down."""
+    # As in the settings, where it takes long to look them up, and every request does.
+    raise_on_duplicate: bool
+    as_json: bool
+    max_request_body: int
+    max_response_body: int
+    response_timeout: float
+    attempt_timeout: float
     mode: Mode = "sync"
     submission: "Policy | None" = None
     """The rules for a request of this route that is submitted, to be processed later; ``None`` where none is."""
@@ -87,7 +94,7 @@ class Policy:
 
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
-        return self.states.get(status, _FAILED)
+        return self.states[status] if 0 <= status < 600 else _FAILED
 
 
 def kind(status: int, overrides: Mapping[int, Kind]) -> Kind:
@@ -127,7 +134,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
     return Policy(
         settings=settings,
         route=path,
-        states={code: _STATES[kind(code, status)] for code in range(600)},
+        states=[_STATES[kind(code, status)] for code in range(600)],
         key_names=key_names,
         needs_no_key=not settings.require_key and not settings.generate_key,
         telling=frozenset((*key_names, ATTEMPT_HEADER)),
@@ -146,6 +153,12 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         },
         takeover=frozenset(takeover),
         fails_open=settings.on_cache_down == "fail_open",
+        raise_on_duplicate=settings.raise_on_duplicate,
+        as_json=settings.fingerprint == "json",
+        max_request_body=settings.max_request_body,
+        max_response_body=settings.max_response_body,
+        response_timeout=settings.response_timeout,
+        attempt_timeout=settings.attempt_timeout,
     )
 
 

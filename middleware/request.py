@@ -84,8 +84,8 @@ def wants_error(fields: Fields, policy: Policy) -> bool:
     """Whether a duplicate is to be answered with an error: by the route, or by the request's header."""
     lines = fields.get(RAISE_HEADER)
     if lines is None:
-        return policy.settings.raise_on_duplicate
-    return policy.settings.raise_on_duplicate or lines[0].strip().lower() in (b"?1", b"1", b"true")
+        return policy.raise_on_duplicate
+    return policy.raise_on_duplicate or lines[0].strip().lower() in (b"?1", b"1", b"true")
 
 
 async def read_body(receive: Receive, fields: Fields, limit: int, timeout: float) -> bytes | None:

@@ -177,7 +177,7 @@ def packed(parts: list[bytes]) -> Any:
     """Commands with these parts."""
     said: list[Any] = [pack(*parts)]
     for script in SCRIPTS:
-        for call in (script.call, script.ending, script.call_with):
+        for call in (script.call, script.call_ending, script.call_with):
             try:
                 said.append(call(*parts))
             except (TypeError, ValueError) as wrong:
