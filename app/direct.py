@@ -15,8 +15,8 @@ from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.passing import Answering, Passing
 from oncegate.middleware.bypass import Bypass
 from oncegate.middleware.enforced import EnforcedRequest
+from oncegate.middleware.enforcement import Enforcement
 from oncegate.middleware.errors import Refusal
-from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.policy import Policy
 from oncegate.middleware.respond import Headers
 
@@ -24,31 +24,31 @@ from oncegate.middleware.respond import Headers
 class Direct:
     """Takes a request where that goes without a task."""
 
-    def __init__(self, middleware: IdempotencyMiddleware, forwarder: Forwarder) -> None:
-        self._middleware = middleware
+    def __init__(self, enforcement: Enforcement, forwarder: Forwarder) -> None:
+        self._enforcement = enforcement
         self._forwarder = forwarder
 
     def take(self, request: InboundRequest, answering: Answering) -> bool:
         """Whether the request, which is whole, is being answered. ``answering`` is for the case that it leaves the lane."""
         scope = request.scope
-        middleware, headers = self._middleware, scope["headers"]
-        policy = middleware.policies.match(scope["method"], scope["path"])
+        enforcement, headers = self._enforcement, scope["headers"]
+        policy = enforcement.policies.match(scope["method"], scope["path"])
         if policy is None:
             return Passing(self._forwarder, request, answering).begin(headers)
         if policy.passes(headers):
             return self._bypass(request, answering, policy, headers)
         if policy.submission is not None:
             return False
-        enforced = EnforcedRequest(middleware, policy, scope)
+        enforced = EnforcedRequest(enforcement, policy, scope)
         try:
             look_up_key = enforced.identify()
         except Refusal as refusal:
             request.answer(enforced.refused(refusal))
             return True
         if look_up_key is not None:
-            return Enforcing(middleware, self._forwarder, request, enforced).begin(look_up_key)
+            return Enforcing(enforcement, self._forwarder, request, enforced).begin(look_up_key)
         return self._bypass(request, answering, policy, enforced.headers())
 
     def _bypass(self, request: InboundRequest, answering: Answering, policy: Policy, headers: Headers) -> bool:
-        bypass = Bypass(self._middleware.observe, policy, request.scope, request.send)
+        bypass = Bypass(self._enforcement.observe, policy, request.scope, request.send)
         return Passing(self._forwarder, request, answering, bypass).begin(headers)

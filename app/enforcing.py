@@ -10,9 +10,9 @@ from oncegate.middleware.asgi import Receive, Scope, Send
 from oncegate.middleware.attempt import Attempt
 from oncegate.middleware.enforce import Verdict
 from oncegate.middleware.enforced import EnforcedRequest, Headers
+from oncegate.middleware.enforcement import Enforcement
 from oncegate.middleware.exchange import Exchange
 from oncegate.middleware.gate import Decision
-from oncegate.middleware.http import IdempotencyMiddleware
 
 
 class Enforcing:
@@ -24,20 +24,20 @@ class Enforcing:
         "_body",
         "_connection",
         "_enforced",
+        "_enforcement",
         "_forwarder",
-        "_middleware",
         "_request",
         "_response",
     )
 
     def __init__(
         self,
-        middleware: IdempotencyMiddleware,
+        enforcement: Enforcement,
         forwarder: Forwarder,
         request: InboundRequest,
         enforced: EnforcedRequest,
     ) -> None:
-        self._middleware = middleware
+        self._enforcement = enforcement
         self._forwarder = forwarder
         self._request = request
         self._enforced = enforced
@@ -50,14 +50,14 @@ class Enforcing:
             return False
         self._ask = ask = enforced.ask(look_up_key, body)
         request.take()
-        if not self._middleware.enforcer.claim_soon(ask, request.loop, self._claimed):
+        if not self._enforcement.enforcer.claim_soon(ask, request.loop, self._claimed):
             self._leave_unbegun(None)
         return True
 
     def _claimed(self, answer: Any) -> None:
         request = self._request
         try:
-            outcome = self._middleware.enforcer.admitted(self._ask, answer)
+            outcome = self._enforcement.enforcer.admitted(self._ask, answer)
             if isinstance(outcome, Attempt):
                 self._run(outcome)
             elif outcome.decision is Decision.IN_FLIGHT and self._ask.wait > 0:
@@ -83,7 +83,7 @@ class Enforcing:
                 connection = self._forwarder.begin(request.scope, self._enforced.headers(attempt), self._body)
             except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
                 self._attempt = attempt
-                self._middleware.enforcer.in_flight.begin(attempt, request.loop)
+                self._enforcement.enforcer.in_flight.begin(attempt, request.loop)
                 self._fail(error)
                 return
         if connection is None:
@@ -91,7 +91,7 @@ class Enforcing:
             return
         self._attempt = attempt
         self._connection = connection
-        in_flight = self._middleware.enforcer.in_flight
+        in_flight = self._enforcement.enforcer.in_flight
         in_flight.begin(attempt, connection.loop)
         attempt.limit(in_flight.limits.on(connection.loop, attempt.policy.soon), self._last)
         connection.then = self._hear
@@ -111,12 +111,12 @@ class Enforcing:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self._middleware.enforcer.in_flight.in_background(self._give_up(error))
+        self._enforcement.enforcer.in_flight.in_background(self._give_up(error))
         self._request.end(error)
 
     async def _give_up(self, error: Exception) -> None:
         await self._attempt.settle(State.UNKNOWN, note=f"failed in the gateway ({type(error).__name__})")
-        self._middleware.enforcer.in_flight.end(self._attempt)
+        self._enforcement.enforcer.in_flight.end(self._attempt)
 
     def _settle(self, status: int, headers: Headers, body: bytes) -> None:
         self._response = status, headers, body
@@ -129,7 +129,7 @@ class Enforcing:
     def _told(self) -> None:
         """The record is complete, or will be as soon as its cache answers."""
         request, attempt = self._request, self._attempt
-        self._middleware.enforcer.in_flight.end(attempt)
+        self._enforcement.enforcer.in_flight.end(attempt)
         try:
             status, headers, body = self._response
             request.respond(status, self._enforced.executed(attempt, status, headers), body)
@@ -160,5 +160,5 @@ class Enforcing:
     def _exchange(self) -> Exchange:
         request = self._request
         return Exchange(
-            self._middleware, self._enforced.policy, request.scope, request.receive, request.send, self._enforced
+            self._enforcement, self._enforced.policy, request.scope, request.receive, request.send, self._enforced
         )

@@ -92,7 +92,7 @@ def create_gateway(
         drain=partial(middleware.drain, settings.shutdown_timeout),
         close=close,
         enter=metrics.enter,
-        lane=Direct(middleware, forwarder),
+        lane=Direct(middleware.enforcement, forwarder),
     )
 
 

@@ -24,7 +24,7 @@ from oncegate.middleware.problems import Answer, challenge, original_result, pro
 from oncegate.middleware.request import is_signed, request_key, request_scope, wanted_wait, wants_async, wants_error
 
 if TYPE_CHECKING:
-    from oncegate.middleware.http import IdempotencyMiddleware
+    from oncegate.middleware.enforcement import Enforcement
 
 log = logging.getLogger("oncegate.http")
 
@@ -54,9 +54,9 @@ class EnforcedRequest:
         "_accepted",
         "_asked_async",
         "_began",
+        "_enforcement",
         "_generated",
         "_key_line",
-        "_middleware",
         "_names_attempt",
         "_scope",
         "applied",
@@ -66,13 +66,13 @@ class EnforcedRequest:
         "record",
     )
 
-    def __init__(self, middleware: "IdempotencyMiddleware", policy: Policy, scope: Mapping[str, Any]) -> None:
+    def __init__(self, enforcement: "Enforcement", policy: Policy, scope: Mapping[str, Any]) -> None:
         self.policy = policy
         self.fields: Fields = {}
         self.key: str | None = None
         self.record = ""
         self.applied: int | None = None
-        self._middleware = middleware
+        self._enforcement = enforcement
         self._scope = scope
         self._began = monotonic()
         self._key_line = b""
@@ -97,10 +97,10 @@ class EnforcedRequest:
             self._asked_async = wants_async(fields)
             if self._asked_async or policy.mode == "async":
                 self.policy = policy = policy.submission
-        look_up_key = record_key(self._middleware.namespace, self.key, request_scope(fields, policy))
+        look_up_key = record_key(self._enforcement.namespace, self.key, request_scope(fields, policy))
         self.record = record_id(look_up_key)
-        if self._middleware.warn_of_signed_callers and is_signed(fields):
-            self._middleware.warn_of_signed_callers = False
+        if self._enforcement.warn_of_signed_callers and is_signed(fields):
+            self._enforcement.warn_of_signed_callers = False
             log.warning(
                 "Authorization changes with each request here (a signing scheme), so that no retry meets its own record: "
                 "set scope to a header that names the caller"
@@ -206,7 +206,7 @@ class EnforcedRequest:
         self.observed(decision, answer.status, attempt, mismatch=mismatch)
         if self._asked_async or self.applied is not None:
             self._add_preference(answer.headers)
-        if self._middleware.date_header:
+        if self._enforcement.date_header:
             answer.headers.append(respond.date())
         return answer
 
@@ -219,7 +219,7 @@ class EnforcedRequest:
 
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         """Tell who observes of the answer. Its errors go no further than the log."""
-        observe = self._middleware.observe
+        observe = self._enforcement.observe
         if observe is not None:
             seconds, method, route = monotonic() - self._began, self._scope["method"], self.policy.route
             tell(observe, Observation(decision, status, attempt, self.record, route, method, seconds, mismatch))

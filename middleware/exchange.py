@@ -22,7 +22,7 @@ from oncegate.middleware.request import read_body
 from oncegate.middleware.within import within
 
 if TYPE_CHECKING:
-    from oncegate.middleware.http import IdempotencyMiddleware
+    from oncegate.middleware.enforcement import Enforcement
 
 log = logging.getLogger("oncegate.http")
 
@@ -52,9 +52,9 @@ class Exchange:
         "_ask",
         "_body",
         "_context",
+        "_enforcement",
         "_found",
         "_left",
-        "_middleware",
         "_receive",
         "_request",
         "_scope",
@@ -68,15 +68,15 @@ class Exchange:
 
     def __init__(
         self,
-        middleware: "IdempotencyMiddleware",
+        enforcement: "Enforcement",
         policy: Policy,
         scope: Mapping[str, Any],
         receive: Receive,
         send: Send,
         request: EnforcedRequest | None = None,
     ) -> None:
-        self._middleware = middleware
-        self._request = request or EnforcedRequest(middleware, policy, scope)
+        self._enforcement = enforcement
+        self._request = request or EnforcedRequest(enforcement, policy, scope)
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -99,7 +99,7 @@ class Exchange:
         body: bytes | None = None
         refusal: Refusal | None = None
         try:
-            body = await read_body(self._receive, request.fields, limit, self._middleware.body_timeout)
+            body = await read_body(self._receive, request.fields, limit, self._enforcement.body_timeout)
         except Refusal as error:
             refusal = error
         if refusal is not None:
@@ -109,7 +109,7 @@ class Exchange:
         self._ask, self._body = request.ask(look_up_key, body), body
         loop = asyncio.get_running_loop()
         self._told, self._context = loop.create_future(), copy_context()
-        if self._middleware.enforcer.claim_soon(self._ask, loop, self._claimed):
+        if self._enforcement.enforcer.claim_soon(self._ask, loop, self._claimed):
             try:
                 await self._told
             except BaseException as end:  # a closed loop ends it without a cancellation
@@ -131,7 +131,7 @@ class Exchange:
     def _hear(self, answer: Any) -> None:
         """What the answer means; an attempt begins, and has the context that the request had when it asked."""
         try:
-            outcome = self._middleware.enforcer.admitted(self._ask, answer)
+            outcome = self._enforcement.enforcer.admitted(self._ask, answer)
             self._found = self._begin(outcome, self._body, self._told) if isinstance(outcome, Attempt) else outcome
         except Exception as error:  # noqa: BLE001 - answered, or raised to the server, by who waits
             self._found = error
@@ -142,11 +142,11 @@ class Exchange:
         if isinstance(self._found, Execution):
             self._found.leave()
         elif self._found is None:
-            self._middleware.enforcer.give_up(self._ask, end)
+            self._enforcement.enforcer.give_up(self._ask, end)
 
     async def decide(self, ask: Ask, body: bytes, found: "Found | Attempt" = None) -> None:
         """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or what it is to wait for."""
-        request, enforcer = self._request, self._middleware.enforcer
+        request, enforcer = self._request, self._enforcement.enforcer
         failure: Exception | None = None
         refused: Exception | None = None
         try:
@@ -184,15 +184,15 @@ class Exchange:
         scope = self._scope
         if ATTEMPT_HEADER in request.fields:
             scope = {**scope, "headers": request.headers()}
-        bypass = Bypass(self._middleware.observe, request.policy, scope, self._send)
-        return self._middleware.app(scope, self._receive, bypass.send)
+        bypass = Bypass(self._enforcement.observe, request.policy, scope, self._send)
+        return self._enforcement.app(scope, self._receive, bypass.send)
 
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 
     def _begin(self, attempt: Attempt, body: bytes, told: "asyncio.Future[None]") -> Execution:
         """Run the attempt. ``told`` is done once there is a response to be relayed, or that has lasted too long."""
-        run = Execution(self._middleware, attempt)
-        in_flight, loop = self._middleware.enforcer.in_flight, told.get_loop()
+        run = Execution(self._enforcement, attempt)
+        in_flight, loop = self._enforcement.enforcer.in_flight, told.get_loop()
         work = run.execute(self._attempt_scope(attempt, run), body)
         run.task = in_flight.run(attempt, work, loop, run.lasts)
         run.expect(told)
@@ -206,8 +206,8 @@ class Exchange:
 
     async def resume(self, attempt: Attempt, app: App, left: float) -> None:
         """Go on with an attempt that was begun: ``app`` has its response, or will, within ``left`` seconds if in time."""
-        run = Execution(self._middleware, attempt)
-        in_flight = self._middleware.enforcer.in_flight
+        run = Execution(self._enforcement, attempt)
+        in_flight = self._enforcement.enforcer.in_flight
         told = asyncio.get_running_loop().create_future()
         run.task = in_flight.go_on(attempt, run.resume(app))
         run.expect(told)
@@ -247,7 +247,7 @@ class Exchange:
                 while not run.ended or run.whole:
                     piece, ended = run.read(), run.ended
                     message = {"type": "http.response.body", "body": piece, "more_body": not ended}
-                    await within(self._middleware.body_timeout, self._send(message))
+                    await within(self._enforcement.body_timeout, self._send(message))
                     if ended:
                         break
                     await run.news()

@@ -13,7 +13,7 @@ from oncegate.middleware.capture import Capture
 from oncegate.middleware.processor import NotAccepted, NotProcessed, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from oncegate.middleware.http import IdempotencyMiddleware
+    from oncegate.middleware.enforcement import Enforcement
 
 log = logging.getLogger("oncegate.http")
 
@@ -25,16 +25,16 @@ class Execution(Capture):
     (`LeaseLost`: nothing was begun). ``task`` is the attempt's, until it has nothing more to do.
     """
 
-    __slots__ = ("_body", "_middleware", "_refused", "attempt", "detail", "raised", "slug", "task")
+    __slots__ = ("_body", "_enforcement", "_refused", "attempt", "detail", "raised", "slug", "task")
 
-    def __init__(self, middleware: "IdempotencyMiddleware", attempt: Attempt) -> None:
+    def __init__(self, enforcement: "Enforcement", attempt: Attempt) -> None:
         super().__init__(attempt.policy.max_response_body)
         self.attempt = attempt
         self.slug: str | None = None
         self.detail = ""
         self.raised: Exception | None = None
         self.task: asyncio.Task[None] | None = None
-        self._middleware = middleware
+        self._enforcement = enforcement
         self._refused: NotProcessed | None = None
         self._body: bytes | None = None
 
@@ -56,7 +56,7 @@ class Execution(Capture):
             return
         attempt.keep(task)
         policy = attempt.policy
-        self.limit(self._middleware.enforcer.in_flight.limits.of(policy.response_timeout - policy.soon))
+        self.limit(self._enforcement.enforcer.in_flight.limits.of(policy.response_timeout - policy.soon))
 
     def finish(self) -> None:
         """See `Capture.finish`."""
@@ -69,7 +69,7 @@ class Execution(Capture):
     def execute(self, scope: dict[str, Any], body: bytes) -> Coroutine[Any, Any, None]:
         """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
         self._body = body
-        return self._run(self._middleware.submit if self.attempt.submission else self._middleware.app, scope)
+        return self._run(self._enforcement.submit if self.attempt.submission else self._enforcement.app, scope)
 
     def resume(self, app: App) -> Coroutine[Any, Any, None]:
         """The same for an attempt whose request was sent already: ``app`` gets the rest of it, and no scope."""
@@ -87,7 +87,7 @@ class Execution(Capture):
                 if not self.whole:
                     raise RuntimeError("the app returned without a complete response")
             except asyncio.CancelledError:
-                if self._middleware.enforcer.in_flight.closing and not attempt.overdue:
+                if self._enforcement.enforcer.in_flight.closing and not attempt.overdue:
                     raise  # shutdown: the lease lapses, and the record reads unknown
                 overdue = True
             except Exception as error:  # noqa: BLE001 - whatever an app raises is an outcome, too

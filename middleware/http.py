@@ -1,7 +1,8 @@
-"""The HTTP door: `IdempotencyMiddleware`, pure ASGI. What isn't enforced passes first, untouched.
+"""The HTTP door: `IdempotencyMiddleware`, pure ASGI.
 
-A request under enforcement goes through one `Exchange`: key and scope, body, admission, then either the attempt and the
-relay of its response, or the answer that the gate's verdict calls for.
+Requests go on to `oncegate.middleware.enforcement`, where what isn't enforced passes first, untouched. One under enforcement goes
+through one `Exchange`: key and scope, body, admission, then either the attempt and the relay of its response, or the answer
+that the gate's verdict calls for.
 """
 
 import logging
@@ -9,9 +10,8 @@ from collections.abc import Sequence
 
 from oncegate.cache.base import Cache
 from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
-from oncegate.middleware.bypass import Bypass
 from oncegate.middleware.enforce import Enforcer
-from oncegate.middleware.exchange import Exchange
+from oncegate.middleware.enforcement import Enforcement
 from oncegate.middleware.observe import Observe, Watch
 from oncegate.middleware.policy import Policies
 from oncegate.middleware.settings import IdempotencySettings, Route
@@ -58,27 +58,26 @@ class IdempotencyMiddleware:
             raise ValueError("a route's mode is sync where nothing takes submissions: give submit")
         settings = settings or IdempotencySettings()
         self.app = app
-        self.submit = submit or app  # without one, no route asks for it
-        self.policies = Policies(settings, routes)
         self.enforcer = Enforcer(cache, max_in_flight=max_in_flight, watch=watch)
-        self.namespace = namespace
-        self.body_timeout = body_timeout
-        self.date_header = date_header
-        self.warn_of_signed_callers = "scope" not in settings.model_fields_set
+        self.enforcement = Enforcement(
+            app,
+            submit or app,  # without one, no route asks for it
+            Policies(settings, routes),
+            self.enforcer,
+            namespace=namespace,
+            body_timeout=body_timeout,
+            date_header=date_header,
+            observe=observe,
+            warn_of_signed_callers="scope" not in settings.model_fields_set,
+        )
         self._drain_timeout = drain_timeout
-        self.observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
-        kind = scope["type"]
-        if kind == "http":
-            policy = self.policies.match(scope["method"], scope["path"])
-            if policy is not None:
-                if not policy.passes(scope["headers"]):
-                    await Exchange(self, policy, scope, receive, send).serve()
-                    return
-                send = Bypass(self.observe, policy, scope, send).send
-        elif kind == "lifespan":
+        if scope["type"] == "http":
+            await self.enforcement.enter(scope, receive, send)
+            return
+        if scope["type"] == "lifespan":
             receive = self._draining(receive)
         await self.app(scope, receive, send)
 

@@ -44,6 +44,7 @@ MODULES = (
     "middleware/deadlines",
     "middleware/enforce",
     "middleware/enforced",
+    "middleware/enforcement",
     "middleware/errors",
     "middleware/exchange",
     "middleware/execution",

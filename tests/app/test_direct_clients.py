@@ -66,7 +66,7 @@ async def test_what_a_client_began_is_finished_and_recorded_without_it(cache: st
     url = "memory://" if cache == "memory" else redis_url
     async with Upstream(slow) as upstream, gateway_at(upstream.url, url) as (talk, gateway, port):
         await talk.ask(keyed())
-        in_flight = gateway._lane._middleware.enforcer.in_flight  # type: ignore[union-attr]  # this gateway has a lane
+        in_flight = gateway._lane._enforcement.enforcer.in_flight  # type: ignore[union-attr]  # this gateway has a lane
         async with talking(port) as leaving:
             leaving.writer.write(keyed("k", path="/slow"))
             await upstream.received(2)

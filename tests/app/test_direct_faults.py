@@ -102,7 +102,7 @@ async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
         assert answer.startswith(b"HTTP/1.1 500 ")
         assert "LookupError" in caplog.text
         assert gateway._lane is not None
-        in_flight, pool = gateway._lane._middleware.enforcer.in_flight, gateway._lane._forwarder.upstream
+        in_flight, pool = gateway._lane._enforcement.enforcer.in_flight, gateway._lane._forwarder.upstream
         await until(
             lambda: in_flight.slots == len(in_flight._attempts) == len(pool._open) - pool.idle == 0, "all is free"
         )
@@ -129,7 +129,7 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
         assert (await talk.ask(keyed("k"))).startswith(b"HTTP/1.1 500 ")
         monkeypatch.undo()
         assert gateway._lane is not None
-        in_flight = gateway._lane._middleware.enforcer.in_flight
+        in_flight = gateway._lane._enforcement.enforcer.in_flight
         await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "all is free")
         async with talking(port) as other:
             assert b'"outcome-unknown"' in await other.ask(keyed("k"))
@@ -140,7 +140,7 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
 async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, _):
         assert gateway._lane is not None
-        middleware = gateway._lane._middleware
+        middleware = gateway._lane._enforcement
         middleware.enforcer.in_flight.watch = FAILING()
         middleware.observe = failing
         for _ in range(3):
@@ -178,7 +178,7 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
                 await other.ask(request("GET"))
         done, _ = await asyncio.wait([reading], timeout=0.2)
         assert gateway._lane is not None
-        in_flight = gateway._lane._middleware.enforcer.in_flight
+        in_flight = gateway._lane._enforcement.enforcer.in_flight
         began = time.monotonic()
         left = await in_flight.drain(0.05)
         waited = time.monotonic() - began
@@ -247,4 +247,4 @@ async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisSe
         assert [b" 201 " in await one for one in waiting] == [True] * 2
         assert b"idempotent-replayed: true" in await talk.ask(keyed("k"))
         assert gateway._lane is not None
-        assert gateway._lane._middleware.enforcer.in_flight.slots == 0
+        assert gateway._lane._enforcement.enforcer.in_flight.slots == 0

@@ -40,7 +40,7 @@ async def ready(
     ):
         assert b" 201 " in await talk.ask(keyed("warm"))
         assert gateway._lane is not None
-        in_flight = gateway._lane._middleware.enforcer.in_flight
+        in_flight = gateway._lane._enforcement.enforcer.in_flight
         yield talk, gateway, in_flight, upstream, port
         await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "no slot is taken")
 
@@ -268,4 +268,4 @@ async def test_a_record_that_cannot_be_read_is_told_of(redis: RedisServer) -> No
 
 def in_namespace(gateway: Gateway) -> str:
     assert gateway._lane is not None
-    return gateway._lane._middleware.namespace
+    return gateway._lane._enforcement.namespace

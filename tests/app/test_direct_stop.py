@@ -60,7 +60,7 @@ async def test_a_claim_of_the_lane_is_waited_for(redis: RedisServer, fault: str)
             )
             await talk.ask(keyed())
             assert gateway._lane is not None
-            in_flight = gateway._lane._middleware.enforcer.in_flight
+            in_flight = gateway._lane._enforcement.enforcer.in_flight
             redis.pause()
             async with talking(port) as leaving:
                 leaving.writer.write(SLOW)

@@ -49,7 +49,7 @@ def lane_of(gateway: Gateway) -> Direct:
 def held(gateway: Gateway) -> dict[str, int]:
     """What is held for requests now, by its name."""
     lane = lane_of(gateway)
-    in_flight, upstream = lane._middleware.enforcer.in_flight, lane._forwarder.upstream
+    in_flight, upstream = lane._enforcement.enforcer.in_flight, lane._forwarder.upstream
     watches = lane._forwarder._watches
     return {
         "slots": in_flight.slots,

@@ -237,7 +237,7 @@ async def test_c4_overloaded_still_answers_what_needs_no_attempt(door: MakeDoor)
     await there.send(key="done")
     await there.send(key="unknown")
     held = Answering(500, held=True)
-    there.middleware.app = held
+    there.middleware.enforcement.app = held
     first = there.begin()
     await held.arrivals()
     assert (await there.send(key="done")).replayed
