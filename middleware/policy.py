@@ -55,6 +55,9 @@ class Policy:
     """Whether a request without one is not under enforcement."""
     telling: frozenset[bytes]
     """The headers that make a request one of ours: the key's, and what clients may not say of attempts."""
+    shortest: int
+    longest: int
+    """Lengths of their names: most other headers are told from them by that alone, without being hashed."""
     scope_names: tuple[bytes, ...]
     wanted: frozenset[bytes]
     unstored: frozenset[bytes]
@@ -87,8 +90,10 @@ class Policy:
 
         False where it can't be told at a glance.
         """
+        shortest, longest = self.shortest, self.longest
         for line in headers:
-            if line[0] in self.telling:
+            name = line[0]
+            if shortest <= len(name) <= longest and name in self.telling:
                 return False
         return self.needs_no_key
 
@@ -131,13 +136,16 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
     if settings.on_unknown == "retry":
         takeover.add(State.UNKNOWN)
     own_headers = frozenset((*OURS, key_names[0]))
+    telling = frozenset((*key_names, ATTEMPT_HEADER))
     return Policy(
         settings=settings,
         route=path,
         states=[_STATES[kind(code, status)] for code in range(600)],
         key_names=key_names,
         needs_no_key=not settings.require_key and not settings.generate_key,
-        telling=frozenset((*key_names, ATTEMPT_HEADER)),
+        telling=telling,
+        shortest=min(map(len, telling)),
+        longest=max(map(len, telling)),
         scope_names=scope_names,
         wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER)),
         unstored=frozenset((*HOP_BY_HOP, *OF_THE_MOMENT, *dropped)) | own_headers,

@@ -104,9 +104,9 @@ async def test_c2_key_in_two_field_lines_is_key_invalid_even_if_they_agree(door:
 
 async def test_c2_key_of_an_alias_is_the_same_key_and_echoed_under_the_header_s_name(door: MakeDoor) -> None:
     app = Answering(201)
-    there = door(app, aliases=["X-Idempotency-Key", "PayPal-Request-Id"])
+    there = door(app, aliases=["X-Idempotency-Key", "PayPal-Request-Id", "Key", "Longer-Than-The-Name-Of-The-Header"])
     await there.send(key="a")
-    for alias in ("x-idempotency-key", "paypal-request-id"):
+    for alias in ("x-idempotency-key", "paypal-request-id", "key", "longer-than-the-name-of-the-header"):
         again = await there.send(key=None, headers=[(alias, '"a"')])
         assert again.replayed
         assert again.value("idempotency-key") == '"a"'
