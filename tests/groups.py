@@ -236,17 +236,31 @@ class ClusterGroup(_Group):
         order = (target, source, *(other for other in range(3) if other not in (source, target)))
         for number in order:
             self._give(number, slot, target)
-        # A heartbeat that was on its way may have undone it at one of them.
         wait_until(lambda: self._all_know(slot, target, order), f"all know that slot {slot} has moved")
 
     def _give(self, number: int, slot: int, target: int) -> None:
         self.servers[number].command("CLUSTER", "SETSLOT", slot, "NODE", self.ids[target])
 
     def _all_know(self, slot: int, target: int, order: tuple[int, ...]) -> bool:
+        """Whether that is so, and stays so.
+
+        A heartbeat that is still on its way undoes it at any node that knows of no epoch of the target's above the sender's.
+        """
+        epochs = [self._epoch(number, number) for number in range(3)]
+        if epochs.index(max(epochs)) != target or epochs.count(max(epochs)) > 1:
+            self.servers[target].command("CLUSTER", "BUMPEPOCH")
+            return False
         astray = [number for number in order if self._owner(number, slot) != self.servers[target].port]
         for number in astray:
             self._give(number, slot, target)
-        return not astray
+        return not astray and all(self._epoch(number, target) == epochs[target] for number in order)
+
+    def _epoch(self, number: int, of: int) -> int:
+        """The epoch of the configuration of node ``of``, as node ``number`` knows it."""
+        told = self.servers[number].command("CLUSTER", "NODES")
+        if isinstance(told, dict):
+            return next(int(node["epoch"]) for node in told.values() if node["node_id"] == self.ids[of])
+        return next(int(line.split()[6]) for line in told.decode().splitlines() if line.startswith(self.ids[of]))
 
     def _owner(self, number: int, slot: int) -> int | None:
         """The port of the master that node ``number`` believes to own ``slot``."""
