@@ -92,11 +92,11 @@ def encode(record: Record) -> bytes:
     if response is None:
         fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0)
         return fixed + _pack_apart(trace, record.submission)
-    lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
-    head: dict[str, Any] = {"s": response.status, "h": lines, "t": response.completed_at_ms}
+    status, headers, body, completed_at_ms = response
+    lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    head: dict[str, Any] = {"s": status, "h": lines, "t": completed_at_ms}
     if record.submission:
         head = {"a": 1} | head  # it comes first: there it is looked for
-    body = response.body
     if body is None:
         head["o"] = 1
         body = b""

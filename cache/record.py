@@ -6,7 +6,7 @@ suite of tests walks every row of it against each cache, and the diagram in docs
 
 import enum
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from oncegate.cache.errors import IllegalTransition
 
@@ -101,14 +101,12 @@ TAKEABLE: Final = frozenset(row.source for row in TRANSITIONS if row.event is Ev
 """The states that a claim may take over, where the policy says so."""
 
 
-# What each request makes is neither frozen nor a named tuple, and made without what dataclasses generate: those take two to five
-# times as long, compiled, too. Nothing changes one of these.
-@dataclass(slots=True, init=False)
-class StoredResponse:
+class StoredResponse(NamedTuple):
     """A kept answer.
 
     ``headers`` are end-to-end field lines in their order, names in lower case. ``body`` is ``None`` where it was too
     large to keep. ``completed_at_ms`` is Unix time in milliseconds on the gateway's clock: for people, it decides nothing.
+    (A tuple, since handlers give some, of types that a compiled class would refuse.)
     """
 
     status: int
@@ -116,19 +114,13 @@ class StoredResponse:
     body: bytes | None
     completed_at_ms: int
 
-    def __init__(
-        self, status: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes | None, completed_at_ms: int
-    ) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-        self.completed_at_ms = completed_at_ms
-
 
 MAX_GATEWAY_BYTES: Final = 40
 MAX_NOTE_BYTES: Final = 200
 
 
+# What each request makes is neither frozen nor a named tuple, and made without what dataclasses generate: those take two to five
+# times as long, compiled, too. Nothing changes one of these.
 @dataclass(slots=True, init=False, unsafe_hash=True)  # hashable, as dataclasses ask of a default
 class Trace:
     """What people ask about an attempt: which gateway made it, when it began, how long it took, what was noted at its end.

@@ -3,7 +3,6 @@
 import asyncio
 import enum
 import logging
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -212,7 +211,7 @@ class Begun:
             return not_kept()
         if result.body is not None and len(result.body) > self._settings.max_result:
             log.warning("record %s: the result is too large to be stored", self.record)
-            return replace(result, body=None)
+            return result._replace(body=None)
         return result
 
 

@@ -167,7 +167,7 @@ class InFlight:
         size = _body_bytes(attempt)
         if self._unsaved_bytes + size > MAX_UNSAVED_BYTES and attempt.outcome and attempt.outcome.response:
             log.warning("record %s: too much waits for the cache; kept without its body", attempt.record)
-            attempt.outcome = replace(attempt.outcome, response=replace(attempt.outcome.response, body=None))
+            attempt.outcome = replace(attempt.outcome, response=attempt.outcome.response._replace(body=None))
             size = 0
         self._unsaved_bytes += size
         self._unsaved.add(attempt)

@@ -165,8 +165,8 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         as_json=settings.fingerprint == "json",
         max_request_body=settings.max_request_body,
         max_response_body=settings.max_response_body,
-        response_timeout=settings.response_timeout,
-        attempt_timeout=settings.attempt_timeout,
+        response_timeout=float(settings.response_timeout),
+        attempt_timeout=float(settings.attempt_timeout),
     )
 
 

@@ -1,7 +1,7 @@
 """What the records beside a delivery mean for it. Pure: it awaits nothing and knows neither a broker nor a store."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import orjson
 
@@ -81,7 +81,7 @@ def last_error(record: Record | None) -> StoredResponse:
     told = _error(record) if record is not None else None
     if record is None or record.response is None or told is None:
         return failure("Every attempt ended without an outcome, as when its process dies.", dead=True)
-    return replace(record.response, body=orjson.dumps(told | {"dead": True}))
+    return record.response._replace(body=orjson.dumps(told | {"dead": True}))
 
 
 def _error(record: Record) -> dict[str, object] | None:

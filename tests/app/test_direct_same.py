@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -139,7 +138,7 @@ async def records(cache: Cache, namespace: str) -> list[str]:
             claim = await cache.get(key)
             assert claim is not None
             record = claim.record
-            response = replace(record.response, completed_at_ms=0) if record.response else None
+            response = record.response._replace(completed_at_ms=0) if record.response else None
             seconds = round(claim.remaining_ms / 30_000)
             assert record.trace.took_ms is not None, "still in flight"
             note = settled(record.trace.note.encode())

@@ -57,9 +57,9 @@ def test_claims_under_other_policies_and_of_other_gateways_keep_apart() -> None:
 OUTCOMES = [
     pytest.param(State.SUCCEEDED, DONE, ENDED, False, outcome(b"S", f'{{{HEAD},{GATEWAY},"d":250}}', b"\x00body")),
     pytest.param(State.FAILED, DONE, Trace(), True, outcome(b"F", f'{{"a":1,{HEAD}}}', b"\x00body")),
-    pytest.param(State.SUCCEEDED, replace(DONE, body=None), Trace(), False, outcome(b"S", f'{{{HEAD},"o":1}}')),
+    pytest.param(State.SUCCEEDED, DONE._replace(body=None), Trace(), False, outcome(b"S", f'{{{HEAD},"o":1}}')),
     pytest.param(
-        State.SUCCEEDED, replace(DONE, body=b""), WHO, False, outcome(b"S", f'{{{HEAD},{GATEWAY},"b":1700000000000}}')
+        State.SUCCEEDED, DONE._replace(body=b""), WHO, False, outcome(b"S", f'{{{HEAD},{GATEWAY},"b":1700000000000}}')
     ),
     pytest.param(State.UNKNOWN, None, Trace(), False, b"\x01U" + BEGIN + bytes(4)),
     pytest.param(
