@@ -22,7 +22,7 @@ class Capture:
 
     ``status`` is 0 until the response has begun. ``body`` is what is kept of it: ``None`` once it went past ``cap`` bytes.
     ``bodiless`` says that the head is all there is to it. `finish` is for subclasses that do something with it before it ends.
-    Set ``deaf``, and whatever is sent is dropped.
+    Set ``deaf``, and whatever is sent is dropped. While it is ``patient``, the head of a short response waits for its body.
     """
 
     # Few objects: most responses are one chunk, and what lives while the cache is waited for keeps the collector busy.
@@ -43,6 +43,7 @@ class Capture:
         "deaf",
         "ended",
         "headers",
+        "patient",
         "status",
         "whole",
     )
@@ -55,6 +56,7 @@ class Capture:
         self.ended = False
         self.client_gone = False
         self.deaf = False
+        self.patient = False
         self._cap = cap
         self._kept: bytes | list[bytes] | None = b""
         self._kept_bytes = 0
@@ -118,8 +120,8 @@ class Capture:
         self._due = declared_length(status, self.headers)
         self.bodiless = self._due == 0
         self._drop_limit()
-        if self._news is not None:
-            # Most apps go on with the whole body at once: then nobody needs to be told of the head alone.
+        # Most apps go on with the whole body at once: then nobody needs to be told of the head alone.
+        if self._news is not None and not (self.patient and 0 < self._due <= WINDOW):
             self._news.get_loop().call_soon(self._show_head)
 
     def _show_head(self) -> None:
@@ -191,8 +193,11 @@ class Capture:
             self._wake()
 
     def limit(self, limits: Deadlines) -> None:
-        """From here on, a response that hasn't begun when ``limits`` say so is news, too."""
-        if not self.status and not self.ended:
+        """From here on, a head that has come is shown at once, and none having come is news, too, when ``limits`` say so."""
+        self.patient = False
+        if self.status:
+            self._show_head()
+        elif not self.ended:
             self._limits = limits
             self._limit = limits.set(self._wake)
 

@@ -194,6 +194,7 @@ class Exchange:
         run = Execution(self._enforcement, attempt)
         in_flight, loop = self._enforcement.enforcer.in_flight, told.get_loop()
         work = run.execute(self._attempt_scope(attempt, run), body)
+        run.patient = True  # until it lasts
         run.task = in_flight.run(attempt, work, loop, run.lasts)
         run.expect(told)
         return run

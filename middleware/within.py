@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Generator
-from types import coroutine
+from types import CoroutineType, coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -13,13 +13,17 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
 
     What ends without waiting for anything, as most of it does, gets no time-out: that would cost more than the work.
     """
-    steps = work.__await__()
+    steps = None
     try:
-        waits_for = next(steps)
+        if isinstance(work, CoroutineType):  # it takes its first step by itself, without one more object
+            waits_for = work.send(None)
+        else:
+            steps = work.__await__()
+            waits_for = next(steps)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # what it returns travels in an exception without a type
     async with asyncio.timeout(seconds):
-        return await _rest(steps, waits_for)
+        return await _rest(steps or work.__await__(), waits_for)
 
 
 @coroutine

@@ -9,7 +9,7 @@ import pytest
 from oncegate.cache.record import State
 from tests.asgi_client import Client
 from tests.middleware.conftest import MakeDoor
-from tests.middleware.door import Answering, Call, Door
+from tests.middleware.door import Answering, Call, Door, reaches
 
 OURS = {b"idempotency-key", b"idempotent-replayed", b"cache-status"}
 
@@ -109,22 +109,46 @@ async def test_c3_replay_of_a_streamed_response_holds_every_chunk(door: MakeDoor
     assert (await there.send()).body == b"onetwothree"
 
 
-async def test_c3_head_is_shown_at_once_where_its_body_is_late(door: MakeDoor) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+class Late:
+    """An app whose body comes when it is told to go on."""
 
-    async def late(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 201, "headers": []})
-        begun.set()
-        await go_on.wait()
+    def __init__(self, *headers: tuple[bytes, bytes]) -> None:
+        self.headers = headers
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": self.headers})
+        self.begun.set()
+        await self.go_on.wait()
         await send({"type": "http.response.body", "body": b"late"})
 
-    call = door(late).begin()
-    await begun.wait()
+
+@pytest.mark.parametrize("headers", [(), ((b"content-length", b"1000000"),)], ids=["of any length", "long"])
+async def test_c3_head_is_shown_at_once_where_its_body_is_late(
+    door: MakeDoor, headers: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    app = Late(*headers)
+    call = door(app).begin()
+    await app.begun.wait()
     await others_go_on()
     shown = call.status
-    go_on.set()
+    app.go_on.set()
     assert (await call.answered()).body == b"late"
     assert shown == 201, "the head waited for its body"
+
+
+@pytest.mark.parametrize("lease", [0.3, 60.0])
+async def test_c3_head_of_a_short_response_waits_for_its_body_until_it_lasts(door: MakeDoor, lease: float) -> None:
+    app = Late((b"content-length", b"4"))
+    call = door(app, lease=lease).begin()
+    await app.begun.wait()
+    await others_go_on()
+    assert not call.status
+    if lease < 1:  # a third of it is soon over
+        await reaches(lambda: call.status == 201)
+    app.go_on.set()
+    answer = await call.answered()
+    assert (answer.status, answer.body) == (201, b"late")
 
 
 class Watching(Call):
