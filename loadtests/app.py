@@ -27,6 +27,8 @@ FLOOR = "floor"
 faster in this place."""
 REDIS_FLOOR = "floor, with Redis"
 """The same after one round trip to Redis, over oncegate's own connection: one script that looks for a record and finds none."""
+HELD_AT_MOST = 30.0
+"""Seconds that ``/slow`` waits for ``/go``."""
 SPACED = '{ "big": 1234567890123456789,\n  "small": 1.0, "execution": %d }'
 
 
@@ -73,6 +75,7 @@ def create(middleware: str, redis_url: str, *, frozen: bool = False) -> FastAPI:
     """The app with one of `MIDDLEWARES`, each set up as its documentation says, or with a floor."""
     app = FastAPI(lifespan=_freeze if frozen else None)
     executions = 0
+    going = asyncio.Event()
 
     def execution() -> int:
         nonlocal executions
@@ -88,8 +91,14 @@ def create(middleware: str, redis_url: str, *, frozen: bool = False) -> FastAPI:
     @app.post("/slow")
     async def slow() -> dict[str, int]:
         number = execution()
-        await asyncio.sleep(0.5)
+        going.clear()
+        async with asyncio.timeout(HELD_AT_MOST):
+            await going.wait()
         return {"execution": number}
+
+    @app.get("/go")
+    async def go() -> None:
+        going.set()
 
     @app.post("/spaced")
     async def spaced() -> Response:
