@@ -5,10 +5,10 @@ it was entered for a key is written in the same transaction, so that what was ex
 """
 
 import os
-import random
 import signal
 import sqlite3
 import threading
+import zlib
 from typing import Any
 
 from oncegate.app.executor import CommandContext
@@ -16,7 +16,7 @@ from oncegate.app.executor import CommandContext
 BOOKS = "BOOKS"
 """The variable that names the file."""
 DIES = "DIES_ONE_IN"
-"""The variable that says in how many calls it dies once; 0: never."""
+"""The variable that says in how many executions it dies once; 0: never. Which ones follows from the key and the attempt."""
 
 _threads = threading.local()
 
@@ -41,6 +41,6 @@ def book(payload: dict[str, Any], context: CommandContext) -> dict[str, Any]:
     books.execute("INSERT INTO entered VALUES (?, ?)", (context.key, context.attempt))
     books.execute("COMMIT")
     one_in = int(os.environ.get(DIES, "0"))
-    if one_in and random.randrange(one_in) == 0:
+    if one_in and zlib.crc32(f"{context.key} {context.attempt}".encode()) % one_in == 0:
         os.kill(os.getpid(), signal.SIGKILL)  # in the window: the effect is there, its record is not
     return {"booked": bool(new), "number": payload["number"]}

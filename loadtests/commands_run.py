@@ -46,15 +46,16 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do. ``kill_every`` are the seconds between two kills, on the average; ``dies_one_in``: see the handler.
+    """What to do. ``kill_every`` are the submissions accepted between two kills; ``dies_one_in``: see the handler.
 
-    ``lease``: the seconds until what a killed worker held is taken over.
+    Neither is a time, so that a fast machine has its share of kills too. ``lease``: the seconds until what a killed worker held
+    is taken over. What happens to which command follows from ``seed`` and its number alone.
     """
 
     commands: int = 20_000
     workers: int = 3
     callers: int = 24
-    kill_every: float = 1.0
+    kill_every: int = 250
     dies_one_in: int = 500
     lease: float = 3.0
     seed: int = 1
@@ -92,6 +93,8 @@ class Workers:
 
     def __init__(self, plan: Plan, redis_url: str, folder: Path) -> None:
         self.deaths = 0
+        self.kills = 0
+        self._chance = random.Random(plan.seed)
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")} | {
             "ONCEGATE_IDEMPOTENCY__LEASE": str(plan.lease),
             "ONCEGATE_LOG_LEVEL": "warning",
@@ -122,15 +125,15 @@ class Workers:
                 self.deaths += process.returncode == -signal.SIGKILL
                 self._running[number] = self._start()
 
-    def shoot(self) -> bool:
-        """Kill one of them, and start another. False: it was dead already."""
-        number = random.randrange(len(self._running))
+    def shoot(self) -> None:
+        """Kill one of them, and start another."""
+        self.mend()
+        number = self._chance.randrange(len(self._running))
         process = self._running[number]
         process.kill()
-        ours = process.poll() is None
         process.wait()
+        self.kills += 1
         self._running[number] = self._start()
-        return ours
 
     def end(self) -> None:
         """Let them stop; those that don't are killed."""
@@ -151,7 +154,7 @@ class Run:
     def __init__(self, plan: Plan, server: RedisServer, gateway: Gateway, workers: Workers) -> None:
         self.plan = plan
         self.figures = Figures(commands=plan.commands)
-        self.submitting = True
+        self._accepted = 0
         self._redis: Any = server.client()
         self._gateway = gateway
         self._workers = workers
@@ -167,11 +170,12 @@ class Run:
 
             async def caller() -> None:
                 for number in numbers:
-                    chance = random.random()
+                    fate = random.Random(f"{self.plan.seed}-{number}")
+                    chance = fate.random()
                     twice = chance < AGAIN_AT_ONCE
                     await asyncio.gather(*[self._submit(client, number) for _ in range(1 + twice)])
                     if AGAIN_AT_ONCE <= chance < AGAIN_AT_ONCE + AGAIN_LATER and number:
-                        await self._submit(client, random.randrange(number))  # long ago, or just now
+                        await self._submit(client, fate.randrange(number))  # long ago, or just now
                     if chance > 1 - COPIED:
                         self._publish_again()
                     progress.advance(bar)
@@ -187,6 +191,9 @@ class Run:
                 f"{answer.status_code} {answer.headers.get('cache-status', '').partition(';')[2].strip()[:3]}"
             ] += 1
             if answer.status_code == 202:
+                self._accepted += 1
+                if self._accepted % self.plan.kill_every == 0:
+                    self._workers.shoot()
                 return
             if answer.status_code not in (409, 503):
                 raise RuntimeError(f"a submission was answered {answer.status_code}: {answer.text}")
@@ -199,15 +206,11 @@ class Run:
             self._redis.xadd(self._stream, newest[0][1])
             self.figures.published_again += 1
 
-    async def shoot(self) -> None:
-        """Kill workers for as long as commands are submitted; after that only mend."""
-        following = time.monotonic() + self.plan.kill_every
+    async def mend(self) -> None:
+        """Replace the workers that died."""
         while True:
             await asyncio.sleep(0.05)
             self._workers.mend()
-            if self.submitting and time.monotonic() > following:
-                self.figures.kills += self._workers.shoot()
-                following = time.monotonic() + random.uniform(0, 2 * self.plan.kill_every)
 
     async def until_done(self, progress: Progress) -> None:
         """Wait until everything was delivered and acknowledged. Raises ``TimeoutError``."""
@@ -231,7 +234,7 @@ class Run:
         figures.answers = dict(self._answers)
         figures.entries = int(self._redis.xinfo_stream(self._stream)["entries-added"])
         figures.copies_skipped = figures.entries - figures.commands
-        figures.deaths_in_the_window = self._workers.deaths
+        figures.kills, figures.deaths_in_the_window = self._workers.kills, self._workers.deaths
         figures.dead_letters = int(self._redis.xlen(dead_letters_key(NAMESPACE, "commands")))
         accepted = {key_of(number) for number in range(self.plan.commands)}
         connection = open_books(books)
@@ -271,22 +274,20 @@ def machinery(plan: Plan, folder: Path) -> Iterator[Run]:
 
 
 async def drive(run: Run, progress: Progress) -> None:
-    """Submit, shoot, and wait for the end."""
+    """Submit, and wait for the end."""
     began = time.monotonic()
-    shooting = asyncio.create_task(run.shoot())
+    mending = asyncio.create_task(run.mend())
     try:
         await run.submit_all(progress)
-        run.submitting = False
         run.figures.seconds_submitting = round(time.monotonic() - began, 1)
         await run.until_done(progress)
     finally:
-        shooting.cancel()
+        mending.cancel()
     run.figures.seconds = round(time.monotonic() - began, 1)
 
 
 def perform(plan: Plan, console: Console) -> Figures:
     """One run from beginning to end. Raises ``TimeoutError`` where the workers don't finish."""
-    random.seed(plan.seed)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with tempfile.TemporaryDirectory(prefix="oncegate-run-") as folder, machinery(plan, Path(folder)) as run:
         with Progress(*columns, console=console) as progress:
@@ -301,7 +302,7 @@ def main() -> int:
     parser.add_argument("--commands", type=int, default=default.commands)
     parser.add_argument("--workers", type=int, default=default.workers)
     parser.add_argument("--callers", type=int, default=default.callers)
-    parser.add_argument("--kill-every", type=float, default=default.kill_every, metavar="SECONDS")
+    parser.add_argument("--kill-every", type=int, default=default.kill_every, metavar="COMMANDS")
     parser.add_argument("--dies-one-in", type=int, default=default.dies_one_in, metavar="CALLS")
     parser.add_argument("--lease", type=float, default=default.lease, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=default.seed)
