@@ -28,8 +28,11 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 FILE = re.compile(r"# ([\w.-]+\.(?:py|toml))\n")
 PORT = re.compile(r"\b(6379|6380|8000|808\d|9000)\b")
+LEASE = re.compile(r"(?:\b|_)lease ?= ?(\d+)", re.I)
 MARK = "-- that was all --"
-READY_WITHIN = 30.0
+READY_WITHIN = 60.0
+ENDS_WITHIN = 60
+"""Seconds for a command of curl's that isn't told how long; more than any page waits."""
 CHECKOUT = "./oncegate"
 """Where a page has the checkout that it installs from."""
 
@@ -41,7 +44,7 @@ def run(page: Path) -> list[tuple[str, str, str]]:
     back = {free: port for port, free in ports.items()}
     results: list[tuple[str, str, str]] = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as processes:
-        environment = _environment()
+        environment = _environment() | _patience(text)
         if CHECKOUT in text:
             environment |= _stranger(Path(folder), ports)
         shell = processes.enter_context(_shell(Path(folder), environment))
@@ -50,7 +53,7 @@ def run(page: Path) -> list[tuple[str, str, str]]:
             if name := FILE.match(block):
                 (Path(folder) / name[1]).write_text(block)
             elif kind == "sh":
-                processes.enter_context(_terminals(block.splitlines(), Path(folder), [*back]))
+                processes.enter_context(_terminals(block.splitlines(), Path(folder), [*back], environment))
             elif kind == "console":
                 for command, shown in _commands(block):
                     printed = _type(shell, command)
@@ -86,12 +89,17 @@ def _commands(block: str) -> list[tuple[str, str]]:
 
 def _back(text: str, back: dict[str, str]) -> str:
     for free, port in back.items():
-        text = text.replace(free, port)
+        text = re.sub(rf"(?<!\d){free}(?!\d)", port, text)  # no part of a longer number
     return text
 
 
 def _environment() -> dict[str, str]:
     return ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _patience(text: str) -> dict[str, str]:
+    """As much patience with Redis as the shortest lease of the page allows: what is shown is not how slow a machine may be."""
+    return {"ONCEGATE_CACHE_TIMEOUT": f"{min([30, *map(int, LEASE.findall(text))]) * 0.33:g}"}
 
 
 def _stranger(folder: Path, ports: dict[str, str]) -> dict[str, str]:
@@ -117,7 +125,7 @@ def _shell(folder: Path, environment: dict[str, str]) -> Iterator["subprocess.Po
         start_new_session=True,
     )
     try:
-        _type(shell, 'curl() { command curl --silent --show-error --max-time 20 "$@"; }')
+        _type(shell, 'curl() { command curl --silent --show-error --max-time %d "$@"; }' % ENDS_WITHIN)
         yield shell
     finally:
         _end(shell)
@@ -137,7 +145,7 @@ def _type(shell: "subprocess.Popen[str]", command: str) -> str:
 
 
 @contextmanager
-def _terminals(commands: list[str], folder: Path, ports: list[str]) -> Iterator[None]:
+def _terminals(commands: list[str], folder: Path, ports: list[str], environment: dict[str, str]) -> Iterator[None]:
     """Starts what serves on one of ``ports``, waits until all of it listens; anything else is run to its end."""
     started = []
     try:
@@ -150,7 +158,7 @@ def _terminals(commands: list[str], folder: Path, ports: list[str]) -> Iterator[
                 process = subprocess.Popen(
                     ["bash", "-c", command],
                     cwd=folder,
-                    env=_environment(),
+                    env=environment,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,

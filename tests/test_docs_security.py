@@ -104,7 +104,7 @@ async def test_what_could_be_framed_in_two_ways_is_refused_and_the_connection_cl
     fields: bytes, status: bytes
 ) -> None:
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             answer = await raw(
                 client, b"POST /x HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\n" + fields + b"\r\n\r\n0\r\n\r\n"
             )
