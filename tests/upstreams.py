@@ -152,8 +152,8 @@ class Upstream:
         return f"{'https' if self._tls else 'http'}://{'localhost' if self._tls else self._host}:{self.port}"
 
     async def received(self, count: int) -> None:
-        """Returns when ``count`` requests have arrived whole. Raises `TimeoutError` after five seconds."""
-        async with asyncio.timeout(5):
+        """Returns when ``count`` requests have arrived whole. Raises `TimeoutError` after a minute."""
+        async with asyncio.timeout(60):
             while self.arrivals < count:
                 self._arrived.clear()
                 await self._arrived.wait()
