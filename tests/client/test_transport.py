@@ -85,7 +85,7 @@ async def test_a_time_out_is_tried_again_with_the_same_key(send: Send) -> None:
     async with Upstream([hanging, answering(OK)]) as upstream:
         answer = await send(upstream.url, client={"timeout": httpx.Timeout(20, read=0.3)})
     assert answer.status_code == 200
-    assert len(keys(upstream)) == 2
+    assert len(keys(upstream)) >= 2  # more where the machine stood still for a third of a second
     assert len(set(keys(upstream))) == 1
 
 
@@ -189,7 +189,7 @@ async def test_a_problem_without_an_end_is_handed_on_as_it_comes() -> None:
     expected = b"".join(b"%08x" % number * 1024 for number in range(24))
     for once in (read_async, lambda url: asyncio.to_thread(read, url)):
         async with Upstream(endless) as upstream:
-            status, got = await asyncio.wait_for(once(upstream.url), 20)
+            status, got = await asyncio.wait_for(once(upstream.url), 60)
             assert (status, got[: len(expected)]) == (503, expected)
             assert upstream.arrivals == 1
 
@@ -353,7 +353,7 @@ async def test_through_a_gateway_a_broken_answer_and_a_wait_end_in_one_result(se
         rules = {"budget": RetryBudget(attempts=50, seconds=60, pause=0.05)}
         options = {"timeout": httpx.Timeout(20, read=0.5)}
         call = asyncio.ensure_future(send(f"{client.base_url}/pay", content=b"1", client=options, rules=rules))
-        await asyncio.wait_for(refused.wait(), 30)
+        await asyncio.wait_for(refused.wait(), 60)
         go.set()
         answer = await call
         assert (answer.status_code, answer.text) == (200, "ok")
