@@ -79,8 +79,9 @@ class Gateway:
         return self._process.pid
 
     def text(self) -> str:
-        """What it has logged so far."""
-        return self.log.read_text("utf-8")
+        """What it has logged so far, as whole lines: one may just be being written."""
+        written = self.log.read_bytes()
+        return written[: written.rfind(b"\n") + 1].decode()
 
     def stall(self) -> None:
         """Stops the process in its tracks (SIGSTOP)."""

@@ -10,20 +10,23 @@ import httpx
 import pytest
 
 from tests.servers import RedisServer
-from tests.system.caller import Caller, fresh_key, is_replay, slug, until
+from tests.system.caller import Caller, fresh_key, is_replay, slug, until, until_answer
 from tests.system.conftest import Start
 from tests.system.gateway import DEADLINE, Gateway
 from tests.system.ledger import Ledger, Reply
 from tests.system.records import is_in_flight, only
 
-LEASE = 3.0
+LEASE = 5.0
+"""Renewed at every third: a machine that stands still for three seconds does not let one lapse."""
+PENDING = ("in-flight", "cache-unavailable")
+"""What is told of an attempt under way; the second where Redis took too long for once."""
 RETRY = "/retry-unknown/payments"
 
 
 def pair(start: Start, redis_server: RedisServer, *upstreams: str, **settings: Any) -> tuple[str, list[Gateway]]:
     """A namespace and a gateway on it for each upstream."""
     namespace = f"leases-{uuid4().hex}"
-    settings = {"cache_timeout": 0.5, "idempotency": {"lease": LEASE}} | settings
+    settings = {"cache_timeout": 1.6, "idempotency": {"lease": LEASE}} | settings
     routes = [{"path": "/retry-unknown/*", "on_unknown": "retry"}]
     gateways = [
         start(upstream, redis_server.url, namespace=namespace, routes=routes, **settings) for upstream in upstreams
@@ -40,14 +43,14 @@ async def test_a_request_longer_than_its_lease_stays_in_flight_and_is_recorded(
         ledger.answer(key, Reply(gate=gate))
         first = caller.send(one, key, RETRY)
         await until(lambda: ledger.arrivals(key), "the request arrives")
-        over = time.monotonic() + 2.2 * LEASE
+        over = time.monotonic() + 1.5 * LEASE
         while time.monotonic() < over:
-            assert slug(await caller.post(other, key, RETRY)) == "in-flight"
+            assert slug(await caller.post(other, key, RETRY)) in PENDING
             await asyncio.sleep(0.2)
         gate.open()
         answer = await first
     assert answer.status_code == 201
-    again = await caller.post(other, key, RETRY)
+    again = await caller.settled(other, key, RETRY)
     assert is_replay(again)
     assert again.content == answer.content
     assert ledger.attempts(key) == ["1"]
@@ -71,16 +74,16 @@ async def test_the_attempt_of_a_killed_gateway_is_in_flight_until_its_lease_laps
             answer = await caller.post(survivor, key, path)
             found = only(redis_server.url, namespace)
             assert found is not None
-            if slug(answer) != "in-flight":
+            if slug(answer) not in PENDING:
                 break
-            met_in_flight = True
+            met_in_flight |= slug(answer) == "in-flight"
             await asyncio.sleep(0.1)
         assert met_in_flight
         if path == RETRY:
             assert answer.status_code == 201
             assert not is_replay(answer)
             assert ledger.attempts(key) == ["1", "2"]
-            assert is_replay(await caller.post(survivor, key, path))
+            assert is_replay(await caller.settled(survivor, key, path))
         else:
             assert slug(answer) == "outcome-unknown"
             assert found.record.lapsed  # the record's own lease was over when it was called unknown, not before
@@ -117,7 +120,7 @@ async def test_a_gateway_that_stalls_past_its_lease_does_not_overwrite_its_succe
         first = caller.send(stalled, key, RETRY)
         await until(lambda: ledger.arrivals(key), "the request arrives")
         stalled.stall()
-        assert slug(await caller.post(successor, key, RETRY)) == "in-flight"
+        await until_answer(lambda: caller.post(successor, key, RETRY), "in-flight")
         second = await caller.settled(successor, key, RETRY)
         assert (second.status_code, is_replay(second)) == (201, False)
         assert ledger.attempts(key) == ["1", "2"]
@@ -128,7 +131,7 @@ async def test_a_gateway_that_stalls_past_its_lease_does_not_overwrite_its_succe
     assert not is_replay(late)
     assert late.content != second.content  # it did execute, and its client is told what came of it
     for gateway in (stalled, successor):
-        again = await caller.post(gateway, key, RETRY)
+        again = await caller.settled(gateway, key, RETRY)
         assert is_replay(again)
         assert again.content == second.content
     assert len(ledger.arrivals(key)) == 2
@@ -154,10 +157,10 @@ async def test_a_stalled_gateway_whose_successor_is_still_executing_does_not_com
         stalled.resume()
         late = await first
         assert late.status_code == 201
-        assert slug(await caller.post(successor, key, RETRY)) == "in-flight"
+        await until_answer(lambda: caller.post(successor, key, RETRY), "in-flight")
         second_gate.open()
         await asyncio.wait(attempts)
-    again = await caller.post(stalled, key, RETRY)
+    again = await caller.settled(stalled, key, RETRY)
     assert is_replay(again)
     assert again.content != late.content
     assert ledger.attempts(key) == ["1", "2"]
@@ -194,7 +197,7 @@ async def test_a_gateway_that_stalls_between_claim_and_first_byte_sends_nothing_
     key = fresh_key()
     with Door() as door:
         namespace, (stalled, successor) = pair(
-            start, redis_server, door.url, ledger.url, idempotency={"lease": 1.5}, cache_timeout=0.5
+            start, redis_server, door.url, ledger.url, idempotency={"lease": 3}, cache_timeout=1
         )
         first = caller.send(stalled, key, RETRY)
         await until(lambda: is_in_flight(redis_server.url, namespace), "the claim is made")
@@ -215,7 +218,7 @@ async def test_a_gateway_that_stalls_between_claim_and_first_byte_sends_nothing_
             while data := connection.recv(65536):
                 sent += data
     assert sent == b""
-    again = await caller.post(successor, key, RETRY)
+    again = await caller.settled(successor, key, RETRY)
     assert is_replay(again)
     assert again.content == second.content
     assert ledger.attempts(key) == ["2"]
@@ -228,9 +231,9 @@ async def test_a_gateway_with_a_short_lease_does_not_steal_the_live_claim_of_one
     namespace = f"leases-{uuid4().hex}"
     # Neither's own lease and retention say anything about the other's records.
     long = {"lease": lease, "unknown_ttl": unknown_ttl, "on_unknown": "retry"}
-    short = {"lease": 1.5, "unknown_ttl": 86400.0 if unknown_ttl < 60 else 2.0, "on_unknown": "retry", "ttl": 5.0}
+    short = {"lease": 3, "unknown_ttl": 86400.0 if unknown_ttl < 60 else 2.0, "on_unknown": "retry", "ttl": 5.0}
     gateways = [
-        start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=0.5, idempotency=rules)
+        start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=1, idempotency=rules)
         for rules in (long, short)
     ]
     owner, thief = [gateway.ready() for gateway in gateways]
@@ -239,13 +242,13 @@ async def test_a_gateway_with_a_short_lease_does_not_steal_the_live_claim_of_one
         ledger.answer(key, Reply(gate=gate), Reply(500))
         first = caller.send(owner, key)
         await until(lambda: ledger.arrivals(key), "the request arrives")
-        over = time.monotonic() + 2.5
+        over = time.monotonic() + 4
         while time.monotonic() < over:
-            assert slug(await caller.post(thief, key)) == "in-flight"
+            assert slug(await caller.post(thief, key)) in PENDING
             await asyncio.sleep(0.2)
         gate.open()
         answer = await first
-    again = await caller.post(thief, key)
+    again = await caller.settled(thief, key)
     assert is_replay(again)
     assert again.content == answer.content
     assert ledger.attempts(key) == ["1"]

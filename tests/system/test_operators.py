@@ -15,7 +15,7 @@ import pytest
 
 from tests.servers import RedisServer, free_port
 from tests.system.caller import CALLER_MARK, Caller, fresh_key, is_replay, slug, until, until_answer
-from tests.system.conftest import Start
+from tests.system.conftest import UNHURRIED, Start
 from tests.system.gateway import DEADLINE, Gateway
 from tests.system.ledger import Ledger, Reply
 
@@ -60,7 +60,8 @@ async def test_an_unknown_outcome_is_found_resolved_and_replayed(
     start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, tmp_path: Path, by_way_of: str
 ) -> None:
     namespace = f"operators-{uuid4().hex}"
-    settings: dict[str, Any] = {"namespace": namespace, "idempotency": {"lease": 3}, "admin_token": TOKEN}
+    settings: dict[str, Any] = {"namespace": namespace, "idempotency": {"lease": 6}, "admin_token": TOKEN}
+    settings["cache_timeout"] = 2
     doomed, survivor = [start(ledger.url, redis_server.url, **settings) for _ in range(2)]
     doomed.ready(), survivor.ready()
     where: list[str] = ["--cache", redis_server.url, "--namespace", namespace]
@@ -107,7 +108,7 @@ async def test_an_unknown_outcome_is_found_resolved_and_replayed(
     again = await asyncio.to_thread(oncegate, *resolve, token=token, code=1)
     assert "its outcome is known" in again.stderr
 
-    retry = await caller.post(survivor, key)
+    retry = await caller.settled(survivor, key)
     assert (retry.status_code, retry.content) == (201, ANSWER)
     assert is_replay(retry)
     assert ledger.attempts(key) == ["1"]
@@ -123,7 +124,7 @@ async def test_a_key_that_was_set_free_is_executed_by_the_next_retry(
     start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
 ) -> None:
     namespace = f"operators-{uuid4().hex}"
-    gateway = start(ledger.url, redis_server.url, namespace=namespace).ready()
+    gateway = start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=UNHURRIED).ready()
     where = ["--cache", redis_server.url, "--namespace", namespace]
     key = fresh_key()
     ledger.answer(key, Reply(cut="before-head"), Reply())
@@ -143,7 +144,7 @@ async def test_a_record_in_flight_is_released_by_force_alone_and_its_late_succes
     start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
 ) -> None:
     namespace = f"operators-{uuid4().hex}"
-    gateway = start(ledger.url, redis_server.url, namespace=namespace).ready()
+    gateway = start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=UNHURRIED).ready()
     where = ["--cache", redis_server.url, "--namespace", namespace]
     key = fresh_key()
     with ledger.gate() as gate:
@@ -165,7 +166,7 @@ async def test_a_late_owner_does_not_overwrite_what_was_resolved(
     start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
 ) -> None:
     namespace = f"operators-{uuid4().hex}"
-    gateway = start(ledger.url, redis_server.url, namespace=namespace).ready()
+    gateway = start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=UNHURRIED).ready()
     where = ["--cache", redis_server.url, "--namespace", namespace]
     key = fresh_key()
     with ledger.gate() as gate:
@@ -188,7 +189,8 @@ async def test_a_late_owner_does_not_overwrite_what_was_resolved(
 async def test_metrics_are_summed_over_workers_and_outlive_one_that_dies(
     start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
 ) -> None:
-    gateway = start(ledger.url, redis_server.url, workers=2, namespace=f"operators-{uuid4().hex}").ready()
+    settings: dict[str, Any] = {"namespace": f"operators-{uuid4().hex}", "cache_timeout": UNHURRIED}
+    gateway = start(ledger.url, redis_server.url, workers=2, **settings).ready()
     keys = [fresh_key() for _ in range(12)]
     for key in keys * 2:
         assert (await caller.post(gateway, key)).status_code == 201

@@ -8,7 +8,7 @@ import pytest
 
 from tests.servers import RedisServer
 from tests.system.caller import PASSWORD_MARK, Caller, fresh_key, is_replay, slug, until, until_answer
-from tests.system.conftest import Start
+from tests.system.conftest import UNHURRIED, Start
 from tests.system.gateway import Gateway
 from tests.system.ledger import Ledger, Reply
 from tests.system.records import held, is_in_flight
@@ -63,7 +63,7 @@ async def test_without_redis_keyed_requests_get_503_and_what_passes_through_pass
         assert (answer.status_code, slug(answer)) == (503, "cache-unavailable")
         assert answer.json()["retryable"] is True
         assert answer.headers["retry-after"]
-    assert time.monotonic() - began < 30  # three time-outs of a second, on a very slow machine
+    assert time.monotonic() - began < 60  # three time-outs of a second, on a very slow machine
     assert (await caller.get(gateway)).status_code == 201
     assert ledger.arrivals(refused) == []
     heal(fault, own_redis)
@@ -261,15 +261,15 @@ async def test_a_login_that_redis_refuses_is_told_without_its_password(
 ) -> None:
     with RedisServer(config={"requirepass": f"{PASSWORD_MARK}right"}) as server:
         place = server.url.removeprefix("redis://")
-        right = start(ledger.url, f"redis://:{PASSWORD_MARK}right@{place}", cache_timeout=1).ready()
-        wrong = start(ledger.url, f"redis://:{PASSWORD_MARK}wrong@{place}", cache_timeout=1).ready()
+        right = start(ledger.url, f"redis://:{PASSWORD_MARK}right@{place}", cache_timeout=UNHURRIED).ready()
+        wrong = start(ledger.url, f"redis://:{PASSWORD_MARK}wrong@{place}", cache_timeout=UNHURRIED).ready()
         key = fresh_key()
         refused = await caller.post(wrong, key)
         assert slug(refused) == "cache-unavailable"
         assert PASSWORD_MARK not in refused.text
         assert (await caller.post(right, key)).status_code == 201
         assert is_replay(await caller.post(right, key))
-        assert "login" in wrong.text()
+        await until(lambda: "login" in wrong.text(), "the log names the cause")
         for gateway in (right, wrong):
             assert PASSWORD_MARK not in gateway.text()
 

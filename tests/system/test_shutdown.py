@@ -163,7 +163,7 @@ async def test_an_outcome_that_waits_for_redis_is_recorded_before_the_process_en
         server.start()
         assert await asyncio.to_thread(stopping.exit_code) == 0
         successor = start(ledger.url, server.url, cache_timeout=1).ready()
-        again = await caller.post(successor, key)
+        again = await caller.settled(successor, key)
         assert is_replay(again)
         assert again.content == answer.content
 

@@ -148,7 +148,7 @@ async def test_an_append_whose_reply_is_lost_is_503_and_the_retry_is_accepted(
     then: Then,
     path: str,
 ) -> None:
-    gateway = begin(start, ledger, proxy.url, namespace, cache_timeout=1).ready()
+    gateway = begin(start, ledger, proxy.url, namespace, cache_timeout=3).ready()
     await warm(caller, gateway)
     key = fresh_key()
     proxy.lose_reply_to("append", then)
@@ -169,7 +169,7 @@ async def test_a_redis_that_hangs_and_comes_back_loses_no_command(
     start: Start, ledger: Ledger, caller: Caller, namespace: str
 ) -> None:
     with RedisServer() as server:
-        gateway = begin(start, ledger, server.url, namespace, cache_timeout=0.5).ready()
+        gateway = begin(start, ledger, server.url, namespace, cache_timeout=3).ready()
         await warm(caller, gateway)
         key = fresh_key()
         server.pause()
