@@ -9,7 +9,6 @@ import pytest
 from tests.groups import ClusterGroup, SentinelGroup
 from tests.servers import RedisServer
 
-
 # What an example takes says something of the machine only; it may stand still for seconds.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")

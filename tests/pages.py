@@ -125,7 +125,7 @@ def _shell(folder: Path, environment: dict[str, str]) -> Iterator["subprocess.Po
         start_new_session=True,
     )
     try:
-        _type(shell, 'curl() { command curl --silent --show-error --max-time %d "$@"; }' % ENDS_WITHIN)
+        _type(shell, "curl() { command curl --silent --show-error --max-time " + str(ENDS_WITHIN) + ' "$@"; }')
         yield shell
     finally:
         _end(shell)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.servers import RedisServer
-from tests.worker.shop import LEASE, Shop, until
+from tests.worker.shop import LASTING, Shop, until
 
 NO_COMMANDS: dict[str, dict[bytes, bytes]] = {
     "of another program": {b"hello": b"world"},
@@ -73,8 +73,8 @@ def test_workers_of_different_settings_share_a_stream(shop: Shop) -> None:
     for number in range(30):
         shop.submit(f"good-{number}")
         shop.submit(f"bad-{number}", {"do": "fail"})
-    shop.start(max_attempts=3, concurrency=1, settings={"idempotency__lease": 2 * LEASE})
-    shop.start(max_attempts=5, concurrency=20, retry_base=0.01, settings={"idempotency__ttl": 600})
+    shop.start(max_attempts=3, concurrency=1, settings={"idempotency__lease": 12})
+    shop.start(max_attempts=5, concurrency=20, retry_base=0.01, settings=LASTING | {"idempotency__ttl": 600})
     shop.done()
     assert all(shop.effects(f"good-{number}") == 1 for number in range(30))
     letters = shop.letters()
@@ -99,7 +99,7 @@ def test_a_group_that_is_destroyed_at_work_repeats_nothing(shop: Shop) -> None:
     shop.redis.xgroup_create(shop.stream, "another", id="0", mkstream=True)  # it reads nothing: all entries stay
     shop.submit("done")
     shop.submit("running", {"do": "wait", "gate": str(gate)})
-    shop.start()
+    shop.start(settings=LASTING)
     until(lambda: shop.effects("done") and list(shop.folder.glob("gate.*")), "one is done, one is executed")
     shop.redis.xgroup_destroy(shop.stream, "commands")
     until(lambda: len(shop.redis.xinfo_groups(shop.stream)) == 2, "the group is made anew")
@@ -124,13 +124,14 @@ def test_a_dead_letter_that_can_not_be_written_leaves_its_entry(shop: Shop) -> N
 def test_without_memory_what_was_done_is_acknowledged_and_what_died_waits(
     own_shop: Shop, own_redis: RedisServer
 ) -> None:
-    gate = str(own_shop.folder / "gate")
-    own_shop.submit("good", {"do": "wait", "gate": gate})
-    own_shop.submit("bad", {"do": "wait", "gate": gate, "then": "reject"})
+    good, bad = own_shop.folder / "gate-of-good", own_shop.folder / "gate-of-bad"
+    own_shop.submit("good", {"do": "wait", "gate": str(good)})
+    own_shop.submit("bad", {"do": "wait", "gate": str(bad), "then": "reject"})
     worker = own_shop.start()
-    until(lambda: len(list(own_shop.folder.glob("gate.*"))) and own_shop.pending() == 2, "both are executed")
+    until(lambda: len(list(own_shop.folder.glob("gate-of-*.*"))) == 2, "both are executed")
     own_redis.command("CONFIG", "SET", "maxmemory", "1mb")
-    (own_shop.folder / "gate").touch()
+    for gate in (good, bad):
+        gate.touch()
     until(lambda: own_shop.pending() == 1, "the one is acknowledged")
     worker.says("can't be acknowledged")
     assert (own_shop.effects("good"), own_shop.effects("bad")) == (1, 0)
