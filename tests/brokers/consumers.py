@@ -17,8 +17,10 @@ from faststream.middlewares import AckPolicy, BaseMiddleware
 from oncegate import RedisCache, Subscription, SubscriptionSettings
 from oncegate.faststream import SubscriptionMiddleware
 
-LEASE = 1.0
-"""Seconds. Short, since what a dead process held is executed again only after it."""
+LEASE = 1.5
+"""Seconds, in the processes that are killed. Short, since what a dead one held is executed again only after it."""
+LASTING = 30.0
+"""In all others: a machine that stands still for seconds must not end one."""
 PATIENCE = 10.0
 """Seconds for Redis to answer, on a busy machine."""
 
@@ -88,7 +90,7 @@ def subscription(url: str, namespace: str, **settings: Any) -> Subscription:
         "billing",
         cache=RedisCache.from_url(url, timeout=PATIENCE),
         namespace=namespace,
-        settings=SubscriptionSettings(**{"lease": LEASE} | settings),
+        settings=SubscriptionSettings(**{"lease": LASTING} | settings),
     )
 
 
@@ -171,7 +173,7 @@ async def main(kind: str, url: str, name: str, redis_url: str, ledger: str) -> N
             effects.add(command["key"])
         effects.die_once(command, "after effect")
 
-    hook = SubscriptionMiddleware(subscription(redis_url, name), pause=0.1, max_pause=0.5)
+    hook = SubscriptionMiddleware(subscription(redis_url, name, lease=LEASE), pause=0.1, max_pause=0.5)
     broker = CONSUMERS[kind](url, name, [Outer, hook, Inner], handle)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)

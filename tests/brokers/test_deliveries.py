@@ -16,7 +16,7 @@ from oncegate.middleware.key import execution_key, record_key
 from oncegate.middleware.processor import NotRetryable
 from tests.brokers.benches import KEY, Bench
 from tests.brokers.conftest import PAUSE, Consumers, until
-from tests.brokers.consumers import LEASE, Effects
+from tests.brokers.consumers import Effects
 from tests.servers import RedisServer
 
 
@@ -186,8 +186,8 @@ async def test_what_a_handler_takes_too_long_for_is_tried_again(
     await bench.publish(command("slow"))
     await until(lambda: found)
     await ended(consumers, bench)
-    assert effects.count() == {"slow": 2}
-    assert found == [State.UNKNOWN], "no failure: the effect may have happened"
+    assert effects.count()["slow"] >= 2  # more where the machine stood still for as long as the others had
+    assert set(found) == {State.UNKNOWN}, "no failure: the effect may have happened"
 
 
 async def test_a_plain_function_is_not_cut_off_in_its_thread(
@@ -195,11 +195,13 @@ async def test_a_plain_function_is_not_cut_off_in_its_thread(
 ) -> None:
     """It can't be ended, and would run beside its second attempt."""
 
+    lease = 4
+
     def handle(body: dict[str, Any]) -> None:
         effects.add(body["key"])
-        time.sleep(LEASE * 1.5)  # its lease is renewed meanwhile
+        time.sleep(lease + 1)  # its lease is renewed meanwhile
 
-    await consumers.start(handle, timeout=0.2)
+    await consumers.start(handle, timeout=0.2, lease=lease)
     await bench.publish(command("slow"))
     await until(lambda: effects.count() == {"slow": 1})
     await ended(consumers, bench)
