@@ -1,6 +1,6 @@
 """The FastAPI app of `scripts/bench middleware`, with one of the middlewares, or alone.
 
-    python -m loadtests.app MIDDLEWARE PORT REDIS_URL [frozen]
+    python -m loadtests.app MIDDLEWARE PORT REDIS_URL [frozen] [patient]
 
 It does what such apps do: validates a body, makes an object, validates and serialises it. It counts its executions, and
 every answer differs, so that a replay can be told from an execution.
@@ -29,6 +29,8 @@ REDIS_FLOOR = "floor, with Redis"
 """The same after one round trip to Redis, over oncegate's own connection: one script that looks for a record and finds none."""
 HELD_AT_MOST = 30.0
 """Seconds that ``/slow`` waits for ``/go``."""
+TIMEOUT, PATIENCE = 0.5, 10.0
+"""Seconds that an app waits for Redis: oncegate's default, and those of a ``patient`` one."""
 SPACED = '{ "big": 1234567890123456789,\n  "small": 1.0, "execution": %d }'
 
 
@@ -71,7 +73,7 @@ async def _freeze(_: FastAPI) -> AsyncIterator[None]:
     yield
 
 
-def create(middleware: str, redis_url: str, *, frozen: bool = False) -> FastAPI:
+def create(middleware: str, redis_url: str, *, frozen: bool = False, patient: bool = False) -> FastAPI:
     """The app with one of `MIDDLEWARES`, each set up as its documentation says, or with a floor."""
     app = FastAPI(lifespan=_freeze if frozen else None)
     executions = 0
@@ -116,7 +118,7 @@ def create(middleware: str, redis_url: str, *, frozen: bool = False) -> FastAPI:
     async def freezes() -> bool:
         return gc.get_freeze_count() > 0
 
-    _add(app, middleware, redis_url)
+    _add(app, middleware, redis_url, PATIENCE if patient else TIMEOUT)
     return app
 
 
@@ -152,17 +154,17 @@ class _RedisFloor(_Floor):
         await self._cache.get("floor")
 
 
-def _add(app: FastAPI, middleware: str, redis_url: str) -> None:
+def _add(app: FastAPI, middleware: str, redis_url: str, timeout: float) -> None:
     if middleware == FLOOR:
         app.add_middleware(_Floor)
     elif middleware == REDIS_FLOOR:
         from oncegate import RedisCache
 
-        app.add_middleware(_RedisFloor, cache=RedisCache.from_url(redis_url))
+        app.add_middleware(_RedisFloor, cache=RedisCache.from_url(redis_url, timeout=timeout))
     elif middleware == "oncegate":
         from oncegate import IdempotencyMiddleware, RedisCache
 
-        app.add_middleware(IdempotencyMiddleware, cache=RedisCache.from_url(redis_url))
+        app.add_middleware(IdempotencyMiddleware, cache=RedisCache.from_url(redis_url, timeout=timeout))
     elif middleware == "idemkit":
         import idemkit
 
@@ -184,9 +186,10 @@ def _add(app: FastAPI, middleware: str, redis_url: str) -> None:
 
 def main() -> None:
     """Serve it on loopback."""
-    middleware, port, redis_url, *frozen = sys.argv[1:]
+    middleware, port, redis_url, *words = sys.argv[1:]
     uvicorn.run(
-        create(middleware, redis_url, frozen=frozen == ["frozen"]), host="127.0.0.1", port=int(port),
+        create(middleware, redis_url, frozen="frozen" in words, patient="patient" in words),
+        host="127.0.0.1", port=int(port),
         log_level="warning", access_log=False, loop="uvloop", http="httptools",
     )  # fmt: skip
 

@@ -15,6 +15,8 @@ from loadtests.processes import BenchError, Process
 PLAIN, LUA, ONCEGATE, COMPILED = "nginx proxy_pass", "nginx + Lua", "oncegate", "oncegate, compiled"
 OURS = {builds.SOURCE: ONCEGATE, builds.COMPILED: COMPILED}
 """What a server of each build is called."""
+CACHE_SECONDS = 0.5
+"""For Redis to answer, as the gateway has it by default: nginx has as much."""
 
 
 @dataclass
@@ -43,20 +45,29 @@ class Bed:
 
 
 @contextlib.contextmanager
-def gateways(server_core: int, load_core: int, compiled: Path | None = None) -> Iterator[Bed]:
-    """nginx's proxy_pass, nginx + Lua, and oncegate (from source, and ``compiled``), on one upstream and one Redis."""
+def gateways(server_core: int, load_core: int, compiled: Path | None = None, *, patient: bool = False) -> Iterator[Bed]:
+    """nginx's proxy_pass, nginx + Lua, and oncegate (from source, and ``compiled``), on one upstream and one Redis.
+
+    ``patient`` ones wait for Redis for longer than anybody would have them.
+    """
+    seconds = processes.PATIENCE if patient else CACHE_SECONDS
     with contextlib.ExitStack() as stack:
         folder, redis, upstream = stack.enter_context(_behind(load_core))
         ports = {"plain_port": processes.free_port(), "lua_port": processes.free_port()}
-        nginx = processes.nginx(
-            "nginx.conf", core=server_core, folder=folder, **ports, upstream_port=upstream.port, redis_port=redis.port
-        )
+        words = {**ports, "upstream_port": upstream.port, "redis_port": redis.port, "cache_ms": round(seconds * 1000)}
+        nginx = processes.nginx("nginx.conf", core=server_core, folder=folder, **words)
         stack.enter_context(nginx)
         urls = {PLAIN: nginx.url, LUA: f"http://127.0.0.1:{ports['lua_port']}"}
         servers = {PLAIN: nginx, LUA: nginx}
         for build, path in builds.measured(compiled).items():
             ours = processes.oncegate(
-                upstream.url, _cache(redis), core=server_core, folder=folder, name=OURS[build], build=path
+                upstream.url,
+                _cache(redis),
+                core=server_core,
+                folder=folder,
+                name=OURS[build],
+                build=path,
+                patient=patient,
             )
             stack.enter_context(ours)
             builds.verify(ours, compiled=path is not None)
@@ -65,12 +76,20 @@ def gateways(server_core: int, load_core: int, compiled: Path | None = None) -> 
 
 
 @contextlib.contextmanager
-def oncegate(server_cores: str, load_cores: str, *, workers: int = 1, compiled: Path | None = None) -> Iterator[Bed]:
+def oncegate(
+    server_cores: str, load_cores: str, *, workers: int = 1, compiled: Path | None = None, patient: bool = False
+) -> Iterator[Bed]:
     """oncegate alone, on an upstream and a Redis: from source, or ``compiled``. It is called `ONCEGATE` either way."""
     with (
         _behind(load_cores) as (folder, redis, upstream),
         processes.oncegate(
-            upstream.url, _cache(redis), core=server_cores, folder=folder, workers=workers, build=compiled
+            upstream.url,
+            _cache(redis),
+            core=server_cores,
+            folder=folder,
+            workers=workers,
+            build=compiled,
+            patient=patient,
         ) as ours,
     ):
         builds.verify(ours, compiled=compiled is not None)

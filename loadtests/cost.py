@@ -60,7 +60,7 @@ def run(*, rounds: int, seconds: int, records: int, build: str | None = None, qu
                 bar.advance(task)
 
         wrk = Wrk(load_core, warm_up)
-        with bed.oncegate(server_core, load_core, compiled=compiled) as running:
+        with bed.oncegate(server_core, load_core, compiled=compiled, patient=quick) as running:
             bar.update(task, advance=1, description="commands per request")
             results.checks["commands"] = commands(running)
             for number in range(rounds):
@@ -71,9 +71,9 @@ def run(*, rounds: int, seconds: int, records: int, build: str | None = None, qu
         everywhere = f"{server_core},{load_core}"
         for number in range(rounds):
             for count in workers:
-                with bed.oncegate(everywhere, everywhere, workers=count, compiled=compiled) as running:
+                with bed.oncegate(everywhere, everywhere, workers=count, compiled=compiled, patient=quick) as running:
                     take("workers", count, running, Wrk(everywhere, warm_up), number, connections=64)
-        with bed.oncegate(server_core, load_core, compiled=compiled) as running:
+        with bed.oncegate(server_core, load_core, compiled=compiled, patient=quick) as running:
             results.samples += soak(running, wrk, records, lambda words: bar.update(task, description=words))
         bar.advance(task)
     return results
@@ -92,7 +92,7 @@ def commands(running: Bed) -> dict[str, dict[str, float]]:
     told = {}
     with (
         processes.redis_client(running.redis) as client,
-        httpx.Client(base_url=running.urls[ONCEGATE], timeout=10) as http,
+        httpx.Client(base_url=running.urls[ONCEGATE], timeout=30) as http,
     ):
         keyed: list[dict[str, str]] = [{"Idempotency-Key": f"count-{number}"} for number in range(COUNTED)]
         for name, headers in (("first", keyed), ("replay", keyed), ("none", [{}] * COUNTED)):

@@ -35,7 +35,9 @@ def run(*, rounds: int, quick: bool) -> Results:
     with progress() as bar:
         task = bar.add_task("duplicates", total=len(there) * rounds * len(storms) * len(workers) * 2)
         for (build, folder), count in itertools.product(there.items(), workers):
-            with bed.oncegate(str(server_core), str(load_core), workers=count, compiled=folder) as running:
+            with bed.oncegate(
+                str(server_core), str(load_core), workers=count, compiled=folder, patient=quick
+            ) as running:
                 for number, size, wait in itertools.product(range(rounds), storms, (True, False)):
                     words = f"{size} duplicates, {'Prefer: wait' if wait else 'no Prefer'}, {count} workers, {build}"
                     bar.update(task, description=f"{words}, round {number + 1}")

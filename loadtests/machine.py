@@ -18,9 +18,17 @@ def family(pid: int) -> list[int]:
     """The process and its descendants."""
     try:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
     return [pid, *(each for child in children for each in family(child))]
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there, and is not one that only waits to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def cpu_seconds(pid: int) -> float:
@@ -35,7 +43,7 @@ def _cpu_seconds(pid: int) -> float:
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

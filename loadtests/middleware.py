@@ -85,9 +85,9 @@ VARIANTS = (
 
 @contextlib.contextmanager
 def apps(
-    server_core: int, load_core: int, variants: Sequence[Variant], compiled: Path | None
+    server_core: int, load_core: int, variants: Sequence[Variant], compiled: Path | None, *, patient: bool = False
 ) -> Iterator[tuple[dict[Variant, Process], Process]]:
-    """An app for each of the variants, and their Redis; each has a database of its own."""
+    """An app for each of the variants, and their Redis; each has a database of its own. ``patient``: see `bed.gateways`."""
     python = str(peers.python())
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncegate-bench-")))
@@ -96,7 +96,8 @@ def apps(
         for number, variant in enumerate(variants):
             port = processes.free_port()
             command = [python, "-m", "loadtests.app", variant.middleware, str(port),
-                       f"redis://127.0.0.1:{redis.port}/{number}", *(["frozen"] if variant.frozen else [])]  # fmt: skip
+                       f"redis://127.0.0.1:{redis.port}/{number}", *(["frozen"] if variant.frozen else []),
+                       *(["patient"] if patient else [])]  # fmt: skip
             path = [str(compiled)] if variant.compiled else []
             environment = {"PYTHONPATH": ":".join([*path, str(peers.SOURCES), str(processes.ROOT)])}
             app = Process(variant.name, command, port=port, core=server_core, folder=folder, environment=environment)
@@ -132,7 +133,7 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
     results = Results("middleware", settings, versions=peers.versions())
     variants = [variant for variant in VARIANTS if compiled or not variant.compiled]
     cells = [(variant, mode) for mode in MODES for variant in variants if mode in variant.modes]
-    with apps(server_core, load_core, variants, compiled) as (running, redis), progress() as bar:
+    with apps(server_core, load_core, variants, compiled, patient=quick) as (running, redis), progress() as bar:
         results.checks |= check_all({variant: app.url for variant, app in running.items()})
         task = bar.add_task("middleware", total=rounds * len(cells))
         for number in range(rounds):

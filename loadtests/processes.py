@@ -35,15 +35,24 @@ class BenchError(Exception):
     """A benchmark can't be run, or a server under test gave a wrong answer. The text is one line."""
 
 
+PATIENCE = 10.0
+"""Seconds for Redis in a run whose figures say nothing: there a machine that stands still is to lead to no 503."""
 _ports = iter(random.sample(range(30_000, 32_000), 2000))
 
 
 def free_port() -> int:
-    """A loopback port that nothing listens on. None that Linux gives to connections: they could take it first."""
+    """A loopback port that nothing listens on. None that Linux gives to connections: they could take it first.
+
+    Nor does another bench that runs at the same time: the port's name as an abstract socket is ours until this process ends.
+    """
     for port in _ports:
+        ours = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError), socket.socket() as probe:
+            ours.bind(f"\0oncegate-bench-{port}")
             probe.bind(("127.0.0.1", port))
+            ours.detach()  # left open
             return port
+        ours.close()
     raise BenchError("no port is free")
 
 
@@ -197,11 +206,12 @@ def oncegate(
     name: str = "oncegate",
     build: Path | None = None,
     workers: int = 1,
+    patient: bool = False,
     **settings: str,
 ) -> Process:
     """The gateway as anybody starts it: no setting but where things are, unless ``settings`` (environment) says otherwise.
 
-    ``build`` is the folder of the compiled one; without it, it runs from source.
+    ``build`` is the folder of the compiled one; without it, it runs from source. A ``patient`` one waits `PATIENCE` for Redis.
     """
     port = free_port()
     binary = Path(sys.executable).parent / "oncegate"
@@ -218,6 +228,8 @@ def oncegate(
         str(workers),
     ]
     environment = {f"ONCEGATE_{setting.upper()}": value for setting, value in settings.items()}
+    if patient:
+        environment["ONCEGATE_CACHE_TIMEOUT"] = f"{PATIENCE:g}"
     if build is not None:
         environment["PYTHONPATH"] = str(build)
     return Process(name, command, port=port, core=core, folder=folder, environment=environment)

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from loadtests import processes
 from loadtests.load import Target, Wrk
 
 TURN_SECONDS = 0.05
@@ -23,6 +24,7 @@ def measure(wrk: Wrk, one: Target, other: Target, mode: str, *, connections: int
     """
     both = (one, other)
     seeds = [wrk.prepare(target, mode, connections=connections) for target in both]
+    processes.wrk()  # known before two threads ask where it is
     pids = [target.watched["server"].pid for target in both]
     with ThreadPoolExecutor(len(both)) as pool:
         running: list[Future[dict[str, Any]]] = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests import builds
+from loadtests import builds, machine
 from loadtests.processes import BenchError
 
 WITHOUT = "scripts/bench: measures without the compiled build\n"
@@ -75,19 +75,11 @@ def test_told_to_stop_while_it_is_built_it_leaves_nothing_running(tmp_path: Path
         watch.join()
     finally:
         signal.signal(signal.SIGTERM, before)
-    compiler = Path("/proc") / (tmp_path / "pid").read_text().strip()
+    compiler = int((tmp_path / "pid").read_text())
     until = time.monotonic() + 30
-    while runs(compiler) and time.monotonic() < until:  # whose child it has become reaps it
+    while machine.runs(compiler) and time.monotonic() < until:  # whose child it has become reaps it
         time.sleep(0.01)
-    assert not runs(compiler)
-
-
-def runs(process: Path) -> bool:
-    """Whether a process is there, and is not one that only waits to be reaped."""
-    try:
-        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert not machine.runs(compiler)
 
 
 def test_the_script_and_the_bench_agree_on_what_there_is() -> None:

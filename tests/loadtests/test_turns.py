@@ -24,7 +24,7 @@ def test_each_of_two_servers_gets_its_own_figure_and_both_run_on() -> None:
     server_core, load_core = machine.cores()
     alone, floor = Variant("alone"), Variant(FLOOR, ("replay",))
     wrk = Wrk(load_core, warm_up=0)
-    with middleware.apps(server_core, load_core, [alone, floor], None) as (running, redis):
+    with middleware.apps(server_core, load_core, [alone, floor], None, patient=True) as (running, redis):
 
         def target(variant: Variant) -> Target:
             return Target(running[variant].url, {"server": running[variant]}, lambda: 0, redis, strict=False)
