@@ -117,7 +117,11 @@ class SentinelGroup(_Group):
     def fail_over(self) -> None:
         """Have Sentinel demote the master, which lives, and wait until another one has taken over."""
         old = self.master
-        self.sentinel.command("SENTINEL", "FAILOVER", self.SERVICE)
+        # After a while in which nothing moved, Sentinel may hold no replica to be good enough, until it has asked again.
+        wait_until(
+            lambda: self.master is not old or self.sentinel.command("SENTINEL", "FAILOVER", self.SERVICE),
+            "Sentinel begins",
+        )
         self.wait_for_another_master(old)
 
     def wait_for_another_master(self, old: RedisServer) -> None:

@@ -44,7 +44,7 @@ def test_the_transcripts_of_the_readme_are_true() -> None:
             command, _, shown = transcript.partition("\n")
             assert command.startswith(f"$ curl -i {DEMO}/")
             _, *arguments = shlex.split(command.removeprefix("$ ").replace(DEMO, url))
-            got = subprocess.run([curl, "--silent", *arguments], capture_output=True, text=True, timeout=20).stdout
+            got = subprocess.run([curl, "--silent", *arguments], capture_output=True, text=True, timeout=60).stdout
             assert normal(got) == normal(shown), command
         assert demo.stop(signal.SIGINT) == 0
 
