@@ -11,6 +11,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import AsyncIterator
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated
 
 import uvicorn
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
 MIDDLEWARES = ("alone", "oncegate", "idemkit", "asgi-idempotency-header")
 FLOOR = "floor"
-"""A middleware that reads the request and answers at once, always the same, without a look at anything: no replay can be
-faster in this place."""
+"""A middleware that reads the request and answers at once, always the same, with as many field lines as a replay has, without
+a look at anything: no replay can be faster in this place."""
 REDIS_FLOOR = "floor, with Redis"
-"""The same after one round trip to Redis, over oncegate's own connection: one script that looks for a record and finds none."""
+"""The same after what no replay can do without: a digest of the key, one of the payload, and one round trip to Redis, over
+oncegate's own connection, for a record that isn't there. It compares nothing and has nothing to decode."""
 HELD_AT_MOST = 30.0
 """Seconds that ``/slow`` waits for ``/go``."""
 TIMEOUT, PATIENCE = 0.5, 10.0
@@ -130,18 +132,21 @@ class _Floor:
             (b"content-type", b"application/json"),
             (b"content-length", b"300"),
             (b"location", b"/payments/1"),
+            (b"idempotency-key", b"floor-1"),
+            (b"idempotent-replayed", b"true"),
+            (b"cache-status", b"oncegate; hit; ttl=86399"),
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        await receive()
-        await self._look()
+        message = await receive()
+        await self._look(scope, message["body"])
         await send({"type": "http.response.start", "status": 201, "headers": self._headers})
         await send({"type": "http.response.body", "body": self._body})
 
-    async def _look(self) -> None:
+    async def _look(self, scope: Scope, body: bytes) -> None:
         """Nothing to look at."""
 
 
@@ -150,8 +155,10 @@ class _RedisFloor(_Floor):
         super().__init__(app)
         self._cache = cache
 
-    async def _look(self) -> None:
-        await self._cache.get("floor")
+    async def _look(self, scope: Scope, body: bytes) -> None:
+        key = next(value for name, value in scope["headers"] if name == b"idempotency-key")
+        blake2b(body, digest_size=16).digest()
+        await self._cache.get(blake2b(key, digest_size=15).hexdigest())
 
 
 def _add(app: FastAPI, middleware: str, redis_url: str, timeout: float) -> None:

@@ -1,7 +1,8 @@
 """`scripts/bench middleware`: one FastAPI app alone, with oncegate, and with other middlewares for idempotency keys, on Redis.
 
-All run at once, each measured in turn, round after round. The app has one core; wrk and Redis share the other. What each one
-answers is looked at first, and told beside its figures: a replay that isn't one is fast.
+All run at once, each measured in turn, round after round. They are started anew for each round: where a process happens to lie
+in memory makes one or two in a hundred, for as long as it lives. The app has one core; wrk and Redis share the other. What each
+one answers is looked at first, and told beside its figures: a replay that isn't one is fast.
 
 Each is measured twice: by itself, for its rate and latencies, and in turn with the app alone, a twentieth of a second each, for
 what it costs beside it (`loadtests.turns`).
@@ -133,19 +134,22 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
     results = Results("middleware", settings, versions=peers.versions())
     variants = [variant for variant in VARIANTS if compiled or not variant.compiled]
     cells = [(variant, mode) for mode in MODES for variant in variants if mode in variant.modes]
-    with apps(server_core, load_core, variants, compiled, patient=quick) as (running, redis), progress() as bar:
-        results.checks |= check_all({variant: app.url for variant, app in running.items()})
+    with progress() as bar:
         task = bar.add_task("middleware", total=rounds * len(cells))
         for number in range(rounds):
-            turn = number % len(cells)
-            for variant, mode in cells[turn:] + cells[:turn]:
-                bar.update(task, description=f"{variant.name}, {MODES[mode]}, round {number + 1}")
-                sample = measure(wrk, variant, running[variant], redis, mode, seconds=seconds)
-                if not variant.is_base:
-                    base = running[variant.base]
-                    sample["turns"] = in_turns(wrk, variant, running[variant], base, redis, mode, seconds=seconds)
-                results.samples.append({"server": variant.name, "mode": mode, "round": number, **sample})
-                bar.advance(task)
+            bar.update(task, description=f"the apps start, round {number + 1}")
+            with apps(server_core, load_core, variants, compiled, patient=quick) as (running, redis):
+                if number == 0:
+                    results.checks |= check_all({variant: app.url for variant, app in running.items()})
+                turn = number % len(cells)
+                for variant, mode in cells[turn:] + cells[:turn]:
+                    bar.update(task, description=f"{variant.name}, {MODES[mode]}, round {number + 1}")
+                    sample = measure(wrk, variant, running[variant], redis, mode, seconds=seconds)
+                    if not variant.is_base:
+                        base = running[variant.base]
+                        sample["turns"] = in_turns(wrk, variant, running[variant], base, redis, mode, seconds=seconds)
+                    results.samples.append({"server": variant.name, "mode": mode, "round": number, **sample})
+                    bar.advance(task)
     return results
 
 

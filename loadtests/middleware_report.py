@@ -82,9 +82,10 @@ def tables(results: Results) -> list[Table]:
 def _notes(results: Results) -> str:
     """What has to be said of the variants that were measured."""
     notes = {
-        FLOOR: f"{FLOOR}: a middleware that answers at once, always the same, without a store: no replay can be faster. ",
-        REDIS_FLOOR: f"{REDIS_FLOOR}: the same behind one round trip to Redis on oncegate's connection, which no replay can do "
-        "without. ",
+        FLOOR: f"{FLOOR}: a middleware that answers at once, always the same, in as many field lines as a replay has, and asks "
+        "no store: no replay can be faster. ",
+        REDIS_FLOOR: f"{REDIS_FLOOR}: the same behind what no replay can do without: a digest of the key, one of the payload, "
+        "one round trip to Redis on oncegate's connection. ",
         "alone, frozen": "frozen: an app that has frozen what it holds, for the garbage collector, once it had started; held "
         "against the app alone that has done the same. ",
     }
