@@ -17,7 +17,7 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 async def redis_cache(redis_server: RedisServer) -> AsyncIterator[RedisCache]:
-    cache = RedisCache.from_url(redis_server.url, timeout=5)
+    cache = RedisCache.from_url(redis_server.url, timeout=30)
     yield cache
     await cache.close()
 

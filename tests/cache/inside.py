@@ -1,6 +1,8 @@
 """A look inside a `RedisCache`, for tests that meddle with its connections."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 
 from oncegate.cache.redis import RedisCache
 from oncegate.cache.session import OneServer, Session
@@ -12,6 +14,16 @@ def session_of(cache: RedisCache) -> Session:
     session = cache._routes[asyncio.get_running_loop()]
     assert isinstance(session, Session)
     return session
+
+
+@contextlib.contextmanager
+def timed(cache: RedisCache, seconds: float = 0.3) -> Iterator[None]:
+    """What is asked meanwhile has so much time for its answer; all else has the cache's own."""
+    before, cache._timeout = cache._timeout, seconds
+    try:
+        yield
+    finally:
+        cache._timeout = before
 
 
 def withdrawals_of(cache: RedisCache) -> Withdrawals:

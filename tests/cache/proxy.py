@@ -48,7 +48,7 @@ class Proxy:
                 with contextlib.suppress(ConnectionError):
                     pair.server.write(bytes(pair.held))
                     await pair.server.drain()
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     await pair.heard.wait()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

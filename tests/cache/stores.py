@@ -69,7 +69,7 @@ class RedisStore:
 
     def __init__(self, server: RedisServer | SentinelGroup | ClusterGroup, cache: RedisCache | None = None) -> None:
         self._server = server
-        self.cache = cache or RedisCache.from_url(server.url, timeout=5)
+        self.cache = cache or RedisCache.from_url(server.url, timeout=30)
         self.key = server.key("record")
 
     def pass_time(self, milliseconds: int) -> None:

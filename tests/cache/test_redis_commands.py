@@ -63,7 +63,7 @@ async def test_flushed_scripts_are_loaded_again(redis_server: RedisServer, redis
     for _ in range(2):
         redis_server.command("SCRIPT", "FLUSH")
         assert (await redis_cache.claim(key, token=token, **LEASE)).won
-        assert await redis_cache.extend(key, token=token, lease_ms=1000)
+        assert await redis_cache.extend(key, token=token, lease_ms=60_000)
     redis_server.command("SCRIPT", "FLUSH")
     assert await complete(redis_cache, key, token)
 
@@ -148,7 +148,7 @@ async def test_a_record_without_expiry_is_damaged_and_never_taken_over(
 
 async def test_on_a_full_server_new_keys_are_refused_and_all_else_goes_on() -> None:
     with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
-        cache = RedisCache.from_url(server.url, timeout=5)
+        cache = RedisCache.from_url(server.url, timeout=30)
         done, running, undone = (os.urandom(16) for _ in range(3))
         await cache.claim("done", token=done, **LEASE)
         await complete(cache, "done", done)
@@ -169,7 +169,7 @@ async def test_on_a_full_server_new_keys_are_refused_and_all_else_goes_on() -> N
 
 async def test_replays_go_on_while_redis_lacks_replicas() -> None:
     with RedisServer() as server:
-        cache = RedisCache.from_url(server.url, timeout=5)
+        cache = RedisCache.from_url(server.url, timeout=30)
         done, running = os.urandom(16), os.urandom(16)
         await cache.claim("done", token=done, **LEASE)
         await complete(cache, "done", done)
@@ -186,7 +186,7 @@ async def test_replays_go_on_while_redis_lacks_replicas() -> None:
 
 async def test_replays_go_on_while_redis_can_not_save() -> None:
     with RedisServer(config={"dbfilename": "dump.rdb", "save": "3600 1000000"}) as server:
-        cache = RedisCache.from_url(server.url, timeout=5)
+        cache = RedisCache.from_url(server.url, timeout=30)
         done = os.urandom(16)
         await cache.claim("done", token=done, **LEASE)
         await complete(cache, "done", done)
@@ -200,7 +200,7 @@ async def test_replays_go_on_while_redis_can_not_save() -> None:
 
 async def test_a_replica_refuses_claims_and_is_looked_up_anew() -> None:
     with RedisServer() as server:
-        cache = RedisCache.from_url(server.url, timeout=5)
+        cache = RedisCache.from_url(server.url, timeout=30)
         await cache.get("nothing")
         session = session_of(cache)
         link = session.claims.link

@@ -20,7 +20,7 @@ SECRET = "s3cr3t-of-the-user"
 
 async def refusal(url: str) -> str:
     """What `check` says of a Redis that it can't use; the same text must be fit for a log."""
-    cache = RedisCache.from_url(url, timeout=5)
+    cache = RedisCache.from_url(url, timeout=30)
     with pytest.raises(CacheUnavailable) as caught:
         await cache.check()
     await cache.close()
@@ -33,7 +33,7 @@ async def refusal(url: str) -> str:
 @pytest.mark.parametrize("kind", ["tcp", "unix", "tls"])
 async def test_it_works_over_each_kind_of_connection(kind: str) -> None:
     with RedisServer(kind) as server:
-        cache = RedisCache.from_url(server.url, timeout=10)
+        cache = RedisCache.from_url(server.url, timeout=30)
         token = os.urandom(16)
         assert (await cache.claim("k", token=token, **CLAIM)).won
         outcome: dict[str, Any] = {"attempt": 1, "state": State.SUCCEEDED, "ttl_ms": 60_000, "fingerprint": b"p" * 16}
@@ -51,7 +51,7 @@ async def test_a_certificate_of_an_unknown_authority_is_refused_in_one_line() ->
 
 async def test_a_password_is_used_and_a_wrong_or_missing_one_is_told_in_one_line() -> None:
     with RedisServer(config={"requirepass": SECRET}) as server:
-        cache = RedisCache.from_url(f"redis://:{SECRET}@127.0.0.1:{server.port}", timeout=5)
+        cache = RedisCache.from_url(f"redis://:{SECRET}@127.0.0.1:{server.port}", timeout=30)
         assert (await cache.claim("k", token=os.urandom(16), **CLAIM)).won
         await cache.close()
         assert "login was refused" in await refusal(f"redis://:{SECRET}-wrong@127.0.0.1:{server.port}")
@@ -61,7 +61,7 @@ async def test_a_password_is_used_and_a_wrong_or_missing_one_is_told_in_one_line
 async def test_a_user_without_dangerous_commands_can_hold_records() -> None:
     with RedisServer() as server:
         server.command("ACL", "SETUSER", "gate", "on", f">{SECRET}", "~*", "+@all", "-@dangerous", "-@admin")
-        cache = RedisCache.from_url(f"redis://gate:{SECRET}@127.0.0.1:{server.port}", timeout=5)
+        cache = RedisCache.from_url(f"redis://gate:{SECRET}@127.0.0.1:{server.port}", timeout=30)
         advice = await cache.check()
         assert any("CLIENT KILL" in line for line in advice)
         assert (await cache.claim("k", token=os.urandom(16), **CLAIM)).won
@@ -72,7 +72,7 @@ async def test_a_claim_is_withdrawn_for_a_user_who_may_not_kill_connections() ->
     with RedisServer() as server:
         server.command("ACL", "SETUSER", "gate", "on", f">{SECRET}", "~*", "+@all", "-@dangerous", "-@admin")
         async with Proxy(server.port) as proxy:
-            cache = RedisCache.from_url(proxy.url.replace("://", f"://gate:{SECRET}@"), timeout=5)
+            cache = RedisCache.from_url(proxy.url.replace("://", f"://gate:{SECRET}@"), timeout=30)
             await cache.get("nothing")
             proxy.swallow_replies()
             pending = asyncio.ensure_future(cache.claim("k", token=os.urandom(16), **CLAIM))
@@ -92,7 +92,7 @@ async def test_a_user_who_may_not_run_scripts_is_told_so() -> None:
 
 async def test_a_database_of_the_url_is_the_one_used() -> None:
     with RedisServer() as server:
-        cache = RedisCache.from_url(server.url.replace("/0", "/3"), timeout=5)
+        cache = RedisCache.from_url(server.url.replace("/0", "/3"), timeout=30)
         await cache.claim("k", token=os.urandom(16), **CLAIM)
         assert server.command("EXISTS", "k") == 0
         server.command("SELECT", 3)
@@ -102,13 +102,13 @@ async def test_a_database_of_the_url_is_the_one_used() -> None:
 
 async def test_advice_names_eviction_and_the_lack_of_persistence() -> None:
     with RedisServer(config={"maxmemory-policy": "allkeys-lru"}) as server:
-        cache = RedisCache.from_url(server.url, timeout=5)
+        cache = RedisCache.from_url(server.url, timeout=30)
         advice = await cache.check()
         assert [line.split()[0] for line in advice] == ["maxmemory-policy", "no"]
         assert "allkeys-lru" in advice[0]
         await cache.close()
     with RedisServer(persist=True) as server:
-        cache = RedisCache.from_url(server.url, timeout=5)
+        cache = RedisCache.from_url(server.url, timeout=30)
         assert await cache.check() == []
         await cache.close()
 
@@ -136,7 +136,7 @@ async def test_an_old_server_is_refused_at_the_check_and_is_unavailable_to_calls
         writer.close()
 
     old = await asyncio.start_server(answer, "127.0.0.1", 0)
-    cache = RedisCache.from_url(f"redis://127.0.0.1:{old.sockets[0].getsockname()[1]}", timeout=5)
+    cache = RedisCache.from_url(f"redis://127.0.0.1:{old.sockets[0].getsockname()[1]}", timeout=30)
     with pytest.raises(CacheUnsupported, match=r"6\.2\.14 is too old"):
         await cache.check()
     await asyncio.sleep(0.1)  # past the pause after a failure

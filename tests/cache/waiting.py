@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def eventually(condition: Callable[[], object], within: float = 20.0) -> None:
+async def eventually(condition: Callable[[], object], within: float = 60.0) -> None:
     """Return once ``condition()`` is true; fail the test if it is not within a time that no slow machine needs."""
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110 - what is awaited happens in another process
