@@ -6,13 +6,14 @@ import pytest
 
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
+from tests.cache.inside import timed
 from tests.middleware.door import PATIENCE, Answering, Door, reaches
 from tests.servers import RedisServer
 
 
 @pytest.fixture
 async def cache(server: RedisServer) -> AsyncIterator[RedisCache]:
-    cache = RedisCache.from_url(server.url, timeout=1)
+    cache = RedisCache.from_url(server.url, timeout=PATIENCE)
     yield cache
     await cache.close()
 
@@ -56,7 +57,7 @@ async def test_lease_that_could_not_be_renewed_for_a_while_is_renewed_again(
     before = attempt.held_since
     server.start()
     await reaches(lambda: attempt.held_since > before)
-    assert await there.state() is State.IN_FLIGHT
+    await there.becomes(State.IN_FLIGHT)
     app.release()
     assert (await call.answered()).status == 201
     assert (await there.send()).replayed
@@ -66,7 +67,8 @@ async def test_claim_whose_answer_is_late_is_withdrawn(server: RedisServer, cach
     there = Door(app := Answering(201), cache, "n")
     await there.send(key="warm-up")
     server.pause()
-    assert (await there.send()).code == "cache-unavailable"
+    with timed(cache):
+        assert (await there.send()).code == "cache-unavailable"
     server.resume()
     await there.becomes(State.ABSENT)
     assert (await there.send()).status == 201
@@ -80,7 +82,8 @@ async def test_claim_whose_answer_is_late_is_adopted_under_fail_open(server: Red
     app.release()
     await there.send(key="warm-up")
     server.pause()
-    call = await there.send()
+    with timed(cache):
+        call = await there.send()
     assert (call.status, call.value("cache-status")) == (201, "oncegate; fwd=bypass")
     assert app.lines("idempotency-attempt") == []
     server.resume()
@@ -95,7 +98,8 @@ async def test_takeover_that_is_adopted_late_keeps_its_number(server: RedisServe
     await there.send(key="warm-up")
     await there.send()
     server.pause()
-    assert (await there.send()).status == 201
+    with timed(cache):
+        assert (await there.send()).status == 201
     server.resume()
     await there.becomes(State.SUCCEEDED)
     record = await there.record()

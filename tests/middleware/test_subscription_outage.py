@@ -13,6 +13,7 @@ from oncegate.cache.memory import MemoryCache
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.key import record_id
+from tests.cache.inside import timed
 from tests.middleware.conftest import MakeSubscription
 from tests.middleware.consumers import PAY, Records
 from tests.middleware.door import PATIENCE, eventually
@@ -21,7 +22,7 @@ from tests.servers import RedisServer
 
 @pytest.fixture
 async def cache(server: RedisServer) -> AsyncIterator[RedisCache]:
-    cache = RedisCache.from_url(server.url, timeout=0.5)
+    cache = RedisCache.from_url(server.url, timeout=PATIENCE)
     yield cache
     await cache.close()
 
@@ -39,7 +40,8 @@ class Losing:
     async def claim(self, key: str, **how: Any) -> Claim:
         self._server.pause()
         try:
-            return await self._cache.claim(key, **how)
+            with timed(self._cache):
+                return await self._cache.claim(key, **how)
         finally:
             self._server.resume()
 
@@ -87,6 +89,7 @@ async def test_without_the_cache_a_delivery_runs_unprotected_where_it_may(
 async def test_a_claim_whose_answer_was_lost_does_not_count(
     cache: RedisCache, server: RedisServer, namespace: str, subscribe: MakeSubscription
 ) -> None:
+    await cache.get("warm:up")  # the connection is there, so that the claim is sent
     begun = await losing(cache, server, namespace).begin(PAY)
     assert begun.decision is DeliveryDecision.UNAVAILABLE
 
