@@ -148,15 +148,16 @@ async def test_c2_wait_that_is_over_is_refused_as_in_flight(pair: Pair) -> None:
 async def test_c2_wait_ends_when_the_lease_of_a_dead_owner_lapses(pair: Pair) -> None:
     app = Answering(201)
     first, second = pair(app)
+    key, token = first.look_up_key(), b"of a dead owner!"
     claim = await first.cache.claim(
-        first.look_up_key(),
-        token=b"of a dead owner!",
-        fingerprint=await fingerprint_of(first),
-        lease_ms=300,
-        retention_ms=86400000,
+        key, token=token, fingerprint=await fingerprint_of(first), lease_ms=60_000, retention_ms=86400000
     )
     assert claim.won
-    waiter = await second.send(headers=LONG)
+    waiter = second.begin(headers=LONG)
+    for _ in range(5):
+        await second.state()  # it has begun to wait
+    assert await first.cache.extend(key, token=token, lease_ms=1)  # and now, as good as none is left of the lease
+    await waiter.answered()
     assert (waiter.code, waiter.value("preference-applied")) == ("outcome-unknown", "wait=30")
     assert app.calls == 0
 

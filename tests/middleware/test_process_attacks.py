@@ -58,7 +58,7 @@ async def test_stop_iteration_in_a_thread_is_a_failure_and_not_an_endless_call(c
 
     processor = CommandProcessor[Any, Any](pay, name="pay", cache=cache, namespace=namespace)
     with pytest.raises(RuntimeError, match="StopIteration"):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await processor.process(Pay(5), idempotency_key="k")
 
 
@@ -92,7 +92,7 @@ async def test_a_wait_that_is_none_is_not_waited(make: Make, wait: float) -> Non
     first = asyncio.ensure_future(processor.process(Pay(5), idempotency_key="k"))
     await till.began.wait()
     with pytest.raises(InFlightError):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await processor.process(Pay(5), idempotency_key="k", wait=wait)
     till.gate.set()
     await first

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -100,10 +101,14 @@ async def test_an_outcome_after_the_lease_is_recorded_where_nobody_took_over(
 async def test_confirm_renews_an_old_lease_and_raises_for_a_lost_one(
     subscribe: MakeSubscription, records: Records, elsewhere: Elsewhere
 ) -> None:
-    begun = await subscribe("ledger", lease=0.3).begin(PAY)
+    begun = await subscribe("ledger", lease=0.3, ttl=600).begin(PAY)
     elsewhere(lapsing(records))
+    before = monotonic()
     await begun.confirm()
-    assert await records.state("ledger") is State.IN_FLIGHT
+    found = await records.cache.get(records.of("ledger"))
+    passed_ms = 1000 * (monotonic() - before)  # the new lease may be over as well by now
+    assert found is not None
+    assert found.remaining_ms > 600_000 + 300 - passed_ms - 10
     elsewhere(taking_over(records.of("ledger"), SUCCESSOR))
     with pytest.raises(LeaseLost):
         await begun.confirm()
