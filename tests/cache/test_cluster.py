@@ -56,6 +56,12 @@ def routes_of(cache: RedisCache) -> ClusterRoutes:
     return routes
 
 
+async def known(cache: RedisCache) -> None:
+    """Nothing is left to be asked about who owns what."""
+    routes = routes_of(cache)
+    await eventually(lambda: routes._looking is None and routes._timer is None)
+
+
 def node(cache: RedisCache, server: RedisServer) -> Session:
     address: Server = ("127.0.0.1", server.port)
     return routes_of(cache)._node(address)
@@ -76,6 +82,8 @@ async def test_a_first_request_costs_two_commands_and_a_replay_one(
     cluster_group: ClusterGroup, cache: RedisCache
 ) -> None:
     key, token, server = cluster_group.key("cost", on=1), os.urandom(16), cluster_group.servers[1]
+    await claim(cache, cluster_group.key("connects", on=1))
+    await known(cache)
     with server.monitored() as seen:
         assert (await claim(cache, key, token)).won
         assert await complete(cache, key, token)
@@ -91,7 +99,7 @@ async def test_a_slot_that_moved_is_followed_at_the_cost_of_one_detour(
     for key, token in tokens.items():
         assert (await claim(cache, key, token)).won
     routes = routes_of(cache)
-    await eventually(lambda: routes._looking is None and routes._timer is None)
+    await known(cache)
     for key in keys:
         cluster_group.move(cluster_group.slot(key), 0, 1)
     before = errors(cluster_group.servers[0], "MOVED")
@@ -182,11 +190,14 @@ async def test_with_slots_moving_to_and_fro_no_claim_is_won_twice_and_every_reco
     def asked() -> int:
         return sum(errors(server, "ASK") for server in cluster_group.servers)
 
+    def wait_until_asked_once_more() -> None:
+        before = asked()
+        wait_until(lambda: asked() > before, "a claim has met the move")
+
     def reshard(source: int, target: int) -> None:
         for slot in slots:
-            before = asked()
             cluster_group.begin_move(slot, source, target)
-            wait_until(lambda: asked() > before, "a claim has met the move")
+            wait_until_asked_once_more()
             while cluster_group.move_keys(slot, source, target, most=20):
                 pass
             cluster_group.end_move(slot, source, target)
