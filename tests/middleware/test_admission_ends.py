@@ -23,7 +23,7 @@ def redis() -> Iterator[RedisServer]:
 @pytest.mark.parametrize("policy", ["fail_closed", "fail_open"])
 @pytest.mark.parametrize("how", ["cancelled", "closed"])
 async def test_an_admission_that_ends_early_gives_back_its_slot(redis: RedisServer, how: str, policy: str) -> None:
-    cache = RedisCache.from_url(redis.url, timeout=5)
+    cache = RedisCache.from_url(redis.url, timeout=60)
     await cache.check()
     enforcer = Enforcer(cache, max_in_flight=1)
     rules = compile_policy(IdempotencySettings(on_cache_down="fail_open" if policy == "fail_open" else "fail_closed"))

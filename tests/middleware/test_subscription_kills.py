@@ -27,7 +27,7 @@ def reached(here):
         os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
-    cache = RedisCache.from_url(url, timeout=5)
+    cache = RedisCache.from_url(url, timeout=30)
     rules = SubscriptionSettings(lease=0.5, max_attempts=2)
     subscription = Subscription("ledger", cache=cache, namespace=namespace, settings=rules)
     while True:

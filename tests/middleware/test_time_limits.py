@@ -59,7 +59,7 @@ async def test_c5_attempt_timeout_counts_to_the_last_byte(door: MakeDoor) -> Non
 
 
 async def test_c5_attempt_timeout_outlives_response_timeout(door: MakeDoor) -> None:
-    there = door(Answering(201, held=True), response_timeout=0.02, attempt_timeout=0.1)
+    there = door(Answering(201, held=True), response_timeout=0.02, attempt_timeout=3)
     assert (await there.send()).code == "upstream-timeout"
     await there.becomes(State.UNKNOWN)
 
