@@ -23,6 +23,8 @@ from typing import Self
 Behaviour = Callable[["Peer"], Awaitable[None]]
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+PATIENCE = 60.0
+"""Seconds until what is awaited counts as something that never comes: no measure of speed."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +154,18 @@ class Upstream:
         return f"{'https' if self._tls else 'http'}://{'localhost' if self._tls else self._host}:{self.port}"
 
     async def received(self, count: int) -> None:
-        """Returns when ``count`` requests have arrived whole. Raises `TimeoutError` after a minute."""
-        async with asyncio.timeout(60):
+        """Returns when ``count`` requests have arrived whole. Raises `TimeoutError` after `PATIENCE`."""
+        async with asyncio.timeout(PATIENCE):
             while self.arrivals < count:
                 self._arrived.clear()
                 await self._arrived.wait()
+
+    async def gone(self, number: int = 0) -> None:
+        """Returns when a client has come by that connection and ended it. Raises `TimeoutError` after `PATIENCE`."""
+        async with asyncio.timeout(PATIENCE):
+            while self.connections <= number:  # noqa: ASYNC110 - asyncio's server tells nobody
+                await asyncio.sleep(0.001)
+            await self.peers[number].gone.wait()
 
     async def __aenter__(self) -> Self:
         if self._path is not None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 import uvloop
 
+from oncegate.app import outgoing
+from oncegate.middleware import policy
 from tests.app.submitted import Submitted, serving
 from tests.servers import RedisServer
 
@@ -18,6 +20,13 @@ def pytest_asyncio_loop_factories(
     if item.path.name.startswith(("test_forward", "test_inbound", "test_direct.", "test_direct_same")):
         loops["uvloop"] = uvloop.new_event_loop
     return loops
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing counts as lasting only because a second went by: a machine may stand still for longer than that."""
+    monkeypatch.setattr(outgoing, "WATCH_AFTER", 600.0)
+    monkeypatch.setattr(policy, "_SOON", 600.0)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from uuid import uuid4
 import oncegate
 from oncegate.app.gateway import Gateway
 from tests.app.served import served
-from tests.upstreams import Behaviour, Peer, Request
+from tests.upstreams import PATIENCE, Behaviour, Peer, Request
 
 _OURS = str(Path(oncegate.__file__).parent)
 _FOLDERS = tuple(str((Path(_OURS) / name).resolve()) + "/" for name in ("app", "middleware", "cache"))
@@ -48,7 +48,7 @@ class Talk:
 
     async def answer(self, *, is_head: bool = False) -> bytes:
         """The next answer. Until the connection's end, where it is cut off or framed by that."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             try:
                 head = await self.reader.readuntil(b"\r\n\r\n")
             except asyncio.IncompleteReadError as error:
@@ -90,6 +90,16 @@ class Talk:
         self.writer.transport.abort()
 
 
+async def answered(talk: Talk, data: bytes) -> bytes:
+    """The first answer that is neither ``cache-unavailable`` nor ``in-flight``."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = await talk.ask(data)
+            if b'"cache-unavailable"' not in answer and b'"in-flight"' not in answer:
+                return answer
+            await asyncio.sleep(0.02)
+
+
 @asynccontextmanager
 async def talking(port: int | None) -> AsyncIterator[Talk]:
     """A connection to the gateway at ``port``."""
@@ -104,8 +114,11 @@ async def talking(port: int | None) -> AsyncIterator[Talk]:
 async def gateway_at(
     upstream: str, cache: str = "memory://", *, lane: bool = True, **settings: Any
 ) -> AsyncIterator[tuple[Talk, Gateway, int]]:
-    """A connection to a gateway in this loop, the gateway, and its port. Without its ``lane`` every request gets a task."""
-    settings = {"namespace": uuid4().hex, "upstream_keepalive": 60, **settings}
+    """A connection to a gateway in this loop, the gateway, and its port. Without its ``lane`` every request gets a task.
+
+    Unless told otherwise, it waits for its cache for so long that only one that is away does not answer in time.
+    """
+    settings = {"namespace": uuid4().hex, "upstream_keepalive": 600, "cache_timeout": 10, **settings}
     async with served(upstream, cache=cache, **settings) as (client, gateway):
         if not lane:
             gateway._lane = None

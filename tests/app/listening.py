@@ -10,6 +10,7 @@ import uvicorn
 from oncegate.app.inbound import InboundConnection
 from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
 from tests.app.running import running
+from tests.upstreams import PATIENCE
 
 
 @asynccontextmanager
@@ -23,7 +24,7 @@ async def serving(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
             reader, writer = await asyncio.open_connection(sock=client, limit=65536)
             try:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE):
                     yield reader, writer
             finally:
                 writer.close()

@@ -12,6 +12,7 @@ from oncegate.app.gateway import Gateway
 from oncegate.app.serve import bind, server_config
 from oncegate.app.settings import GatewaySettings
 from tests.app.running import running
+from tests.upstreams import PATIENCE
 
 
 @asynccontextmanager
@@ -22,7 +23,7 @@ async def served(
     gateway = create_gateway(GatewaySettings(upstream=upstream, **settings), admin_token=admin_token)
     sockets = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-    async with running(server_config(gateway), sockets), httpx.AsyncClient(base_url=url, timeout=20) as client:
+    async with running(server_config(gateway), sockets), httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         yield client, gateway
 
 
@@ -31,7 +32,7 @@ async def raw(client: httpx.AsyncClient, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
     writer.write(request)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             return await reader.read()
     finally:
         writer.close()

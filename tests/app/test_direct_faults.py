@@ -18,10 +18,14 @@ from oncegate.cache.redis import RedisCache
 from oncegate.middleware.observe import Watch
 from oncegate.middleware.policy import Policies
 from oncegate.middleware.processor import OutcomeUnknown
-from tests.app.lane import CREATED, Slow, Talk, gateway_at, keyed, request, talking
+from tests.app.lane import CREATED, Slow, Talk, answered, gateway_at, keyed, request, talking
 from tests.servers import RedisServer
 from tests.system.caller import until
-from tests.upstreams import Upstream, answering
+from tests.upstreams import PATIENCE, Upstream, answering
+
+pytestmark = pytest.mark.usefixtures(
+    "unhurried"
+)  # what goes in the lane is to stay there until the test says otherwise
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +36,8 @@ def redis() -> Iterator[RedisServer]:
 
 async def take_over(url: str, namespace: str, known: set[str]) -> None:
     """What another gateway does about an attempt whose lease has lapsed."""
-    cache = RedisCache.from_url(url)
-    until_then = time.monotonic() + 20
+    cache = RedisCache.from_url(url, timeout=PATIENCE)
+    until_then = time.monotonic() + PATIENCE
     while time.monotonic() < until_then:
         for key in set((await cache.scan(namespace)).keys) - known:
             found = await cache.get(key)
@@ -65,11 +69,16 @@ async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(redis
             _,
         ),
     ):
-        await talk.ask(keyed())
+        await answered(talk, keyed())
+        assert isinstance(gateway._cache, RedisCache)
+        gateway._cache._timeout = PATIENCE  # the lease is short, and allows of no such patience from the start
         known = set((await gateway._cache.scan(namespace)).keys)
+        assert gateway._lane is not None
+        in_flight = gateway._lane._enforcement.enforcer.in_flight
         redis.pause()
         talk.writer.write(keyed())
-        await asyncio.sleep(0.05)  # the claim is on its way
+        await until(lambda: in_flight.slots, "the claim is on its way")
+        await asyncio.sleep(0.05)  # it is written by then
         redis.resume()
         successor = threading.Thread(target=asyncio.run, args=(take_over(redis.url, namespace, known),))
         successor.start()
@@ -165,7 +174,7 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
     chunked = b"HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n%b0\r\n\r\n" % (b"2\r\nab\r\n" * 20_000)
     async with (
         Upstream(slow := Slow(chunked if pieces else CREATED)) as upstream,
-        gateway_at(upstream.url, redis.url, cache_timeout=5) as (talk, gateway, port),
+        gateway_at(upstream.url, redis.url) as (talk, gateway, port),
     ):
         await talk.ask(keyed())
         talk.writer.write(keyed("k", path="/slow"))
@@ -230,7 +239,7 @@ async def test_an_error_before_anything_was_decided_is_answered(
 async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisServer) -> None:
     async with (
         Upstream(answering(CREATED)) as upstream,
-        gateway_at(upstream.url, redis.url, cache_timeout=1) as (talk, gateway, port),
+        gateway_at(upstream.url, redis.url) as (talk, gateway, port),
         AsyncExitStack() as stack,
     ):
         await talk.ask(keyed("k"))
@@ -241,10 +250,12 @@ async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisSe
         link._bounds = Bounds(commands=2)
         redis.pause()
         asking = [asyncio.create_task(other.ask(keyed())) for other in others]
-        refused, waiting = await asyncio.wait(asking, timeout=0.5)
+        await until(lambda: sum(one.done() for one in asking) >= 2, "two are refused")
+        refused, waiting = await asyncio.wait(asking, timeout=0.05)
         redis.resume()
         assert [b'"cache-unavailable"' in await one for one in refused] == [True] * 2
         assert [b" 201 " in await one for one in waiting] == [True] * 2
         assert b"idempotent-replayed: true" in await talk.ask(keyed("k"))
         assert gateway._lane is not None
-        assert gateway._lane._enforcement.enforcer.in_flight.slots == 0
+        in_flight = gateway._lane._enforcement.enforcer.in_flight
+        await until(lambda: in_flight.slots == 0, "no slot is taken")

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
@@ -12,13 +12,17 @@ from oncegate.cache.base import Resolution
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.inflight import InFlight
-from tests.app.lane import CREATED, Slow, Talk, gateway_at, keyed, tasks_made
+from tests.app.lane import CREATED, Slow, Talk, answered, gateway_at, keyed, tasks_made
 from tests.servers import RedisServer
 from tests.system.caller import until
 from tests.upstreams import Upstream
 
-PATIENCE = 0.3
-"""The cache's time-out here."""
+pytestmark = pytest.mark.usefixtures(
+    "unhurried"
+)  # what goes in the lane is to stay there until the test says otherwise
+
+GIVEN_UP = 0.3
+"""The cache's time-out, where one is to be over."""
 SLOW = keyed("k", path="/slow")
 REPLAYED = b"idempotent-replayed: true"
 
@@ -36,7 +40,7 @@ async def ready(
     """A gateway whose connections are warm."""
     async with (
         Upstream(slow) as upstream,
-        gateway_at(upstream.url, redis.url, cache_timeout=PATIENCE, idempotency=rules) as (talk, gateway, port),
+        gateway_at(upstream.url, redis.url, idempotency=rules) as (talk, gateway, port),
     ):
         assert b" 201 " in await talk.ask(keyed("warm"))
         assert gateway._lane is not None
@@ -52,13 +56,16 @@ def kill_connections(redis: RedisServer) -> None:
             redis.command("CLIENT", "KILL", "ID", line.split()[0].removeprefix("id="))
 
 
-async def answered(talk: Talk, data: bytes) -> bytes:
-    """The first answer that is neither ``cache-unavailable`` nor ``in-flight``."""
-    deadline = time.monotonic() + 20
-    while b'"cache-unavailable"' in (answer := await talk.ask(data)) or b'"in-flight"' in answer:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-    return answer
+@contextmanager
+def impatient(gateway: Gateway) -> Iterator[None]:
+    """What the cache is asked within is given up on after `GIVEN_UP`; else a machine that stands still is waited for."""
+    cache = gateway._cache
+    assert isinstance(cache, RedisCache)
+    patient, cache._timeout = cache._timeout, GIVEN_UP
+    try:
+        yield
+    finally:
+        cache._timeout = patient
 
 
 async def test_scripts_that_are_gone_are_loaded_again(redis: RedisServer) -> None:
@@ -80,7 +87,7 @@ async def test_scripts_that_are_gone_are_loaded_again(redis: RedisServer) -> Non
 
 @pytest.mark.parametrize("fault", ["killed", "stalled", "stopped", "stopped with the outcome on its way"])
 async def test_an_outcome_that_cannot_be_recorded_at_once_is_recorded_later(redis: RedisServer, fault: str) -> None:
-    async with ready(redis, slow := Slow()) as (talk, _, in_flight, upstream, _):
+    async with ready(redis, slow := Slow()) as (talk, gateway, in_flight, upstream, _):
         talk.writer.write(SLOW)
         await upstream.received(2)
         if fault == "killed":
@@ -90,14 +97,15 @@ async def test_an_outcome_that_cannot_be_recorded_at_once_is_recorded_later(redi
         else:
             redis.pause()
         began = time.monotonic()
-        slow.go_on.set()
-        first = await talk.answer()
+        with impatient(gateway):
+            slow.go_on.set()
+            first = await talk.answer()
         assert first.startswith(b"HTTP/1.1 201 ")
         if fault.startswith("stopped"):
             redis.stop()
             redis.start()
         elif fault == "stalled":
-            assert time.monotonic() - began > PATIENCE - 0.02  # the record comes first, while there is hope
+            assert time.monotonic() - began > GIVEN_UP - 0.02  # the record comes first, while there is hope
             redis.resume()
         await until(lambda: not in_flight._unsaved, "the outcome is recorded")
         replay = await answered(talk, SLOW)
@@ -108,17 +116,17 @@ async def test_an_outcome_that_cannot_be_recorded_at_once_is_recorded_later(redi
 
 @pytest.mark.parametrize("fault", ["stalled", "stopped"])
 async def test_a_claim_that_is_not_answered_runs_nothing_and_is_given_back(redis: RedisServer, fault: str) -> None:
-    async with ready(redis, Slow()) as (talk, _, _, upstream, _):
+    async with ready(redis, Slow()) as (talk, gateway, _, upstream, _):
         if fault == "stalled":
             redis.pause()
         else:
             redis.stop()
         began = time.monotonic()
-        with tasks_made() as made:
+        with tasks_made() as made, impatient(gateway):
             assert b'"cache-unavailable"' in await talk.ask(keyed("a"))
         if fault == "stalled":
             assert made == []
-            assert time.monotonic() - began > PATIENCE - 0.02
+            assert time.monotonic() - began > GIVEN_UP - 0.02
             redis.resume()
         else:
             redis.start()
@@ -133,12 +141,13 @@ async def test_a_claim_that_is_not_answered_runs_nothing_and_is_given_back(redis
 
 async def test_a_takeover_that_is_not_answered_is_given_back_too(redis: RedisServer) -> None:
     failed = b"HTTP/1.1 500 Failed\r\ncontent-length: 0\r\n\r\n"
-    async with ready(redis, slow := Slow(failed)) as (talk, _, _, upstream, _):
+    async with ready(redis, slow := Slow(failed)) as (talk, gateway, _, upstream, _):
         slow.go_on.set()
         assert b" 500 " in await talk.ask(SLOW)
         slow.answer = CREATED
         redis.pause()
-        assert b'"cache-unavailable"' in await talk.ask(SLOW)
+        with impatient(gateway):
+            assert b'"cache-unavailable"' in await talk.ask(SLOW)
         redis.resume()
         assert b" 201 " in await answered(talk, SLOW)
         assert [request.value("idempotency-attempt") for request in upstream.requests] == ["1", "1", "2"]
@@ -148,10 +157,11 @@ async def test_a_takeover_that_is_not_answered_is_given_back_too(redis: RedisSer
 async def test_a_claim_that_is_won_late_is_adopted_where_the_policy_is_to_run_anyway(
     redis: RedisServer, answers: str
 ) -> None:
-    async with ready(redis, slow := Slow(), on_cache_down="fail_open") as (talk, _, in_flight, upstream, _):
+    async with ready(redis, slow := Slow(), on_cache_down="fail_open") as (talk, gateway, in_flight, upstream, _):
         redis.pause()
-        talk.writer.write(SLOW)
-        await upstream.received(2)  # the time-out is over
+        with impatient(gateway):
+            talk.writer.write(SLOW)
+            await upstream.received(2)  # the time-out is over
         if answers == "before":
             slow.go_on.set()
             first = await talk.answer()

@@ -139,9 +139,9 @@ async def records(cache: Cache, namespace: str) -> list[str]:
             assert claim is not None
             record = claim.record
             response = record.response._replace(completed_at_ms=0) if record.response else None
-            seconds = round(claim.remaining_ms / 30_000)
+            minutes = round(claim.remaining_ms / 120_000)
             assert record.trace.took_ms is not None, "still in flight"
             note = settled(record.trace.note.encode())
-            found.append(str((record.fingerprint, record.state, record.attempt, response, seconds, note)))
+            found.append(str((record.fingerprint, record.state, record.attempt, response, minutes, note)))
         cursor, more = page.cursor, bool(page.cursor)
     return sorted(found)

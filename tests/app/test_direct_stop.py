@@ -12,7 +12,11 @@ from oncegate.cache.redis import RedisCache
 from tests.app.lane import Slow, gateway_at, keyed, talking, tasks_made
 from tests.servers import RedisServer
 from tests.system.caller import until
-from tests.upstreams import Upstream
+from tests.upstreams import PATIENCE, Upstream
+
+pytestmark = pytest.mark.usefixtures(
+    "unhurried"
+)  # what goes in the lane is to stay there until the test says otherwise
 
 SLOW = keyed("k", path="/slow")
 
@@ -25,7 +29,7 @@ def redis() -> Iterator[RedisServer]:
 
 async def states(redis: RedisServer, namespace: str) -> list[State]:
     """Those of all records but the first one's."""
-    cache = RedisCache.from_url(redis.url)
+    cache = RedisCache.from_url(redis.url, timeout=PATIENCE)
     found = [await cache.get(key) for key in (await cache.scan(namespace)).keys]
     await cache.close()
     return [claim.record.state for claim in found if claim is not None]
@@ -56,15 +60,18 @@ async def test_a_claim_of_the_lane_is_waited_for(redis: RedisServer, fault: str)
         slow.go_on.set()
         async with AsyncExitStack() as stack:
             talk, gateway, port = await stack.enter_async_context(
-                gateway_at(upstream.url, redis.url, namespace=namespace, cache_timeout=0.4)
+                gateway_at(upstream.url, redis.url, namespace=namespace)
             )
             await talk.ask(keyed())
             assert gateway._lane is not None
+            assert isinstance(gateway._cache, RedisCache)
+            patient, gateway._cache._timeout = gateway._cache._timeout, 0.4  # for this claim alone
             in_flight = gateway._lane._enforcement.enforcer.in_flight
             redis.pause()
             async with talking(port) as leaving:
                 leaving.writer.write(SLOW)
                 await until(lambda: in_flight.slots, "a claim is under way")
+            gateway._cache._timeout = patient
             talk.leave()
             stopping = asyncio.create_task(stack.aclose())
             await asyncio.wait([stopping], timeout=0.1 if fault == "answers late" else 0.6)

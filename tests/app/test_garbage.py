@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,7 +15,13 @@ from oncegate.app.settings import GatewaySettings
 from tests.app.listening import serving
 from tests.upstreams import Upstream, answering
 
+pytestmark = pytest.mark.usefixtures(
+    "unhurried"
+)  # what goes in the lane is to stay there until the test says otherwise
+
 REQUESTS = 20
+LASTING: dict[str, Any] = {"cache_timeout": 10, "upstream_keepalive": 600}
+"""What is given up leaves garbage, too: nothing is, however slow the machine."""
 
 
 @contextmanager
@@ -35,7 +42,7 @@ def collected() -> Iterator[list[object]]:
 @pytest.mark.parametrize("kind", ["pass-through", "first", "replay", "mismatch"])
 async def test_a_request_leaves_nothing_for_the_garbage_collector(redis_url: str, kind: str) -> None:
     async with Upstream(answering(b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}")) as upstream:
-        settings = GatewaySettings(upstream=upstream.url, cache=redis_url, namespace=uuid4().hex)
+        settings = GatewaySettings(upstream=upstream.url, cache=redis_url, namespace=uuid4().hex, **LASTING)
         async with serving(create_gateway(settings)) as (reader, writer):
 
             async def ask(number: int) -> bytes:
