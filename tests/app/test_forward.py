@@ -205,7 +205,7 @@ async def test_the_upstreams_date_is_kept_and_a_missing_one_added() -> None:
 async def test_a_head_response_has_its_length_and_no_body_and_its_connection_is_used_again() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n"
     async with Upstream(answering(head, OK, head, OK)) as upstream:
-        forwarder = Forwarder(upstream.url)
+        forwarder = Forwarder(upstream.url, keepalive=600)
         for method, length, body in [("HEAD", b"1000", b""), ("GET", b"2", b"ok")] * 2:
             client = await Client(method).call(forwarder)
             assert (client.values(b"content-length"), client.body, client.done) == ([length], body, True)
@@ -226,7 +226,7 @@ async def test_a_head_response_without_a_length_is_complete_at_once(head: bytes)
 @pytest.mark.parametrize("length", [b"", b"content-length: 7\r\n"])
 async def test_a_status_without_content_has_none_whatever_its_length_says(status: bytes, length: bytes) -> None:
     async with Upstream(answering(b"HTTP/1.1 " + status + b"\r\n" + length + b"\r\n", OK)) as upstream:
-        forwarder = Forwarder(upstream.url)
+        forwarder = Forwarder(upstream.url, keepalive=600)
         client = await Client().call(forwarder)
         assert (client.status, client.body, client.values(b"content-length")) == (int(status[:3]), b"", [])
         assert (await Client().call(forwarder)).body == b"ok"

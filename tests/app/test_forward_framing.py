@@ -11,7 +11,7 @@ from oncegate.app.forward import Forwarder
 from oncegate.app.response import MAX_FIELDS, MAX_HEAD_BYTES, ResponseReader
 from oncegate.middleware.processor import OutcomeUnknown
 from tests.asgi_client import HOST, Client
-from tests.upstreams import OK, Upstream, answering, closing_after, in_pieces
+from tests.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering, closing_after
 
 # Requests
 
@@ -147,6 +147,18 @@ async def test_a_malformed_response_is_an_unknown_outcome_and_reaches_nobody(nam
         assert (client.messages, forwarder.upstream.idle) == ([], 0)
 
 
+def begun(client: Client, first: bytes, rest: bytes) -> Behaviour:
+    """Answers one request, with ``rest`` only when ``client`` has been shown ``first``, and closes."""
+
+    async def behave(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(first)
+        await client.started.wait()
+        await peer.send(rest)
+
+    return behave
+
+
 CUT_OFF = {
     "shorter than its length": head(b"content-length: 5") + b"abc",
     "without the last chunk": head(CHUNKED) + b"3\r\nabc\r\n",
@@ -163,9 +175,9 @@ CUT_OFF = {
 @pytest.mark.parametrize("name", CUT_OFF)
 async def test_a_response_that_breaks_off_never_ends_cleanly(name: str) -> None:
     split = CUT_OFF[name].index(b"abc") + 3
-    async with Upstream(in_pieces([CUT_OFF[name][:split], CUT_OFF[name][split:]])) as upstream:
+    client = Client()
+    async with Upstream(begun(client, CUT_OFF[name][:split], CUT_OFF[name][split:])) as upstream:
         forwarder = Forwarder(upstream.url)
-        client = Client()
         with pytest.raises(OutcomeUnknown):
             await client.call(forwarder)
         assert (client.status, client.done, forwarder.upstream.idle) == (200, False, 0)
@@ -173,9 +185,10 @@ async def test_a_response_that_breaks_off_never_ends_cleanly(name: str) -> None:
 
 
 async def test_bytes_behind_a_response_that_was_begun_cost_the_connection_only() -> None:
-    async with Upstream([in_pieces([head(TWO) + b"a", b"bx"]), answering(OK)]) as upstream:
+    client = Client()
+    async with Upstream([begun(client, head(TWO) + b"a", b"bx"), answering(OK)]) as upstream:
         forwarder = Forwarder(upstream.url)
-        client = await Client().call(forwarder)
+        await client.call(forwarder)
         assert (client.body, client.done) == (b"ab", True)
         assert (await Client().call(forwarder)).body == b"ok"
         assert upstream.connections == 2
@@ -210,6 +223,7 @@ def responses(draw: st.DrawFn) -> tuple[bytes, list[tuple[bytes, bytes]], bytes,
     return interim + head(*lines, CHUNKED) + coded + b"0\r\n" + trailer + b"\r\n", fields, body, False
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine's, not ours
 @given(response=responses(), cuts=st.lists(st.integers(0, 1200), max_size=20))
 def test_the_same_response_comes_out_however_it_was_cut(
     response: tuple[bytes, list[tuple[bytes, bytes]], bytes, bool], cuts: list[int]
@@ -237,7 +251,7 @@ REST = [b"\r\n", b"\r\n\r\n", b"3\r\nabc\r\n", b"0\r\n", b"\n", b" ", b":", b"\0
 PARTS = st.sampled_from(HEADS + FIELDS + REST)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(pieces=st.lists(PARTS | st.binary(max_size=20), max_size=12), method=st.sampled_from(["GET", "HEAD", "POST"]))
 def test_whatever_the_upstream_says_is_a_response_or_an_unknown_outcome(pieces: list[bytes], method: str) -> None:
     async def run() -> None:
@@ -245,7 +259,7 @@ def test_whatever_the_upstream_says_is_a_response_or_an_unknown_outcome(pieces: 
             forwarder = Forwarder(upstream.url)
             client = Client(method)
             try:
-                await asyncio.wait_for(client.call(forwarder), 5)
+                await asyncio.wait_for(client.call(forwarder), PATIENCE)
             except OutcomeUnknown:
                 assert not client.done
             else:

@@ -6,13 +6,26 @@ import pytest
 
 from oncegate.app.forward import Forwarder
 from tests.asgi_client import Client
+from tests.middleware.door import reaches
 from tests.upstreams import OK, Peer, Upstream, answering
 
 
 async def test_connections_are_used_again_the_last_one_first() -> None:
-    async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url)
-        await asyncio.gather(*(Client().call(forwarder) for _ in range(4)))
+    async def in_turn(peer: Peer) -> None:
+        await peer.request()
+        await turns[peer.number].wait()
+        await peer.send(OK)
+        await answering(OK)(peer)
+
+    turns = [asyncio.Event() for _ in range(4)]
+    async with Upstream(in_turn) as upstream:
+        forwarder = Forwarder(upstream.url, keepalive=600)
+        calls = [asyncio.create_task(Client().call(forwarder)) for _ in turns]
+        await upstream.received(4)
+        for number, turn in enumerate(turns):
+            turn.set()
+            await reaches(lambda answered=number + 1: forwarder.upstream.idle == answered)  # type: ignore[misc]
+        await asyncio.gather(*calls)
         assert (upstream.connections, forwarder.upstream.idle) == (4, 4)
         for _ in range(5):
             await Client().call(forwarder)
@@ -48,10 +61,10 @@ async def test_an_idle_connection_that_speaks_is_not_used() -> None:
 
     told = asyncio.Event()
     async with Upstream([chatty, answering(OK)]) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=60)
+        forwarder = Forwarder(upstream.url, keepalive=600)
         await Client().call(forwarder)
         told.set()
-        await asyncio.wait_for(upstream.peers[0].gone.wait(), 2)
+        await upstream.gone()
         assert (await Client().call(forwarder)).body == b"ok"
         await forwarder.close()
 
@@ -89,13 +102,13 @@ async def test_idle_connections_are_closed_when_their_time_is_over() -> None:
     async with Upstream(one_then_hang) as upstream:
         forwarder = Forwarder(upstream.url, keepalive=0.1)
         await Client().call(forwarder)
-        await asyncio.wait_for(upstream.peers[0].gone.wait(), 2)
+        await upstream.gone()
         assert forwarder.upstream.idle == 0
 
 
 async def test_the_upstreams_own_keep_alive_is_undercut() -> None:
     async with Upstream(answering(OK.replace(b"\r\n\r\n", b"\r\nkeep-alive: timeout=1\r\n\r\n"))) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=60)
+        forwarder = Forwarder(upstream.url, keepalive=600)
         await Client().call(forwarder)
         await asyncio.sleep(0.6)
         await Client().call(forwarder)
@@ -105,7 +118,7 @@ async def test_the_upstreams_own_keep_alive_is_undercut() -> None:
 
 async def test_no_more_idle_connections_are_kept_than_allowed() -> None:
     async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url, max_idle=2)
+        forwarder = Forwarder(upstream.url, keepalive=600, max_idle=2)
         await asyncio.gather(*(Client().call(forwarder) for _ in range(5)))
         assert forwarder.upstream.idle == 2
         await forwarder.close()
@@ -113,7 +126,7 @@ async def test_no_more_idle_connections_are_kept_than_allowed() -> None:
 
 async def test_what_many_requests_at_once_have_opened_serves_the_next_as_many() -> None:
     async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=60)
+        forwarder = Forwarder(upstream.url, keepalive=600, connect_timeout=60)
         for _ in range(2):
             await asyncio.gather(*(Client().call(forwarder) for _ in range(300)))
         assert upstream.connections == 300
@@ -134,12 +147,12 @@ async def test_closing_ends_idle_connections_at_once_and_the_others_after_their_
         await upstream.received(2)
         await Client().call(forwarder)
         await forwarder.close()
-        await asyncio.wait_for(upstream.peers[2].gone.wait(), 2)
+        await upstream.gone(2)
         assert not any(task.done() for task in busy)
         gate.set()
         assert [client.body for client in await asyncio.gather(*busy)] == [b"ok", b"ok"]
         for peer in upstream.peers:
-            await asyncio.wait_for(peer.gone.wait(), 2)
+            await upstream.gone(peer.number)
 
 
 async def one_then_hang(peer: Peer) -> None:

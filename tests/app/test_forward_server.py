@@ -12,7 +12,7 @@ from oncegate.app import outgoing
 from oncegate.app.forward import Forwarder
 from oncegate.app.inbound import InboundConnection
 from tests.app.running import running
-from tests.upstreams import OK, Behaviour, Peer, Upstream, answering
+from tests.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def exchanged(port: int, *pieces: bytes) -> bytes:
         writer.write(piece)
         await asyncio.sleep(0.01)
     try:
-        return await asyncio.wait_for(reader.read(), 5)
+        return await asyncio.wait_for(reader.read(), PATIENCE)
     finally:
         writer.close()
 
@@ -122,6 +122,6 @@ async def test_a_client_that_goes_away_ends_what_is_done_for_it(upload: bool, mo
     async with gateway(hanging) as (port, upstream):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
-        await asyncio.wait_for(arrived.wait(), 5)
+        await asyncio.wait_for(arrived.wait(), PATIENCE)
         writer.close()
-        await asyncio.wait_for(upstream.peers[0].gone.wait(), 5)
+        await upstream.gone()

@@ -11,7 +11,7 @@ from oncegate.app.forward import Forwarder
 from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.processor import NoAnswerInTime, OutcomeUnknown
 from tests.asgi_client import Client
-from tests.upstreams import OK, Behaviour, Peer, Upstream, answering
+from tests.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
 
 LONG = 50 * 1024 * 1024
 CHUNKED = (b"transfer-encoding", b"chunked")
@@ -22,17 +22,13 @@ def post(*pieces: bytes | asyncio.Event | None, length: int | None = None) -> Cl
     return Client("POST", headers=[framing], pieces=pieces)
 
 
-async def gone(upstream: Upstream) -> None:
-    await asyncio.wait_for(upstream.peers[0].gone.wait(), 5)
-
-
 # Uploads
 
 
 @pytest.mark.parametrize("length", [None, 9])
 async def test_an_upload_in_pieces_arrives_whole(length: int | None) -> None:
     async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url)
+        forwarder = Forwarder(upstream.url, keepalive=600)
         for _ in range(2):
             client = await post(b"abc", b"", b"\0\r\n", b"xyz", b"", length=length).call(forwarder)
             assert client.body == b"ok"
@@ -55,7 +51,7 @@ async def test_the_first_piece_goes_out_before_the_second_has_come() -> None:
     second = asyncio.Event()
     async with Upstream(reading) as upstream:
         forwarder = Forwarder(upstream.url)
-        assert (await asyncio.wait_for(post(b"abc", second, b"def").call(forwarder), 5)).done
+        assert (await asyncio.wait_for(post(b"abc", second, b"def").call(forwarder), PATIENCE)).done
         await forwarder.close()
 
 
@@ -105,7 +101,7 @@ async def test_an_upstream_that_reads_slowly_slows_the_client_down() -> None:
             await asyncio.sleep(0.1)
         assert last < LONG / 4  # what sockets and one buffer hold
         go_on.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, PATIENCE)
         assert (client.body, endless.taken) == (b"ok", LONG)
         await forwarder.close()
 
@@ -118,14 +114,14 @@ async def test_an_upstream_that_takes_no_more_of_a_body_is_given_up() -> None:
         client = post(length=LONG)
         Endless(client, LONG)
         with pytest.raises(NoAnswerInTime):
-            await asyncio.wait_for(client.call(Forwarder(upstream.url, response_timeout=0.2)), 5)
+            await asyncio.wait_for(client.call(Forwarder(upstream.url, response_timeout=0.2)), PATIENCE)
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_upload_leaves_half_a_request() -> None:
     async with Upstream(answering(OK)) as upstream:
         forwarder = Forwarder(upstream.url)
         client = await post(b"abc", None).call(forwarder)
-        await gone(upstream)
+        await upstream.gone()
         assert (client.messages, upstream.arrivals, forwarder.upstream.idle) == ([], 0, 0)
 
 
@@ -140,7 +136,7 @@ async def test_a_body_that_is_not_as_long_as_announced_is_not_completed(pieces: 
     async with Upstream(answering(OK)) as upstream:
         with pytest.raises(OutcomeUnknown, match="Content-Length"):
             await post(*pieces, length=5).call(Forwarder(upstream.url))
-        await gone(upstream)
+        await upstream.gone()
         assert upstream.arrivals == 0
 
 
@@ -160,9 +156,9 @@ async def test_a_receive_that_raises_ends_the_request(good: int, monkeypatch: py
     client.receive = failing  # type: ignore[method-assign]  # the test stands in the way
     async with Upstream(silent) as upstream:
         with pytest.raises(OutcomeUnknown) as raised:  # the upstream has the request: a mere failure would be retried
-            await asyncio.wait_for(client.call(Forwarder(upstream.url)), 5)
+            await asyncio.wait_for(client.call(Forwarder(upstream.url)), PATIENCE)
         assert "(RuntimeError)" in str(raised.value)
-        await gone(upstream)
+        await upstream.gone()
 
 
 # Answers before the end of the upload
@@ -183,10 +179,10 @@ TOO_LARGE = b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig"
 async def test_an_early_answer_is_delivered_and_ends_the_upload_and_the_connection() -> None:
     async with Upstream(early(TOO_LARGE)) as upstream:
         forwarder, never = Forwarder(upstream.url), asyncio.Event()
-        client = await asyncio.wait_for(post(b"abc", never, b"def", length=6).call(forwarder), 5)
+        client = await asyncio.wait_for(post(b"abc", never, b"def", length=6).call(forwarder), PATIENCE)
         assert (client.status, client.body, client.done) == (413, b"big", True)
         assert forwarder.upstream.idle == 0
-        await gone(upstream)
+        await upstream.gone()
 
 
 async def test_an_early_refusal_that_is_still_coming_ends_the_upload() -> None:
@@ -200,7 +196,7 @@ async def test_an_early_refusal_that_is_still_coming_ends_the_upload() -> None:
         client = post(length=6)
         client._pieces = [b"abc", client.started, b"def"]
         task = asyncio.create_task(client.call(Forwarder(upstream.url, response_timeout=0.2)))
-        await asyncio.wait_for(client.started.wait(), 5)
+        await asyncio.wait_for(client.started.wait(), PATIENCE)
         for _ in range(20):  # time enough for an upload that goes on
             await asyncio.sleep(0.005)
         assert taken == []
@@ -219,7 +215,7 @@ async def test_an_early_answer_arrives_though_the_upstream_reads_no_more() -> No
     async with Upstream(deaf) as upstream:
         client = post(length=LONG)
         Endless(client, LONG)
-        await asyncio.wait_for(client.call(Forwarder(upstream.url)), 5)
+        await asyncio.wait_for(client.call(Forwarder(upstream.url)), PATIENCE)
         assert (client.status, client.body) == (413, b"big")
         done.set()
 
@@ -233,9 +229,9 @@ async def test_an_answer_that_accepts_goes_along_with_the_upload() -> None:
         await peer.hang()
 
     async with Upstream(echo) as upstream:
-        forwarder, client = Forwarder(upstream.url), post(length=6)
+        forwarder, client = Forwarder(upstream.url, keepalive=600), post(length=6)
         client._pieces = [b"abc", client.started, b"def"]
-        await asyncio.wait_for(client.call(forwarder), 5)
+        await asyncio.wait_for(client.call(forwarder), PATIENCE)
         assert (client.body, client.done, forwarder.upstream.idle) == (b"abcdef", True, 1)
         await forwarder.close()
 
@@ -284,7 +280,7 @@ async def test_a_client_that_does_not_read_holds_the_upstream_back() -> None:
         finally:
             tracemalloc.stop()
         client.reads.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, PATIENCE)
         assert (sum(sizes), client.done) == (LONG, True)
         assert max(sizes) <= HIGH_WATER + 256 * 1024  # what waits, and the one read that was under way
         await forwarder.close()
@@ -302,7 +298,7 @@ async def test_each_piece_of_a_stream_is_passed_on_when_it_comes() -> None:
 
     go_on = asyncio.Semaphore(0)
     async with Upstream(events) as upstream:
-        forwarder, client = Forwarder(upstream.url), Client()
+        forwarder, client = Forwarder(upstream.url, keepalive=600), Client()
         real_send = client.send
 
         async def send(message: dict[str, object]) -> None:
@@ -311,7 +307,7 @@ async def test_each_piece_of_a_stream_is_passed_on_when_it_comes() -> None:
                 go_on.release()
 
         client.send = send  # type: ignore[method-assign]  # the test stands in the way
-        await asyncio.wait_for(client.call(forwarder), 5)
+        await asyncio.wait_for(client.call(forwarder), PATIENCE)
         assert (client.body, client.done, forwarder.upstream.idle) == (b"ababab", True, 1)
         await forwarder.close()
 
@@ -346,9 +342,9 @@ async def test_a_client_that_leaves_ends_what_the_upstream_does_for_it(
         task = asyncio.create_task(client.call(forwarder))
         await upstream.received(1)
         client.left.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, PATIENCE)
         assert not client.done
-        await gone(upstream)
+        await upstream.gone()
         assert forwarder.upstream.idle == 0
 
 
