@@ -12,10 +12,13 @@ from pathlib import Path
 ONCEGATE = [str(Path(sys.executable).with_name("oncegate"))]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
 
+PATIENCE = 60.0
+"""Seconds until what is awaited counts as something that never comes: no measure of speed."""
+
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*ONCEGATE, *arguments], capture_output=True, text=True, env=ENVIRONMENT | environment, timeout=30
+        [*ONCEGATE, *arguments], capture_output=True, text=True, env=ENVIRONMENT | environment, timeout=PATIENCE
     )
 
 
@@ -57,5 +60,5 @@ class Running:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        self.said += self.process.communicate(timeout=20)[0]
+        self.said += self.process.communicate(timeout=PATIENCE)[0]
         return self.process.returncode

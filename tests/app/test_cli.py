@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.app.cli import run, running
+from tests.app.cli import PATIENCE, run, running
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_1() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_with_exit_code_0(number: int, payments: str) -> None:
     with running("serve", "--upstream", payments, "--port", "0") as gateway:
-        assert httpx.get(f"{gateway.url()}/payments").status_code == 200
+        assert httpx.get(f"{gateway.url()}/payments", timeout=PATIENCE).status_code == 200
         assert gateway.stop(number) == 0
     assert "Traceback" not in gateway.said
 
@@ -85,14 +85,18 @@ def test_a_signal_stops_it_with_exit_code_0(number: int, payments: str) -> None:
 def test_a_signal_during_the_start_is_not_lost() -> None:
     with running("serve", "--upstream", "http://127.0.0.1:9", "--port", "0", "--cache", "memory://") as gateway:
         gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.process.wait(20) in (0, -signal.SIGTERM)  # before Python has handlers, the signal just ends it
+        assert gateway.process.wait(PATIENCE) in (
+            0,
+            -signal.SIGTERM,
+        )  # before Python has handlers, the signal just ends it
 
 
 def test_logs_are_json_where_no_person_reads_them(payments: str) -> None:
     with running("serve", "--upstream", payments, "--port", "0") as gateway:
         url = gateway.url()
         for amount in (1, 2):
-            httpx.post(f"{url}/payments", headers={"Idempotency-Key": "s3cret"}, json={"amount": amount})
+            key = {"Idempotency-Key": "s3cret"}
+            httpx.post(f"{url}/payments", headers=key, json={"amount": amount}, timeout=PATIENCE)
         refused = gateway.wait_for(r'\{.*"decision": "key-reused".*\}')[0]
         gateway.stop()
     assert '"record": "' in refused
@@ -107,7 +111,8 @@ def test_the_demo_shows_first_replayed_and_refused() -> None:
         pay = re.findall(r"curl -i (\S+)/payments -H 'Idempotency-Key: (\S+)' -d '(.*)'", demo.said)
         assert [origin for origin, _, _ in pay] == [url] * 3
         answers = [
-            httpx.post(f"{url}/payments", headers={"Idempotency-Key": key}, content=body) for _, key, body in pay
+            httpx.post(f"{url}/payments", headers={"Idempotency-Key": key}, content=body, timeout=PATIENCE)
+            for _, key, body in pay
         ]
         demo.wait_for(r"oncegate +first +201 .*attempt 1")
         demo.wait_for(r"oncegate +replayed +201 .*not called")

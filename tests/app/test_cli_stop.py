@@ -1,21 +1,23 @@
 """Stopping, and what several workers do: real processes, a real Redis, a payments service that takes its time."""
 
+import asyncio
 import os
 import signal
 import socket
 import socketserver
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
-from typing import Self
+from time import monotonic, sleep
+from typing import Any, Self
 
 import hiredis
 import httpx
 import pytest
 
 from oncegate.app.demo_upstream import Payments, PaymentsServer
-from tests.app.cli import Running, running
+from tests.app.cli import PATIENCE, Running, running
 
 KEY = {"Idempotency-Key": "order-1"}
 
@@ -48,23 +50,35 @@ class OldRedis(socketserver.ThreadingUnixStreamServer):
         self.server_close()
 
 
-class SlowPayments:
-    """`Payments` whose slow requests take as long as the test wants."""
+class SlowPayments(Payments):
+    """Its slow requests take as long as the test wants: until ``go_on`` is set."""
 
     def __init__(self) -> None:
+        super().__init__(lambda line: self.answered.set(), slow_seconds=0.0)
         self.answered = Event()
-        self.payments = Payments(lambda line: self.answered.set(), slow_seconds=1.0)
+        self.go_on = Event()
+
+    async def _answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        answer = await super()._answer(method, path, body)
+        while path == "/payments/slow" and not self.go_on.is_set():  # noqa: ASYNC110 - it is set in another thread
+            await asyncio.sleep(0.005)
+        return answer
 
 
 @pytest.fixture
 def slow() -> Iterator[tuple[SlowPayments, str]]:
     service = SlowPayments()
-    with PaymentsServer(service.payments) as server:
+    with PaymentsServer(service) as server:
         yield service, server.url
+        service.go_on.set()
 
 
 def pay_slowly(url: str) -> httpx.Response:
-    return httpx.post(f"{url}/payments/slow", headers=KEY, json={"amount": 1}, timeout=20)
+    return httpx.post(f"{url}/payments/slow", headers=KEY, json={"amount": 1}, timeout=PATIENCE)
+
+
+PATIENT = {"ONCEGATE_CACHE_TIMEOUT": "10"}
+"""With a cache that is there, on a machine that may stand still for a while."""
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -73,12 +87,15 @@ def test_a_stop_finishes_the_request_in_flight(
 ) -> None:
     service, upstream = slow
     serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0", "--workers", str(workers)]
-    with running(*serve, ONCEGATE_NAMESPACE=tmp_path.name) as gateway, ThreadPoolExecutor() as threads:
+    settings = PATIENT | {"ONCEGATE_NAMESPACE": tmp_path.name, "ONCEGATE_SHUTDOWN_TIMEOUT": "600"}
+    with running(*serve, **settings) as gateway, ThreadPoolExecutor() as threads:
         url = gateway.url(workers)
         pending = threads.submit(pay_slowly, url)
         wait_until_called(service)
         gateway.process.send_signal(signal.SIGTERM)
-        until_refused(url, pending)
+        until_refused(url)
+        assert not pending.done()
+        service.go_on.set()
         assert pending.result().status_code == 201
         assert gateway.stop() == 0
     assert "Traceback" not in gateway.said
@@ -86,22 +103,36 @@ def test_a_stop_finishes_the_request_in_flight(
         httpx.get(url)
 
 
-def until_refused(url: str, pending: "Future[httpx.Response]") -> None:
+def until_refused(url: str) -> None:
     """A connection that is taken and not served would be worse than none: nobody may listen while requests end."""
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
-    while not wait([pending], timeout=0.02).done:
+    deadline = monotonic() + PATIENCE
+    while monotonic() < deadline:
         try:
-            socket.create_connection(address, timeout=5).close()
+            socket.create_connection(address, timeout=PATIENCE).close()
         except ConnectionRefusedError:
-            break
+            return
         except ConnectionResetError:
-            continue  # it was closing at that moment
-    assert not pending.done(), "the port stayed open until the end"
+            pass  # it was closing at that moment
+        sleep(0.02)
+    raise AssertionError("the port stayed open until the end")
 
 
 def wait_until_called(service: SlowPayments) -> None:
-    while not service.payments.calls:
-        service.answered.wait(0.01)
+    deadline = monotonic() + PATIENCE
+    while not service.calls:
+        assert monotonic() < deadline, "the service is never called"
+        sleep(0.01)
+
+
+def stop_while_it_is_called(gateway: Running, service: SlowPayments) -> None:
+    """The gateway is told to stop while the service works, and ends well."""
+    assert not service.answered.is_set()
+    gateway.process.send_signal(signal.SIGTERM)
+    gateway.wait_for("stopping")
+    service.go_on.set()
+    assert gateway.stop() == 0
+    assert service.answered.is_set()
 
 
 def test_a_stop_records_the_attempt_of_a_client_that_has_left(
@@ -109,15 +140,20 @@ def test_a_stop_records_the_attempt_of_a_client_that_has_left(
 ) -> None:
     service, upstream = slow
     serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0"]
-    with running(*serve, ONCEGATE_NAMESPACE=tmp_path.name) as gateway:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{gateway.url()}/payments/slow", headers=KEY, json={"amount": 1}, timeout=0.3)
-        assert gateway.stop() == 0
-        assert service.answered.is_set()
-    with running(*serve, ONCEGATE_NAMESPACE=tmp_path.name) as gateway:
-        again = httpx.post(f"{gateway.url()}/payments/slow", headers=KEY, json={"amount": 1})
+    settings = PATIENT | {"ONCEGATE_NAMESPACE": tmp_path.name}
+    with running(*serve, **settings) as gateway:
+        port = int(gateway.url().rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
+            client.sendall(
+                b"POST /payments/slow HTTP/1.1\r\nhost: a\r\nidempotency-key: order-1\r\n"
+                b"content-type: application/json\r\ncontent-length: 12\r\n\r\n" + b'{"amount":1}'
+            )
+            wait_until_called(service)
+        stop_while_it_is_called(gateway, service)
+    with running(*serve, **settings) as gateway:
+        again = httpx.post(f"{gateway.url()}/payments/slow", headers=KEY, content=b'{"amount":1}', timeout=PATIENCE)
     assert again.headers["idempotent-replayed"] == "true"
-    assert service.payments.calls == 1
+    assert service.calls == 1
 
 
 def test_a_stop_waits_for_an_attempt_that_nobody_asks_for_any_more(
@@ -125,41 +161,38 @@ def test_a_stop_waits_for_an_attempt_that_nobody_asks_for_any_more(
 ) -> None:
     service, upstream = slow
     serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0"]
-    settings = {"ONCEGATE_NAMESPACE": tmp_path.name, "ONCEGATE_IDEMPOTENCY__RESPONSE_TIMEOUT": "0.2"}
+    settings = PATIENT | {"ONCEGATE_NAMESPACE": tmp_path.name, "ONCEGATE_IDEMPOTENCY__RESPONSE_TIMEOUT": "0.2"}
     with running(*serve, **settings) as gateway:
         assert pay_slowly(gateway.url()).status_code == 504
-        assert gateway.stop() == 0
-        assert service.answered.is_set()
+        wait_until_called(service)
+        stop_while_it_is_called(gateway, service)
     with running(*serve, **settings) as gateway:
         assert pay_slowly(gateway.url()).headers["idempotent-replayed"] == "true"
 
 
 def test_shutdown_timeout_bounds_a_stop(slow: tuple[SlowPayments, str]) -> None:
-    service, _ = slow
-    endless = Payments(lambda line: None, slow_seconds=60.0)
-    with PaymentsServer(endless) as server:
-        serve = ["serve", "--upstream", server.url, "--port", "0"]
-        with running(*serve, ONCEGATE_SHUTDOWN_TIMEOUT="0.5") as gateway, ThreadPoolExecutor() as threads:
-            pending = threads.submit(pay_slowly, gateway.url())
-            while not endless.calls:
-                service.answered.wait(0.01)
-            assert gateway.stop() == 0
-            with pytest.raises(httpx.TransportError):
-                pending.result()
+    endless, upstream = slow
+    serve = ["serve", "--upstream", upstream, "--port", "0"]
+    with running(*serve, ONCEGATE_SHUTDOWN_TIMEOUT="0.5") as gateway, ThreadPoolExecutor() as threads:
+        pending = threads.submit(pay_slowly, gateway.url())
+        wait_until_called(endless)
+        assert gateway.stop() == 0
+        with pytest.raises(httpx.TransportError):
+            pending.result()
     assert "Traceback" not in gateway.said
 
 
 def test_drain_delay_is_unready_and_still_serving(slow: tuple[SlowPayments, str]) -> None:
     _, upstream = slow
     serve = ["serve", "--upstream", upstream, "--port", "0"]
-    with running(*serve, ONCEGATE_DRAIN_DELAY="60") as gateway:
+    with running(*serve, ONCEGATE_DRAIN_DELAY="600") as gateway:
         url = gateway.url()
-        assert httpx.get(f"{url}/_oncegate/readyz").status_code == 200
+        assert httpx.get(f"{url}/_oncegate/readyz", timeout=PATIENCE).status_code == 200
         gateway.process.send_signal(signal.SIGTERM)
         gateway.wait_for("stopping")
-        ready = httpx.get(f"{url}/_oncegate/readyz")
+        ready = httpx.get(f"{url}/_oncegate/readyz", timeout=PATIENCE)
         assert (ready.status_code, ready.json()["status"]) == (503, "draining")
-        assert httpx.get(f"{url}/payments").status_code == 200
+        assert httpx.get(f"{url}/payments", timeout=PATIENCE).status_code == 200
 
 
 def workers_of(gateway: Running) -> list[int]:
@@ -176,7 +209,7 @@ def test_a_worker_that_dies_is_replaced(redis_url: str, slow: tuple[SlowPayments
         url = gateway.url(3)
         assert first not in workers_of(gateway)
         os.kill(second, signal.SIGSTOP)  # a worker that is only paused is nobody's business
-        assert httpx.get(f"{url}/payments", timeout=20).status_code == 200
+        assert httpx.get(f"{url}/payments", timeout=PATIENCE).status_code == 200
         os.kill(second, signal.SIGCONT)
         assert gateway.stop() == 0
 
@@ -185,7 +218,7 @@ def test_workers_end_with_their_parent(redis_url: str, slow: tuple[SlowPayments,
     with running("serve", "--upstream", slow[1], "--cache", redis_url, "--port", "0", "--workers", "2") as gateway:
         gateway.url(2)
         gateway.process.kill()
-        said, _ = gateway.process.communicate(timeout=20)  # until the last process that holds the pipe has ended
+        said, _ = gateway.process.communicate(timeout=PATIENCE)  # until the last process that holds the pipe has ended
     assert said.count("the parent process is gone") == 2
 
 
@@ -193,8 +226,8 @@ def test_workers_that_cannot_start_are_one_line_and_exit_code_1(slow: tuple[Slow
     """A server that speaks the protocol but is too old to hold the guarantees."""
     with OldRedis(tmp_path / "old.sock") as old:
         serve = ["serve", "--upstream", slow[1], "--cache", old.url, "--port", "0", "--workers", "2"]
-        with running(*serve, ONCEGATE_LOG_LEVEL="error") as gateway:
-            gateway.said, _ = gateway.process.communicate(timeout=20)
+        with running(*serve, ONCEGATE_LOG_LEVEL="error", **PATIENT) as gateway:
+            gateway.said, _ = gateway.process.communicate(timeout=PATIENCE)
             assert gateway.process.returncode == 1
     assert gateway.said.startswith("oncegate: cache: ")
     assert gateway.said.count("\n") == 1

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,15 +13,23 @@ from oncegate.app.keys_view import show_list, show_records
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.key import record_id, record_key
-from tests.app.cli import ENVIRONMENT, ONCEGATE, run, running
+from tests.app.cli import ENVIRONMENT, ONCEGATE, PATIENCE, run, running
 from tests.servers import RedisServer
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
 
 
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """One of our own: how far a list comes depends on what else there is."""
+    with RedisServer("unix") as server:
+        yield server
+
+
 @pytest.fixture
-def where(redis_server: RedisServer) -> list[str]:
-    return ["--cache", redis_server.url, "--namespace", f"keys-{os.urandom(4).hex()}"]
+def where(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setitem(ENVIRONMENT, "ONCEGATE_CACHE_TIMEOUT", "10")  # a machine may stand still for a while
+    return ["--cache", redis.url, "--namespace", f"keys-{os.urandom(4).hex()}"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +110,7 @@ def test_white_space_around_the_token_is_not_part_of_it(gateways: str, mine: str
 def test_a_caller_may_be_no_text(where: list[str]) -> None:
     for wrong, code in ((b"Authorization: Basic \xff", 1), (b"\xff", 2)):
         command = [*ONCEGATE, "keys", "show", "k", "--caller", "-", *where]
-        done = subprocess.run(command, input=wrong, capture_output=True, env=ENVIRONMENT, timeout=30)
+        done = subprocess.run(command, input=wrong, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE)
         assert (done.returncode, len(done.stderr.splitlines())) == (code, 1)
 
 
@@ -122,8 +131,8 @@ def test_what_is_not_there_is_told(where: list[str], command: str) -> None:
     assert json.loads(run("keys", "list", "--json", *where).stdout) == {"records": [], "cursor": ""}
 
 
-async def test_the_few_that_are_looked_for_are_found_among_many(redis_url: str, where: list[str]) -> None:
-    cache, unknown = RedisCache.from_url(redis_url, timeout=5), set()
+async def test_the_few_that_are_looked_for_are_found_among_many(redis: RedisServer, where: list[str]) -> None:
+    cache, unknown = RedisCache.from_url(redis.url, timeout=PATIENCE), set()
     for number in range(400):
         key, token = record_key(where[-1], f"k-{number}", None), os.urandom(16)
         state = State.UNKNOWN if number % 150 == 7 else State.SUCCEEDED
@@ -148,16 +157,14 @@ async def test_the_few_that_are_looked_for_are_found_among_many(redis_url: str, 
     assert steps > 1
 
 
-async def test_a_record_that_can_not_be_read_hides_no_other(
-    redis_server: RedisServer, redis_url: str, where: list[str]
-) -> None:
-    cache = RedisCache.from_url(redis_url, timeout=5)
+async def test_a_record_that_can_not_be_read_hides_no_other(redis: RedisServer, where: list[str]) -> None:
+    cache = RedisCache.from_url(redis.url, timeout=PATIENCE)
     for state, caller in ((State.SUCCEEDED, b"alice"), (State.UNKNOWN, b"bob")):
         fields: dict[str, Any] = {"fingerprint": b"f" * 16, "attempt": 1, "response": None, "ttl_ms": 600_000}
         await cache.complete(record_key(where[-1], "k", [caller]), token=os.urandom(16), state=state, **fields)
     await cache.close()
     damaged = record_key(where[-1], "k", [b"bob"])
-    redis_server.command("SET", damaged, "nonsense", "EX", "600")
+    redis.command("SET", damaged, "nonsense", "EX", "600")
     shown = await asyncio.to_thread(run, "keys", "show", "k", "--json", *where)
     assert sorted(each["state"] for each in json.loads(shown.stdout)["records"]) == ["succeeded", "unreadable"]
     shown = await asyncio.to_thread(run, "keys", "show", "k", *where)
