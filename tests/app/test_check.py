@@ -13,8 +13,8 @@ from tests.app.cli import run
 from tests.servers import RedisServer, free_port
 from tests.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
 
-QUIET: dict[str, Any] = {"namespace": "checked", "idempotency": {"scope": ["header:X-Api-Key"]}}
-"""Settings without anything to advise about."""
+QUIET: dict[str, Any] = {"namespace": "checked", "idempotency": {"scope": ["header:X-Api-Key"]}, "cache_timeout": 10}
+"""Settings without anything to advise about, for a machine that may stand still for a while."""
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 
 
@@ -35,8 +35,8 @@ async def test_a_good_configuration_is_good(redis_url: str) -> None:
     [
         ({"idempotency": {}}, "idempotency.scope is not set"),
         ({"namespace": "default"}, "namespace is not set"),
-        ({"idempotency": QUIET["idempotency"] | {"lease": 2}}, "idempotency.lease is 2 s"),
-        ({"routes": [{"path": "/a", "lease": 3}]}, "routes.0.lease is 3 s"),
+        ({"idempotency": QUIET["idempotency"] | {"lease": 2}, "cache_timeout": 0.5}, "idempotency.lease is 2 s"),
+        ({"routes": [{"path": "/a", "lease": 3}], "cache_timeout": 0.5}, "routes.0.lease is 3 s"),
         ({"upstream_keepalive": 60}, "upstream_keepalive is 60 s"),
         ({"token": "short"}, "ONCEGATE_ADMIN_TOKEN is shorter"),
     ],
@@ -82,7 +82,7 @@ async def test_a_cache_that_is_too_old_fails() -> None:
             await peer.send((hello if b"HELLO" in data else b"+OK\r\n") + b"+OK\r\n" * (commands - 1))
 
     async with Upstream(old) as server:
-        (finding,) = await found("cache", cache=server.url.replace("http", "redis"), cache_timeout=5)
+        (finding,) = await found("cache", cache=server.url.replace("http", "redis"))
     assert (finding.verdict, "6.2.14 is too old" in finding.text) == (Verdict.FAILED, True), finding.text
 
 
@@ -126,11 +126,12 @@ async def test_an_upstream_that_keeps_no_connections_is_told() -> None:
 
 
 async def test_an_upstream_that_is_away_hangs_or_speaks_otherwise_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncegate.app.check.HEAD_SECONDS", 0.2)
     (finding,) = await found("upstream", f"http://127.0.0.1:{free_port()}")
     assert finding.verdict is Verdict.FAILED
     async with Upstream(hanging) as upstream:
-        (finding,) = await found("upstream", upstream.url)
+        with monkeypatch.context() as patched:
+            patched.setattr("oncegate.app.check.HEAD_SECONDS", 0.2)
+            (finding,) = await found("upstream", upstream.url)
         assert (finding.verdict, "did not answer" in finding.text) == (Verdict.ADVICE, True)
     async with Upstream(answering(b"SSH-2.0-OpenSSH_9\r\n\r\n")) as upstream:
         (finding,) = await found("upstream", upstream.url)
@@ -140,7 +141,7 @@ async def test_an_upstream_that_is_away_hangs_or_speaks_otherwise_is_told(monkey
 async def test_exit_codes_and_json(redis_url: str) -> None:
     async with Upstream(answering(HEAD)) as upstream:
         arguments = ["check", "--upstream", upstream.url, "--cache", redis_url]
-        quick = {"ONCEGATE_UPSTREAM_KEEPALIVE": "0.1"}
+        quick = {"ONCEGATE_UPSTREAM_KEEPALIVE": "0.1", "ONCEGATE_CACHE_TIMEOUT": "10"}
         done = await asyncio.to_thread(run, *arguments, "--json", **quick)
         assert done.returncode == 0, done.stderr
         findings = json.loads(done.stdout)["findings"]

@@ -281,7 +281,7 @@ async def test_without_an_asynchronous_route_there_are_no_commands(redis_server:
 
 async def test_a_cache_that_is_away_is_503(redis_server: RedisServer) -> None:
     with RedisServer() as server:
-        async with serving(server, cache_timeout=0.3) as there:
+        async with serving(server) as there:
             location = (await there.submit()).headers["location"]
             server.stop()
             answer = await there.client.get(location, headers=ALICE)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import httpx
 import pytest
@@ -15,7 +16,7 @@ from oncegate.cache.memory import MemoryCache
 from oncegate.middleware import policy
 from tests.app.served import raw, served
 from tests.servers import free_port
-from tests.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
+from tests.upstreams import OK, PATIENCE, Peer, Upstream, answering, closing_after, hanging
 
 KEY = {"Idempotency-Key": "a"}
 
@@ -73,11 +74,12 @@ async def test_a_head_is_shown_where_its_body_is_late(
     if b"chunked" in framing:
         monkeypatch.setattr(outgoing, "WATCH_AFTER", 600.0)
         monkeypatch.setattr(policy, "_SOON", 600.0)
-    async with Upstream(late) as upstream, served(upstream.url, upstream_keepalive=600) as (client, _):
+    lasting: dict[str, Any] = {"upstream_keepalive": 600, "idempotency": {"response_timeout": 600, "lease": 1800}}
+    async with Upstream(late) as upstream, served(upstream.url, **lasting) as (client, _):
         if reused:
             assert (await client.request(method, "/", headers={"Idempotency-Key": "before"})).status_code == 200
         sending = asyncio.create_task(client.send(client.build_request(method, "/", headers=KEY), stream=True))
-        shown, _ = await asyncio.wait([sending], timeout=3)
+        shown, _ = await asyncio.wait([sending], timeout=PATIENCE / 2)
         go_on.set()
         answer = await sending
         assert (answer.status_code, await answer.aread()) == (201, b"late")
@@ -180,7 +182,7 @@ async def test_a_line_without_an_end_is_not_read_for_ever(head: bytes) -> None:
         writer.write(head)
         sent = 0
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while sent < 64 * inbound.MAX_HEAD_BYTES:
                     writer.write(b"x" * 16384)
                     await writer.drain()

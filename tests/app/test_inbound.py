@@ -7,6 +7,7 @@ import pytest
 from oncegate.app import inbound
 from oncegate.middleware.asgi import Message, Receive, Scope, Send
 from tests.app.listening import CLOSE, GET, echo, head, piece, serving
+from tests.upstreams import PATIENCE
 
 
 async def test_pipelined_requests_are_answered_in_their_order() -> None:
@@ -51,7 +52,7 @@ async def test_a_head_is_shown_at_once_where_its_body_is_late() -> None:
     async with serving(late) as (reader, writer):
         writer.write(GET % b"")
         reading = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
-        shown, _ = await asyncio.wait([reading], timeout=2)
+        shown, _ = await asyncio.wait([reading], timeout=PATIENCE / 2)
         go_on.set()
         assert b"content-length: 4\r\n" in await reading
         assert await reader.readexactly(4) == b"late"
@@ -180,7 +181,7 @@ async def test_a_client_that_takes_nothing_is_dropped(monkeypatch: pytest.Monkey
 
 
 async def test_a_client_that_takes_a_little_now_and_then_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(inbound, "STALL_SECONDS", 4.0)  # longer than a machine stands still
     # One piece that takes longer than that as a whole: writing is paused from its first byte to nearly its last.
 
     async def large(scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,8 +193,8 @@ async def test_a_client_that_takes_a_little_now_and_then_is_not(monkeypatch: pyt
         begun = asyncio.get_running_loop().time()
         await reader.readuntil(b"\r\n\r\n")
         got = 0
-        while asyncio.get_running_loop().time() < begun + 2.5:
-            got += len(await reader.read(65536))
+        while asyncio.get_running_loop().time() < begun + 5:
+            got += len(await reader.read(32768))
             await asyncio.sleep(0.05)
         while chunk := await reader.read(65536):
             got += len(chunk)

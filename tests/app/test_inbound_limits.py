@@ -29,8 +29,13 @@ async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def test_the_time_for_a_head_does_not_end_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound, "HEAD_SECONDS", 0.2)
-    async with serving(slow) as (reader, writer):
+    monkeypatch.setattr(inbound, "HEAD_SECONDS", 4.0)  # longer than a machine stands still
+
+    async def lasting(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(4.5)
+        await echo(scope, receive, send)
+
+    async with serving(lasting) as (reader, writer):
         writer.write(CLOSE[:20])
         await asyncio.sleep(0.05)
         writer.write(CLOSE[20:])
@@ -46,10 +51,10 @@ async def test_half_a_head_behind_others_does_not_take_away_their_answers(monkey
 
 
 async def test_a_connection_is_idle_once_its_client_has_taken_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound, "KEEP_ALIVE_SECONDS", 0.3)
     async with serving(large) as (reader, writer):
         writer.write(GET % b"")
         await reader.readuntil(b"\r\n\r\n")
+        monkeypatch.setattr(inbound, "KEEP_ALIVE_SECONDS", 0.3)  # not yet, while its request was to come
         await reader.readexactly(LARGE)
         assert await reader.read() == b""
 
@@ -77,11 +82,11 @@ async def test_a_client_that_does_not_take_its_last_response_is_dropped(
 
 async def test_an_upload_may_take_its_time_while_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(inbound, "STALL_SECONDS", 0.4)
+    monkeypatch.setattr(inbound, "STALL_SECONDS", 4.0)  # longer than a machine stands still
     async with serving(echo) as (reader, writer):
         writer.write(POST + b"content-length: 8\r\nconnection: close\r\n\r\n")
         for _ in range(8):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.6)
             writer.write(b"x")
         assert (await reader.read()).endswith(b"/posted xxxxxxxx")
 
@@ -102,7 +107,14 @@ async def test_an_upload_that_does_not_go_on_is_no_request(monkeypatch: pytest.M
 
 async def test_an_upload_that_waits_for_us_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound, "STALL_SECONDS", 0.1)
-    async with serving(slow) as (reader, writer):
+
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.5)
+        monkeypatch.setattr(inbound, "STALL_SECONDS", 60.0)  # from its next look on: now we wait for the client
+        await asyncio.sleep(0.3)
+        await echo(scope, receive, send)
+
+    async with serving(late) as (reader, writer):
         writer.write(POST + b"connection: close\r\ncontent-length: %d\r\n\r\n" % LARGE + b"x" * LARGE)
         body = (await reader.read()).partition(b"\r\n\r\n")[2]
     assert len(body) == len("/posted ") + LARGE

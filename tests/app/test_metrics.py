@@ -16,7 +16,7 @@ from oncegate.cache.record import State
 from oncegate.middleware.observe import Observation
 from tests.app.served import served
 from tests.servers import RedisServer, free_port
-from tests.upstreams import OK, Peer, Upstream, answering, resetting_after
+from tests.upstreams import OK, PATIENCE, Peer, Upstream, answering, resetting_after
 
 DASHBOARD = Path(__file__).parent.parent.parent / "docs/deploy/grafana.json"
 ROUTES = [{"path": "/warned/*", "on_mismatch": "warn"}]
@@ -220,7 +220,7 @@ async def test_outcomes_that_wait_for_the_cache_are_counted() -> None:
         await peer.send(OK)
 
     with RedisServer(persist=True) as redis:
-        async with Upstream(slow) as upstream, served(upstream.url, cache=redis.url) as (client, _):
+        async with Upstream(slow) as upstream, served(upstream.url, cache=redis.url, cache_timeout=10) as (client, _):
             first = asyncio.create_task(post(client, "k-1"))
             await upstream.received(1)
             assert of(await scrape(client), "oncegate_attempts_in_flight") == 1
@@ -229,7 +229,7 @@ async def test_outcomes_that_wait_for_the_cache_are_counted() -> None:
             assert await first == 200
             assert of(await scrape(client), "oncegate_outcomes_waiting") == 1
             redis.start()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while of(await scrape(client), "oncegate_outcomes_waiting"):  # noqa: ASYNC110 - a number in a page
                     await asyncio.sleep(0.02)
             assert await post(client, "k-1") == 200

@@ -64,7 +64,7 @@ async def behind() -> AsyncIterator[tuple[httpx.AsyncClient, Gateway]]:
     ]
     async with (
         Upstream(answering(OK, OK, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nlarge one", OK)) as upstream,
-        served(upstream.url, idempotency=rules, routes=routes, body_timeout=0.2) as both,
+        served(upstream.url, idempotency=rules, routes=routes, upstream_keepalive=600) as both,
     ):
         yield both
 
@@ -83,7 +83,8 @@ async def test_refusals_are_as_described(behind: tuple[httpx.AsyncClient, Gatewa
         answer = await client.post(**request)
         assert_problem(answer, slug)
     unfinished = b"POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: a\r\nContent-Length: 5\r\n\r\n1"
-    head, _, body = (await raw(client, unfinished)).partition(b"\r\n\r\n")
+    async with served(f"http://127.0.0.1:{free_port()}", body_timeout=0.2) as (hasty, _):
+        head, _, body = (await raw(hasty, unfinished)).partition(b"\r\n\r\n")
     line, *fields = head.decode().split("\r\n")
     pairs = [(name, value.strip()) for name, _, value in (field.partition(":") for field in fields)]
     assert_problem(httpx.Response(int(line.split()[1]), headers=pairs, content=body), "request-timeout")

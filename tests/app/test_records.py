@@ -294,13 +294,13 @@ async def test_a_record_that_is_not_there_is_not_found_and_methods_are_checked()
 
 async def test_another_namespace_is_out_of_reach(redis_url: str) -> None:
     async with Upstream(resetting_after()) as upstream:
-        async with guarded(upstream.url, cache=redis_url, namespace="ops-one") as client:
+        async with guarded(upstream.url, cache=redis_url, cache_timeout=10, namespace="ops-one") as client:
             record = await unknown(client)
-        async with guarded(upstream.url, cache=redis_url, namespace="ops-two") as client:
+        async with guarded(upstream.url, cache=redis_url, cache_timeout=10, namespace="ops-two") as client:
             assert (await get(client, record)).status_code == 404
             assert (await post(client, f"{record}/release", {"force": True})).status_code == 404
             assert (await get(client)).json()["records"] == []
-        async with guarded(upstream.url, cache=redis_url, namespace="ops-one") as client:
+        async with guarded(upstream.url, cache=redis_url, cache_timeout=10, namespace="ops-one") as client:
             assert (await get(client, record)).json()["state"] == "unknown"
             assert (await post(client, f"{record}/release", {})).status_code == 200
 

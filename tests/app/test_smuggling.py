@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.app.served import served
-from tests.upstreams import OK, Request, Upstream, answering
+from tests.upstreams import OK, PATIENCE, Request, Upstream, answering
 
 HIDDEN = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 END = b"GET /end HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
@@ -97,7 +97,7 @@ class Between:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(message + END)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 answer = await reader.read()
         finally:
             writer.close()
