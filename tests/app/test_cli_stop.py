@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import socketserver
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -130,6 +131,8 @@ def stop_while_it_is_called(gateway: Running, service: SlowPayments) -> None:
     assert not service.answered.is_set()
     gateway.process.send_signal(signal.SIGTERM)
     gateway.wait_for("stopping")
+    with pytest.raises(subprocess.TimeoutExpired):
+        gateway.process.wait(0.5)
     service.go_on.set()
     assert gateway.stop() == 0
     assert service.answered.is_set()
