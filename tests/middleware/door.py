@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from oncegate.cache.claim import Claim
 from oncegate.cache.record import Record, State
 from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.key import record_key, scope_parts
-from oncegate.middleware.observe import Observe
+from oncegate.middleware.observe import Observe, Watch
 from oncegate.middleware.settings import IdempotencySettings, Route
 from tests.asgi_client import Client
 
@@ -128,6 +129,16 @@ class Answering:
         await send({"type": "http.response.body", "body": b"answer %d" % number if self._body is None else self._body})
 
 
+class Answered(Watch):
+    """Counts what the cache has answered."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+
+    def cache_answered(self, operation: str, seconds: float) -> None:
+        self.count[operation] += 1
+
+
 class Door:
     """The middleware around an app, on a cache, in a namespace of the test's own. ``settings`` are those of all routes."""
 
@@ -143,6 +154,7 @@ class Door:
         body_timeout: float = PATIENCE,
         drain_timeout: float = PATIENCE,
         observe: Observe | None = None,
+        watch: Watch | None = None,
         **settings: Any,
     ) -> None:
         self.cache = cache
@@ -158,6 +170,7 @@ class Door:
             body_timeout=body_timeout,
             drain_timeout=drain_timeout,
             observe=observe,
+            watch=watch,
         )
 
     def begin(
@@ -209,6 +222,16 @@ class Door:
     @property
     def slots(self) -> int:
         return self.middleware.enforcer.in_flight.slots
+
+
+async def waits(begin: Callable[[], Call], answered: Answered, operation: str = "claim") -> Call:
+    """The request that ``begin`` makes, once it waits: once it was told by the cache that another one is in flight."""
+    before = answered.count[operation]
+    call = begin()
+    await reaches(lambda: answered.count[operation] > before)
+    for _ in range(10):
+        await asyncio.sleep(0)  # it has heard of that, and asks no more
+    return call
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:

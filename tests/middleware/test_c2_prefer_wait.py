@@ -1,12 +1,13 @@
 """CONTRACT 2, Prefer: wait, and CONTRACT 5: what a waiter gets."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from oncegate.cache.record import State
 from tests.middleware.conftest import MakeDoor
-from tests.middleware.door import Answering, Call, Door
+from tests.middleware.door import Answered, Answering, Call, Door, waits
 
 LONG = [("prefer", "wait=50")]
 
@@ -21,20 +22,21 @@ class Pair:
     def __init__(self, door: MakeDoor, same: bool) -> None:
         self._door = door
         self._same = same
+        self._answered = Answered()
 
     def __call__(self, app: Answering, **settings: object) -> tuple[Door, Door]:
-        first = self._door(app, **settings)
-        return first, first if self._same else self._door(app, **settings)
+        first = self._door(app, watch=self._answered, **settings)
+        return first, first if self._same else self._door(app, watch=self._answered, **settings)
 
+    async def waits(self, begin: Callable[[], Call]) -> Call:
+        """The request that ``begin`` makes, once it waits."""
+        return await waits(begin, self._answered)
 
-async def waiting(app: Answering, first: Door, second: Door, number: int = 1) -> tuple[Call, list[Call]]:
-    """A first request that its app holds, and so many that wait for it."""
-    holder = first.begin()
-    await app.arrivals()
-    waiters = [second.begin(headers=LONG) for _ in range(number)]
-    for _ in range(5):
-        await second.state()  # some rounds of the loop and of the cache, so that they have begun to wait
-    return holder, waiters
+    async def waiting(self, app: Answering, first: Door, second: Door, number: int = 1) -> tuple[Call, list[Call]]:
+        """A first request that its app holds, and so many that wait for it."""
+        holder = first.begin()
+        await app.arrivals()
+        return holder, [await self.waits(lambda: second.begin(headers=LONG)) for _ in range(number)]
 
 
 async def test_c2_wait_without_it_a_concurrent_request_is_refused_at_once(door: MakeDoor) -> None:
@@ -52,7 +54,7 @@ async def test_c2_wait_without_it_a_concurrent_request_is_refused_at_once(door: 
 
 async def test_c2_wait_gives_the_outcome_as_a_replay(pair: Pair) -> None:
     app = Answering(201, held=True)
-    holder, waiters = await waiting(app, *pair(app), number=5)
+    holder, waiters = await pair.waiting(app, *pair(app), number=5)
     app.release()
     assert not (await holder.answered()).replayed
     for waiter in waiters:
@@ -67,7 +69,7 @@ async def test_c2_wait_gives_the_outcome_as_a_replay(pair: Pair) -> None:
 @pytest.mark.parametrize("on_error", ["retry", "replay"])
 async def test_c2_wait_gives_the_error_too_whatever_on_error_says(pair: Pair, on_error: str) -> None:
     app = Answering(500, held=True)
-    holder, waiters = await waiting(app, *pair(app, on_error=on_error), number=3)
+    holder, waiters = await pair.waiting(app, *pair(app, on_error=on_error), number=3)
     app.release()
     await holder.answered()
     for waiter in waiters:
@@ -78,7 +80,7 @@ async def test_c2_wait_gives_the_error_too_whatever_on_error_says(pair: Pair, on
 
 async def test_c2_wait_for_an_app_that_raises_gives_the_servers_answer_to_that(pair: Pair) -> None:
     app = Answering(RuntimeError("broken"), held=True)
-    holder, (waiter,) = await waiting(app, *pair(app))
+    holder, (waiter,) = await pair.waiting(app, *pair(app))
     app.release()
     await asyncio.wait([holder.task])
     assert isinstance(holder.task.exception(), RuntimeError)
@@ -88,7 +90,7 @@ async def test_c2_wait_for_an_app_that_raises_gives_the_servers_answer_to_that(p
 
 async def test_c2_wait_after_a_release_exactly_one_waiter_makes_the_next_attempt(pair: Pair) -> None:
     app = Answering(429, 201, held=True)
-    holder, waiters = await waiting(app, *pair(app), number=5)
+    holder, waiters = await pair.waiting(app, *pair(app), number=5)
     app.release()
     assert (await holder.answered()).status == 429
     for waiter in waiters:
@@ -102,7 +104,7 @@ async def test_c2_wait_after_a_release_exactly_one_waiter_makes_the_next_attempt
 
 async def test_c2_wait_for_an_unknown_outcome_is_refused_by_the_policy(pair: Pair) -> None:
     app = Answering(504, held=True)
-    holder, (waiter,) = await waiting(app, *pair(app))
+    holder, (waiter,) = await pair.waiting(app, *pair(app))
     app.release()
     await holder.answered()
     assert (await waiter.answered()).code == "outcome-unknown"
@@ -112,7 +114,7 @@ async def test_c2_wait_for_an_unknown_outcome_is_refused_by_the_policy(pair: Pai
 
 async def test_c2_wait_for_an_unknown_outcome_tries_again_where_the_policy_says_so(pair: Pair) -> None:
     app = Answering(504, 201, held=True)
-    holder, (waiter,) = await waiting(app, *pair(app, on_unknown="retry"))
+    holder, (waiter,) = await pair.waiting(app, *pair(app, on_unknown="retry"))
     app.release()
     await holder.answered()
     await waiter.answered()
@@ -125,8 +127,7 @@ async def test_c2_wait_with_raise_on_duplicate_gives_the_error_with_the_result(p
     first, second = pair(app)
     holder = first.begin()
     await app.arrivals()
-    waiter = second.begin(headers=[*LONG, ("idempotency-raise-on-duplicate", "?1")])
-    await second.state()
+    waiter = await pair.waits(lambda: second.begin(headers=[*LONG, ("idempotency-raise-on-duplicate", "?1")]))
     app.release()
     await holder.answered()
     assert (await waiter.answered()).code == "duplicate"
@@ -153,9 +154,7 @@ async def test_c2_wait_ends_when_the_lease_of_a_dead_owner_lapses(pair: Pair) ->
         key, token=token, fingerprint=await fingerprint_of(first), lease_ms=60_000, retention_ms=86400000
     )
     assert claim.won
-    waiter = second.begin(headers=LONG)
-    for _ in range(5):
-        await second.state()  # it has begun to wait
+    waiter = await pair.waits(lambda: second.begin(headers=LONG))
     assert await first.cache.extend(key, token=token, lease_ms=1)  # and now, as good as none is left of the lease
     await waiter.answered()
     assert (waiter.code, waiter.value("preference-applied")) == ("outcome-unknown", "wait=30")
@@ -233,7 +232,7 @@ async def test_c2_wait_of_another_form_is_no_wait(door: MakeDoor, value: str) ->
 async def test_c2_wait_by_a_client_that_leaves_harms_nobody(pair: Pair) -> None:
     app = Answering(201, held=True)
     first, second = pair(app)
-    holder, (leaver, stayer) = await waiting(app, first, second, number=2)
+    holder, (leaver, stayer) = await pair.waiting(app, first, second, number=2)
     await leaver.gone()
     app.release()
     assert (await holder.answered()).status == 201
@@ -243,14 +242,13 @@ async def test_c2_wait_by_a_client_that_leaves_harms_nobody(pair: Pair) -> None:
 
 
 async def test_c2_wait_that_ends_in_a_refusal_was_applied_too(door: MakeDoor) -> None:
-    first, second = door(refusing := Answering(429, held=True)), door(busy := Answering(held=True), max_in_flight=1)
+    first, answered = door(refusing := Answering(429, held=True)), Answered()
+    second = door(busy := Answering(held=True), max_in_flight=1, watch=answered)
     holder = first.begin()
     await refusing.arrivals()
     other = second.begin(key="k-2")  # takes the only slot there: nobody is left to make the next attempt
     await busy.arrivals()
-    waiter = second.begin(headers=LONG)
-    for _ in range(5):
-        await second.state()
+    waiter = await waits(lambda: second.begin(headers=LONG), answered, "get")
     refusing.release()
     await holder.answered()
     assert (await waiter.answered()).code == "overloaded"

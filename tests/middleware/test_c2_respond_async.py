@@ -14,7 +14,7 @@ from oncegate.middleware.key import record_id
 from oncegate.middleware.processor import NotAccepted
 from oncegate.middleware.settings import Route
 from tests.middleware.conftest import MakeDoor
-from tests.middleware.door import Answering, Door
+from tests.middleware.door import Answered, Answering, Door, waits
 
 ASYNC = [("prefer", "respond-async")]
 ACCEPTED = b'{"status":"accepted"}'
@@ -136,12 +136,10 @@ async def test_c2_respond_async_is_found_as_rfc_7240_has_it(door: MakeDoor, line
 
 
 async def test_c2_respond_async_and_wait_are_told_of_in_one_field(door: MakeDoor) -> None:
-    two = Two(door, _route(), held=True)
+    two = Two(door, _route(), held=True, watch=(answered := Answered()))
     first = two.door.begin(headers=ASYNC)
     await two.submit.arrivals()
-    second = two.door.begin(headers=[("prefer", "wait=20"), *ASYNC])
-    for _ in range(5):
-        await two.door.state()
+    second = await waits(lambda: two.door.begin(headers=[("prefer", "wait=20"), *ASYNC]), answered)
     two.submit.release()
     await first.answered()
     await second.answered()
