@@ -41,8 +41,8 @@ from oncegate.cache.record import (
     TOKEN_BYTES,
     Record,
     State,
-    StoredResponse,
     Trace,
+    stored_response,
 )
 
 VERSION: Final = 1
@@ -146,7 +146,7 @@ def _decode(data: bytes, remaining_ms: int, traced: bool) -> Record:
         headers = tuple([(name.encode(), value.encode()) for name, value in head["h"]])
     else:
         headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
-    response = StoredResponse(int(head["s"]), headers, None if "o" in head else data[end:], int(head["t"]))
+    response = stored_response(int(head["s"]), headers, None if "o" in head else data[end:], int(head["t"]))
     trace = _NO_TRACE
     if traced:
         trace = _trace_of(head)

@@ -115,6 +115,16 @@ class StoredResponse(NamedTuple):
     completed_at_ms: int
 
 
+_new: Final = tuple.__new__
+
+
+def stored_response(
+    status: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes | None, completed_at_ms: int
+) -> StoredResponse:
+    """A `StoredResponse`, in half the time that a named tuple takes to make itself."""
+    return _new(StoredResponse, (status, headers, body, completed_at_ms))
+
+
 MAX_GATEWAY_BYTES: Final = 40
 MAX_NOTE_BYTES: Final = 200
 

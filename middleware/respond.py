@@ -5,7 +5,7 @@ from functools import lru_cache
 from time import gmtime, strftime, time
 from typing import Any, Final
 
-from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.record import State, StoredResponse, stored_response
 from oncegate.middleware.policy import Policy
 from oncegate.middleware.problems import Answer, plain_error
 
@@ -66,7 +66,7 @@ def stored(status: int, headers: Headers, body: bytes | None, policy: Policy) ->
             named += [token.strip().lower() for token in line[1].split(b",")]
     if named:
         kept = [line for line in kept if line[0] not in named]
-    return StoredResponse(status, tuple(kept), None if policy.state(status) is _UNKNOWN else body, now_ms())
+    return stored_response(status, tuple(kept), None if policy.state(status) is _UNKNOWN else body, now_ms())
 
 
 def stored_exception() -> StoredResponse:
