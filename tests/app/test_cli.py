@@ -85,10 +85,8 @@ def test_a_signal_stops_it_with_exit_code_0(number: int, payments: str) -> None:
 def test_a_signal_during_the_start_is_not_lost() -> None:
     with running("serve", "--upstream", "http://127.0.0.1:9", "--port", "0", "--cache", "memory://") as gateway:
         gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.process.wait(PATIENCE) in (
-            0,
-            -signal.SIGTERM,
-        )  # before Python has handlers, the signal just ends it
+        # Before Python has handlers, the signal just ends it.
+        assert gateway.process.wait(PATIENCE) in (0, -signal.SIGTERM)
 
 
 def test_logs_are_json_where_no_person_reads_them(payments: str) -> None:

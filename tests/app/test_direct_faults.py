@@ -23,9 +23,8 @@ from tests.servers import RedisServer
 from tests.system.caller import until
 from tests.upstreams import PATIENCE, Upstream, answering
 
-pytestmark = pytest.mark.usefixtures(
-    "unhurried"
-)  # what goes in the lane is to stay there until the test says otherwise
+# What goes in the lane is to stay there until the test says otherwise.
+pytestmark = pytest.mark.usefixtures("unhurried")
 
 
 @pytest.fixture(scope="module")

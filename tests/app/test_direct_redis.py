@@ -17,9 +17,8 @@ from tests.servers import RedisServer
 from tests.system.caller import until
 from tests.upstreams import Upstream
 
-pytestmark = pytest.mark.usefixtures(
-    "unhurried"
-)  # what goes in the lane is to stay there until the test says otherwise
+# What goes in the lane is to stay there until the test says otherwise.
+pytestmark = pytest.mark.usefixtures("unhurried")
 
 GIVEN_UP = 0.3
 """The cache's time-out, where one is to be over."""

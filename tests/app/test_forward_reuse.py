@@ -24,7 +24,7 @@ async def test_connections_are_used_again_the_last_one_first() -> None:
         await upstream.received(4)
         for number, turn in enumerate(turns):
             turn.set()
-            await reaches(lambda answered=number + 1: forwarder.upstream.idle == answered)  # type: ignore[misc]
+            await reaches(lambda answered=number + 1: forwarder.upstream.idle == answered)  # type: ignore[misc]  # the loop's value is bound on purpose
         await asyncio.gather(*calls)
         assert (upstream.connections, forwarder.upstream.idle) == (4, 4)
         for _ in range(5):

@@ -15,9 +15,8 @@ from oncegate.app.settings import GatewaySettings
 from tests.app.listening import serving
 from tests.upstreams import Upstream, answering
 
-pytestmark = pytest.mark.usefixtures(
-    "unhurried"
-)  # what goes in the lane is to stay there until the test says otherwise
+# What goes in the lane is to stay there until the test says otherwise.
+pytestmark = pytest.mark.usefixtures("unhurried")
 
 REQUESTS = 20
 LASTING: dict[str, Any] = {"cache_timeout": 10, "upstream_keepalive": 600}

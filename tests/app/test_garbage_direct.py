@@ -13,9 +13,8 @@ from tests.app.test_garbage import collected
 from tests.system.caller import until
 from tests.upstreams import Peer, Upstream
 
-pytestmark = pytest.mark.usefixtures(
-    "unhurried"
-)  # what goes in the lane is to stay there until the test says otherwise
+# What goes in the lane is to stay there until the test says otherwise.
+pytestmark = pytest.mark.usefixtures("unhurried")
 
 REQUESTS = 10
 PIECES = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n"

@@ -166,9 +166,10 @@ async def test_a_gateway_that_stands_still_after_its_claim_sends_nothing_beside_
     async def take_over() -> None:
         async with twin(False, **rules) as successor:
             be_patient(successor.gateway)
-            # Until the lease lapses, and the cache can be reached.
-            while (answer := await successor.client.request(**request)).status_code in (409, 503):  # noqa: ASYNC110
+            answer = await successor.client.request(**request)
+            while answer.status_code in (409, 503):  # until the lease lapses, and the cache can be reached
                 await asyncio.sleep(0.05)
+                answer = await successor.client.request(**request)
             taken_over.append(answer)
 
     def standing_still(self: Enforcer, ask: Ask, answer: Any) -> Any:
