@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 
 import pytest
 
@@ -13,6 +13,7 @@ from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.inflight import InFlight
 from tests.app.lane import CREATED, Slow, Talk, answered, gateway_at, keyed, tasks_made
+from tests.cache.inside import timed
 from tests.servers import RedisServer
 from tests.system.caller import until
 from tests.upstreams import Upstream
@@ -55,16 +56,11 @@ def kill_connections(redis: RedisServer) -> None:
             redis.command("CLIENT", "KILL", "ID", line.split()[0].removeprefix("id="))
 
 
-@contextmanager
-def impatient(gateway: Gateway) -> Iterator[None]:
+def impatient(gateway: Gateway) -> AbstractContextManager[None]:
     """What the cache is asked within is given up on after `GIVEN_UP`; else a machine that stands still is waited for."""
     cache = gateway._cache
     assert isinstance(cache, RedisCache)
-    patient, cache._timeout = cache._timeout, GIVEN_UP
-    try:
-        yield
-    finally:
-        cache._timeout = patient
+    return timed(cache, GIVEN_UP)
 
 
 async def test_scripts_that_are_gone_are_loaded_again(redis: RedisServer) -> None:

@@ -10,6 +10,7 @@ import pytest
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from tests.app.lane import Slow, gateway_at, keyed, talking, tasks_made
+from tests.cache.inside import timed
 from tests.servers import RedisServer
 from tests.system.caller import until
 from tests.upstreams import PATIENCE, Upstream
@@ -64,13 +65,12 @@ async def test_a_claim_of_the_lane_is_waited_for(redis: RedisServer, fault: str)
             await talk.ask(keyed())
             assert gateway._lane is not None
             assert isinstance(gateway._cache, RedisCache)
-            patient, gateway._cache._timeout = gateway._cache._timeout, 0.4  # for this claim alone
             in_flight = gateway._lane._enforcement.enforcer.in_flight
             redis.pause()
-            async with talking(port) as leaving:
-                leaving.writer.write(SLOW)
-                await until(lambda: in_flight.slots, "a claim is under way")
-            gateway._cache._timeout = patient
+            with timed(gateway._cache, 0.4):
+                async with talking(port) as leaving:
+                    leaving.writer.write(SLOW)
+                    await until(lambda: in_flight.slots, "a claim is under way")
             talk.leave()
             stopping = asyncio.create_task(stack.aclose())
             await asyncio.wait([stopping], timeout=0.1 if fault == "answers late" else 0.6)
