@@ -20,7 +20,11 @@ def group(directed: bool) -> Iterator[SentinelGroup]:
 
 
 def start_two(start: Start, ledger: Ledger, url: str) -> list[Gateway]:
-    gateways = [start(ledger.url, url, cache_timeout=1, idempotency={"lease": 120}) for _ in range(2)]
+    patient = {
+        "lease": 120,
+        "response_timeout": 100,
+    }  # a Sentinel that stood still for seconds does nothing for half a minute
+    gateways = [start(ledger.url, url, cache_timeout=1, idempotency=patient) for _ in range(2)]
     return [gateway.ready() for gateway in gateways]
 
 
