@@ -15,6 +15,7 @@ from loadtests import (
     duplicates,
     gateway,
     gateway_report,
+    instructions,
     middleware,
     middleware_report,
     plots,
@@ -86,6 +87,22 @@ def bench_cost(**options: Any) -> None:
 def bench_duplicates(**options: Any) -> None:
     """10, 100 and 1,000 concurrent duplicates of one key: arrivals upstream, time until all are answered; both builds."""
     _bench("duplicates", **options)
+
+
+@main.command("instructions")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Another checkout, set up by scripts/setup --dev: its figures too, and the ratios.",
+)
+@click.option("--build", type=click.Choice(builds.BUILDS), help="One build alone [both].")
+@_quick
+@_out
+def bench_instructions(out: Path | None, **options: Any) -> None:
+    """Instructions in user space per request, counted by callgrind: what a change costs, to within a hundredth."""
+    results = instructions.run(**options)
+    publish(results, instructions.tables(results), out or RESULTS / "instructions")
 
 
 @main.command("all")

@@ -87,6 +87,8 @@ class Process:
         core: int | str,
         folder: Path,
         environment: Mapping[str, str] = {},
+        ready_within: float = READY_WITHIN,
+        working_folder: Path | None = None,
     ) -> None:
         self.name = name
         self.port = port
@@ -98,6 +100,8 @@ class Process:
             name: value for name, value in os.environ.items() if not name.startswith(("ONCEGATE_", "PYTHONPATH"))
         }
         self._environment |= environment
+        self._ready_within = ready_within
+        self._working_folder = working_folder
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -120,6 +124,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 env=self._environment,
+                cwd=self._working_folder,
                 start_new_session=True,
             )
 
@@ -134,7 +139,7 @@ class Process:
         return self
 
     def _wait(self) -> None:
-        until = time.monotonic() + READY_WITHIN
+        until = time.monotonic() + self._ready_within
         while not self._listens():
             if self._process is None or self._process.poll() is not None or time.monotonic() > until:
                 raise BenchError(f"{self.name} does not start: {self.last_words()}")
@@ -237,7 +242,7 @@ def oncegate(
 
 def nginx(template: str, *, core: int | str, folder: Path, **words: object) -> Process:
     """An nginx on ``template`` (a file beside this one). ``words`` fill its @WORDS@; the first is the port to await."""
-    home = _tool("nginx")
+    home = tool("nginx")
     values = {"NGINX": home, "FOLDER": folder, "HERE": HERE, "SCRIPTS": ROOT / "cache", "BODY": BODY}
     values |= {name.upper(): value for name, value in words.items()}
     text = re.sub(r"@([A-Z_]+)@", lambda word: str(values[word[1]]), (HERE / template).read_text())
@@ -251,17 +256,18 @@ def nginx(template: str, *, core: int | str, folder: Path, **words: object) -> P
 
 def nginx_version() -> str:
     """The version of the nginx that is measured."""
-    told = subprocess.run([f"{_tool('nginx')}/bin/nginx", "-v"], capture_output=True, text=True).stderr
+    told = subprocess.run([f"{tool('nginx')}/bin/nginx", "-v"], capture_output=True, text=True).stderr
     return told.strip().rpartition("/")[2]
 
 
 @lru_cache(maxsize=1)
 def wrk() -> str:
     """The path of wrk."""
-    return _tool("wrk")
+    return tool("wrk")
 
 
-def _tool(name: str) -> str:
+def tool(name: str) -> str:
+    """The folder, or the path, that ``scripts/NAME`` prints. Raises `BenchError` where it can't be had."""
     found = subprocess.run([str(ROOT / "scripts" / name)], stdout=subprocess.PIPE, text=True)
     if found.returncode:
         raise BenchError(f"{name} can't be had: apt-get install {name}")

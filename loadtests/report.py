@@ -157,4 +157,4 @@ def publish(results: Results, tables: Sequence[Table], folder: Path) -> None:
         terminal = Console(width=WIDTH)
     for table in tables:
         terminal.print(table.rich())
-    console.print(f"written: {path}, table.md and plot.svg, plot.png beside it")
+    console.print(f"written: {path}, and what shows it beside it")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadtests import builds
+from loadtests import builds, instructions
 from loadtests.bed import OURS
 from loadtests.duplicates import UPSTREAM_SECONDS
 from loadtests.gateway import CELLS, CONNECTIONS
@@ -126,3 +126,22 @@ def test_the_cost_bench_measures_each_of_its_parts(tmp_path: Path) -> None:
             assert sample["errors"] <= 0.001 * sample["requests"]
             assert 0 < sample["p50_ms"] <= sample["p99_ms"]
     assert results["samples"][-1]["records"] >= results["settings"]["records"]
+
+
+def test_the_instructions_of_each_kind_of_request_are_counted_in_this_checkout_and_another(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["scripts/bench", "instructions", "--quick", "--against", ".", "--build", "source", "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    counted = {
+        (sample["checkout"], sample["door"], sample["mode"]): sample["instructions"] for sample in results["samples"]
+    }
+    kinds = {(door, mode) for door, modes in instructions.MODES.items() for mode in modes}
+    assert set(counted) == {(checkout, *kind) for checkout in ("this", "against") for kind in kinds}
+    for door, mode in kinds:
+        assert 0.8 < counted["this", door, mode] / counted["against", door, mode] < 1.25  # the same code, 64 requests
+    assert counted["this", "gateway", "GET that passes"] < counted["this", "gateway", "first request"]
+    assert "ratio" in (tmp_path / "table.md").read_text()

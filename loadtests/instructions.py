@@ -1,0 +1,231 @@
+"""`scripts/bench instructions`: instructions in user space per request, counted by callgrind, from source and compiled.
+
+Seconds on a small machine vary by a tenth, instructions by less than a hundredth: so a change of a hundredth can be seen, and
+be refused. What they leave out: the kernel, the processor's caches, and the garbage collector's rare long runs.
+
+`CONNECTIONS` connections go in lockstep: each sends one request, then all answers are read. With ``--against`` another checkout
+of the project is counted in the same way, in the same run, and the table has the ratios.
+"""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import orjson
+
+from loadtests import builds, machine, processes
+from loadtests.middleware import ORDER
+from loadtests.processes import ROOT, BenchError, Process
+from loadtests.report import Results, Table, progress, spread
+
+CONNECTIONS = 16
+ROUNDS = 60
+"""Of each kind of request, behind half as many that warm up."""
+PATIENCE = "10"
+"""Seconds for Redis: under valgrind all takes fifty times as long. (A lease is three times as long at least.)"""
+READY_WITHIN = 300.0
+MODES = {
+    "gateway": ("GET that passes", "POST without a key", "first request", "replay"),
+    "app": ("no key", "first request", "replay"),
+}
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """One checkout of the project on one of the builds. ``label`` says which in results."""
+
+    label: str
+    root: Path
+    build: str
+    path: Path | None
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.root / ".venv" / "bin" / "python"
+
+
+def run(*, rounds: int, against: Path | None, build: str | None, quick: bool) -> Results:
+    """Count it all ``rounds`` times, processes made anew each time. Raises `BenchError` where anything answers wrongly."""
+    valgrind = processes.tool("valgrind")
+    requests = 4 if quick else ROUNDS
+    rounds = 1 if quick else rounds
+    there = list(_checkouts(against, build, quick=quick))
+    settings = {"quick": quick, "rounds": rounds, "requests": requests * CONNECTIONS, "connections": CONNECTIONS}
+    results = Results("instructions", {**settings, "builds": sorted({each.build for each in there})})
+    with progress() as bar:
+        task = bar.add_task("instructions", total=rounds * len(there) * len(MODES))
+        for number in range(rounds):
+            for each in there:
+                for door in MODES:
+                    bar.update(task, description=f"{door}, {each.label}, {each.build}, round {number + 1}")
+                    for mode, instructions in _counted(each, door, valgrind, requests):
+                        results.samples.append(
+                            {
+                                "checkout": each.label,
+                                "build": each.build,
+                                "door": door,
+                                "mode": mode,
+                                "round": number,
+                                "instructions": instructions,
+                            }
+                        )
+                    bar.advance(task)
+    return results
+
+
+def tables(results: Results) -> list[Table]:
+    """Thousands of instructions per request; with another checkout, the ratio of medians to it."""
+    other = any(sample["checkout"] == "against" for sample in results.samples)
+    rows = []
+    for build in results.settings["builds"]:
+        for door, modes in MODES.items():
+            for mode in modes:
+                cell = {"build": build, "door": door, "mode": mode}
+                ours = spread(results.select(checkout="this", **cell), "instructions")
+                row = [build, door, mode, _thousands(ours.median)]
+                if other:
+                    theirs = spread(results.select(checkout="against", **cell), "instructions")
+                    row += [_thousands(theirs.median), f"{ours.median / theirs.median:.3f}"]
+                rows.append(row)
+    head = ["build", "door", "request", "thousands"] + (["the other checkout", "ratio"] if other else [])
+    return [Table("Instructions in user space per request", head, rows, "Medians of the rounds.")]
+
+
+def _thousands(instructions: float) -> str:
+    return f"{instructions / 1000:,.1f}"
+
+
+def _checkouts(against: Path | None, build: str | None, *, quick: bool) -> Iterator[Checkout]:
+    for label, root in (("this", ROOT), *([("against", against.resolve())] if against else [])):
+        if build != builds.COMPILED:
+            yield Checkout(label, root, builds.SOURCE, None)
+        if build != builds.SOURCE and not quick:
+            path = builds.chosen(build, quick=quick, script=root / "scripts" / "compile")
+            if path is not None:
+                yield Checkout(label, root, builds.COMPILED, path)
+
+
+def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Iterator[tuple[str, float]]:
+    core = ",".join(map(str, machine.cores()))
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncegate-bench-")))
+        redis = stack.enter_context(processes.redis_server(folder, core))
+        url = f"redis://127.0.0.1:{redis.port}/0"
+        port = processes.free_port()
+        python = str(checkout.python)
+        if door == "gateway":
+            upstream = processes.nginx("upstream.conf", core=core, folder=folder, upstream_port=processes.free_port())
+            stack.enter_context(upstream)
+            script = str(checkout.python.parent / "oncegate")
+            command = [python, script, "serve", "--upstream", upstream.url, "--cache", url, "--port", str(port)]
+        else:
+            command = [python, "-m", "loadtests.app", "oncegate", str(port), url, "patient"]
+        environment = {"PYTHONHASHSEED": "0", "ONCEGATE_CACHE_TIMEOUT": PATIENCE}
+        if checkout.path is not None:
+            environment["PYTHONPATH"] = str(checkout.path)
+        callgrind = [
+            f"{valgrind}/valgrind",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            f"--callgrind-out-file={folder}/callgrind.out",
+        ]
+        server = Process(
+            f"{door}-{checkout.label}",
+            [*callgrind, *command],
+            port=port,
+            core=core,
+            folder=folder,
+            environment=environment,
+            ready_within=READY_WITHIN,
+            working_folder=checkout.root,
+        )
+        stack.enter_context(server)
+        builds.verify(server, compiled=checkout.path is not None)
+        clients = [stack.enter_context(_Client(port)) for _ in range(CONNECTIONS)]
+        numbers = count()
+        _control(valgrind, "-i", "on", server)
+        for mode in MODES[door]:
+            _in_lockstep(clients, mode, max(2, rounds // 2), numbers)
+            _control(valgrind, "-z", None, server)
+            _in_lockstep(clients, mode, rounds, numbers)
+            yield mode, _instructions(valgrind, server) / (rounds * CONNECTIONS)
+
+
+def _control(valgrind: str, flag: str, value: str | None, server: Process) -> str:
+    command = [f"{valgrind}/callgrind_control", flag, *([value] if value else []), str(server.pid)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN)
+    if done.returncode or "Error" in done.stdout:
+        raise BenchError(f"callgrind can't be controlled: {(done.stdout + done.stderr).strip().splitlines()[-1]}")
+    return done.stdout
+
+
+def _instructions(valgrind: str, server: Process) -> int:
+    threads = re.findall(r"^ *Th *[0-9]+ +([0-9,]+)", _control(valgrind, "-e", None, server), re.MULTILINE)
+    if not threads:
+        raise BenchError("callgrind does not say how many instructions there were")
+    return sum(int(found.replace(",", "")) for found in threads)
+
+
+def _in_lockstep(clients: "list[_Client]", mode: str, rounds: int, numbers: "count[int]") -> None:
+    for _ in range(rounds):
+        for client in clients:
+            client.send(mode, next(numbers))
+        for client in clients:
+            client.receive()
+
+
+class _Client:
+    """One kept connection."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=READY_WITHIN)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._replay = os.urandom(8).hex()
+
+    def __enter__(self) -> "_Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, mode: str, number: int) -> None:
+        """One request of a kind."""
+        self._socket.sendall(_request(mode, self._replay if mode == "replay" else f"first-{number}-{self._replay}"))
+
+    def receive(self) -> None:
+        """Its whole answer. Raises `BenchError` unless it is a success."""
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += self._some()
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = re.search(rb"\r\ncontent-length: *([0-9]+)", head, re.IGNORECASE)
+        if head[9:10] != b"2" or length is None:
+            raise BenchError(f"an answer is {head[:40]!r}")
+        left = int(length[1]) - len(body)
+        while left > 0:
+            left -= len(self._some())
+
+    def _some(self) -> bytes:
+        data = self._socket.recv(65536)
+        if not data:
+            raise BenchError("the server closed a connection")
+        return data
+
+
+def _request(mode: str, key: str) -> bytes:
+    body = orjson.dumps(ORDER)
+    lines = ["Host: 127.0.0.1", "User-Agent: bench", "Accept: */*", "Authorization: Bearer 0123456789abcdef"]
+    if mode == "GET that passes":
+        return "\r\n".join(["GET /payments HTTP/1.1", *lines, "", ""]).encode()
+    lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    if mode in ("first request", "replay"):
+        lines.append(f"Idempotency-Key: {key}")
+    return "\r\n".join(["POST /payments HTTP/1.1", *lines, "", ""]).encode() + body
