@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from loadtests import (
+    attack,
     builds,
     cost,
     cost_report,
@@ -103,6 +104,20 @@ def bench_instructions(out: Path | None, **options: Any) -> None:
     """Instructions in user space per request, counted by callgrind: what a change costs, to within a hundredth."""
     results = instructions.run(**options)
     publish(results, instructions.tables(results), out or RESULTS / "instructions")
+
+
+@main.command("attack")
+@_rounds
+@click.option("--seconds", type=click.IntRange(1), default=5, show_default=True, help="For each measurement.")
+@click.option(
+    "--build", type=click.Choice(builds.BUILDS), help="The build to measure [the compiled one, where there is one]."
+)
+@_quick
+@_out
+def bench_attack(out: Path | None, **options: Any) -> None:
+    """32 honest connections, alone and beside 32 of an attacker: are all answered, and how much later?"""
+    results = attack.run(**options)
+    publish(results, attack.tables(results), out or RESULTS / "attack")
 
 
 @main.command("all")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadtests import builds, instructions
+from loadtests import attack, builds, instructions
 from loadtests.bed import OURS
 from loadtests.duplicates import UPSTREAM_SECONDS
 from loadtests.gateway import CELLS, CONNECTIONS
@@ -145,3 +145,19 @@ def test_the_instructions_of_each_kind_of_request_are_counted_in_this_checkout_a
         assert 0.8 < counted["this", door, mode] / counted["against", door, mode] < 1.25  # the same code, 64 requests
     assert counted["this", "gateway", "GET that passes"] < counted["this", "gateway", "first request"]
     assert "ratio" in (tmp_path / "table.md").read_text()
+
+
+def test_beside_an_attacker_all_honest_requests_are_answered(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["scripts/bench", "attack", "--quick", "--build", "source", "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    alone, beside = json.loads((tmp_path / "results.json").read_text())["samples"]
+    assert alone["errors"] == beside["errors"] == 0
+    assert alone["requests"] > 0
+    assert beside["requests"] > 0
+    assert not alone["attacks"]
+    assert set(beside["attacks"]) == set(attack.kinds())
+    assert "p99 beside / alone" in (tmp_path / "table.md").read_text()
