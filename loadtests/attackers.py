@@ -2,7 +2,7 @@
 
     python -m loadtests.attackers PORT SECONDS
 
-They know some key, and have no credential. Each pauses for `PAUSE` behind an answer: else what is measured beside them would be how
+They know some key, and have no credential. Each pauses for `PAUSE` behind an answer: without that, it would be measured how
 programs share a core, not what a request of theirs costs. It says as JSON how many requests each kind made.
 """
 
