@@ -175,8 +175,8 @@ class RequestWriter:
             lines += said
             content += b"".join(said)
         else:
-            if content.find(_FORWARDED) >= 0:  # one look at all of them, instead of one at each
-                lines = lines[:2] + [line for line in lines[2:] if _is_said_by_proxies(line) is None]
+            # One look at all of them, instead of one at each.
+            lines = _without_claims(lines) if content.find(_FORWARDED) >= 0 else lines
             lines += _forwarded_anew(peer, scheme)
             lines.append(b"x-forwarded-host: " + host)
         lines += _LAST_LINES
@@ -219,6 +219,11 @@ def _forwarded_on(
     if b"x-forwarded-host" not in said:
         lines.append(b"x-forwarded-host: " + host)
     return lines
+
+
+def _without_claims(lines: list[bytes]) -> list[bytes]:
+    """The lines of a head without those that say what only a proxy can know."""
+    return lines[:2] + [line for line in lines[2:] if _is_said_by_proxies(line) is None]
 
 
 @lru_cache(maxsize=4096)

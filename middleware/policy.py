@@ -72,6 +72,8 @@ class Policy:
     takeover: frozenset[State]
     fails_open: bool
     """Whether attempts run without a record while the cache is down."""
+    warns: bool
+    """Whether another query or body under a succeeded key is warned of, and answered with the replay."""
     # As in the settings, where it takes long to look them up, and every request does.
     raise_on_duplicate: bool
     as_json: bool
@@ -161,6 +163,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         },
         takeover=frozenset(takeover),
         fails_open=settings.on_cache_down == "fail_open",
+        warns=settings.on_mismatch == "warn",
         raise_on_duplicate=settings.raise_on_duplicate,
         as_json=settings.fingerprint == "json",
         max_request_body=settings.max_request_body,

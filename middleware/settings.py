@@ -50,7 +50,7 @@ class IdempotencySettings(BaseModel):
         "refuse", description="a retry of an unknown outcome: 409, or a new attempt"
     )
     on_mismatch: Literal["error", "warn"] = Field(
-        "error", description="another payload under a succeeded key: 422, or warn and replay"
+        "error", description="another body or query under a succeeded key: 422, or warn and replay"
     )
     on_cache_down: Literal["fail_closed", "fail_open"] = Field(
         "fail_closed", description="without the cache: 503, or no enforcement"
