@@ -99,7 +99,8 @@ class EnforcedRequest:
             self._asked_async = wants_async(fields)
             if self._asked_async or policy.mode == "async":
                 self.policy = policy = policy.submission
-        look_up_key = record_key(self._enforcement.namespace, self.key, request_scope(fields, policy))
+        caller = request_scope(fields, policy, generated=self._generated)
+        look_up_key = record_key(self._enforcement.namespace, self.key, caller)
         self.record = record_id(look_up_key)
         if self._enforcement.warn_of_signed_callers and is_signed(fields):
             self._enforcement.warn_of_signed_callers = False

@@ -12,6 +12,7 @@ from oncegate.middleware.settings import DEFAULT_METHODS, IdempotencySettings, K
 RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"
 PREFER: Final = b"prefer"
 CONTENT_LENGTH: Final = b"content-length"
+COOKIE: Final = b"cookie"
 ATTEMPT_HEADER: Final = b"idempotency-attempt"
 
 _RELEASED: Final = frozenset({401, 403, 408, 425, 429})
@@ -59,6 +60,8 @@ class Policy:
     longest: int
     """Lengths of their names: most other headers are told from them by that alone, without being hashed."""
     scope_names: tuple[bytes, ...]
+    refuses_cookies: bool
+    """Whether a key is refused that comes with a cookie and none of the scope's headers: nobody said what a scope is here."""
     wanted: frozenset[bytes]
     unstored: frozenset[bytes]
     own_headers: frozenset[bytes]
@@ -138,6 +141,10 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
     if settings.on_unknown == "retry":
         takeover.add(State.UNKNOWN)
     own_headers = frozenset((*OURS, key_names[0]))
+    refuses_cookies = "scope" not in settings.model_fields_set
+    wanted = {*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER}
+    if refuses_cookies:
+        wanted.add(COOKIE)
     telling = frozenset((*key_names, ATTEMPT_HEADER))
     return Policy(
         settings=settings,
@@ -149,7 +156,8 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         shortest=min(map(len, telling)),
         longest=max(map(len, telling)),
         scope_names=scope_names,
-        wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER)),
+        refuses_cookies=refuses_cookies,
+        wanted=frozenset(wanted),
         unstored=frozenset((*HOP_BY_HOP, *OF_THE_MOMENT, *dropped)) | own_headers,
         own_headers=own_headers,
         lease_ms=_ms(settings.lease),

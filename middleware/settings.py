@@ -121,9 +121,13 @@ class Route(BaseModel):
         return self.consumer or self.stream
 
     def settings(self, base: IdempotencySettings) -> IdempotencySettings:
-        """``base`` with this route's overrides, validated as a whole. Raises pydantic's ``ValidationError``."""
+        """``base`` with this route's overrides, validated as a whole. Raises pydantic's ``ValidationError``.
+
+        ``model_fields_set`` are what either of them was given: it counts whether a scope was meant, or is the default.
+        """
         overrides = self.model_extra or {}
-        return IdempotencySettings.model_validate(base.model_dump() | overrides)
+        made = IdempotencySettings.model_validate(base.model_dump() | overrides)
+        return IdempotencySettings.model_construct(base.model_fields_set | set(overrides), **dict(made))
 
     @model_validator(mode="after")
     def _known(self) -> "Route":
