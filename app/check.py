@@ -13,6 +13,7 @@ from oncegate.app.settings import GatewaySettings, redact
 from oncegate.app.upstream import KEEPALIVE_MARGIN, Upstream
 from oncegate.cache.errors import CacheError, CacheUnsupported
 from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
+from oncegate.middleware.route_advice import route_advice
 
 SHORT_LEASE = 5.0
 """Seconds: a pause of a virtual machine, or of Redis while it forks, is easily as long."""
@@ -46,7 +47,7 @@ async def examine(settings: GatewaySettings, admin_token: str | None) -> list[Fi
 
 
 def _configuration(settings: GatewaySettings, admin_token: str | None) -> list[Finding]:
-    advice = settings.advice()
+    advice = [*settings.advice(), *route_advice(settings.routes)]
     rules = {"idempotency": settings.idempotency}
     rules |= {f"routes.{n}": route.settings(settings.idempotency) for n, route in enumerate(settings.routes)}
     for where, each in rules.items():

@@ -32,7 +32,7 @@ class Direct:
         """Whether the request, which is whole, is being answered. ``answering`` is for the case that it leaves the lane."""
         scope = request.scope
         enforcement, headers = self._enforcement, scope["headers"]
-        policy = enforcement.policies.match(scope["method"], scope["path"])
+        policy = enforcement.policies.match(scope["method"], scope["path"], scope["raw_path"])
         if policy is None:
             return Passing(self._forwarder, request, answering).begin(headers)
         if policy.passes(headers):

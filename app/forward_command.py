@@ -49,7 +49,7 @@ class ForwardedCommands:
     async def execute(self, command: Command, context: CommandContext, confirm: Confirm) -> StoredResponse:
         """See `oncegate.app.executor.Executor.execute`."""
         path, _, query = command.target.partition("?")
-        policy = self._policies.match(command.method, unquote(path)) or self._policies.all()[-1]
+        policy = self._policies.match(command.method, unquote(path), path.encode()) or self._policies.all()[-1]
         capture = Capture(policy.settings.max_response_body)
         capture.leave()  # there is no client: the answer is read at the service's pace
         scope = {

@@ -45,6 +45,9 @@ _SAID_BY_PROXIES: Final = _spellings(
     + ["x-forwarded-" + part for part in ("for", "proto", "host", "port", "prefix", "scheme", "server", "ssl", "by")]
 )
 """What a server behind a proxy believes of it: from a peer that is not trusted, none of it passes."""
+_FORWARDED: Final = b"forwarded"
+_is_said_by_proxies: Final = re.compile(rb"x[^0-9a-z:]forwarded(?![0-9a-z])").match
+"""Nor does any other line that begins like that, whatever comes behind it: ``X-Forwarded-User``, ``-Client-Cert``, ``-Uri``."""
 _AMBIGUOUS: Final = _spellings(["content-length", "transfer-encoding", "idempotency-key", "idempotency-attempt"])
 """For the same reason none of these passes in another spelling: it would be read beside the one that was judged."""
 # Read here and written anew, or answered for by the server in front of us (Expect: 100-continue).
@@ -163,17 +166,21 @@ class RequestWriter:
         host = self._authority if host is None else host
         lines[0] = _method(method) + self._target(scope) + b" HTTP/1.1"
         lines[1] = b"host: " + host
+        content = b"".join(lines)
         client = scope.get("client")
         peer: str = client[0] if client and client[0] else "unknown"
         scheme: str = scope.get("scheme", "http")
         if self._trusted.trusts(peer):
-            lines += _forwarded_on(peer, scheme, host, special, named)
+            said = _forwarded_on(peer, scheme, host, special, named)
+            lines += said
+            content += b"".join(said)
         else:
+            # One look at all of them, instead of one at each.
+            lines = _without_claims(lines) if content.find(_FORWARDED) >= 0 else lines
             lines += _forwarded_anew(peer, scheme)
             lines.append(b"x-forwarded-host: " + host)
         lines += _LAST_LINES
         # A line break within a line would begin a field, or a request, that nobody has judged.
-        content = b"".join(lines)
         if _LF in content or _CR in content or _NUL in content:
             raise RequestRefused(400, "a header field holds a line break or a NUL")
         return RequestHead(b"\r\n".join(lines), length, chunked, method == "HEAD")
@@ -214,10 +221,18 @@ def _forwarded_on(
     return lines
 
 
+def _without_claims(lines: list[bytes]) -> list[bytes]:
+    """The lines of a head without those that say what only a proxy can know."""
+    return lines[:2] + [line for line in lines[2:] if _is_said_by_proxies(line) is None]
+
+
 @lru_cache(maxsize=4096)
 def _forwarded_anew(peer: str, scheme: str) -> tuple[bytes, bytes]:
-    """What is said of a peer that is not trusted, as lines: its own word is dropped."""
-    return b"x-forwarded-for: " + peer.encode("latin-1"), b"x-forwarded-proto: " + scheme.encode("latin-1")
+    """What is said of a peer that is not trusted, as lines: its own word is dropped. The server in front of us knows both."""
+    lines = b"x-forwarded-for: " + peer.encode("latin-1"), b"x-forwarded-proto: " + scheme.encode("latin-1")
+    if any(octet in line for line in lines for octet in (_LF, _CR, _NUL)):
+        raise RequestRefused(400, "the client's address holds a line break or a NUL")
+    return lines
 
 
 @lru_cache(maxsize=64)

@@ -8,6 +8,7 @@ reads otherwise, is judged here:
 - it hands trailers over like header fields: they are dropped, so that nothing is added to a request behind the checks;
 - it takes the body of a request with ``Upgrade`` for another protocol: nothing behind such a request is read;
 - it takes a request line that a bare LF ends for one of HTTP/0.9, and passes on versions that nobody speaks: refused;
+- it takes white space off the beginning of a field's value, but leaves it at the end: it goes (RFC 9110 section 5.5);
 - it has no opinion on which host is meant: one clear `Host` is asked for, and a target's own authority counts.
 
 Pipelined requests wait for their turn, and nothing more is read meanwhile. One timer serves all time limits: it goes by a
@@ -48,6 +49,7 @@ waited for. (The body of an enforced request has a limit of its own, as a whole.
 HIGH_WATER = 65536
 """Bytes of a request's body that wait to be received; with more, reading pauses."""
 
+_SPACE: Final = 32  # a number is found faster than bytes
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _MALFORMED: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
@@ -188,6 +190,8 @@ class InboundConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head. (Of trailers, too: the list is one that nobody reads by then.)"""
+        if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
+            value = value.rstrip(b" \t")
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:

@@ -277,7 +277,7 @@ def _response(status: int, headers: tuple[str, ...], body: str) -> "StoredRespon
         name, colon, value = line.partition(":")
         if not colon:
             _usage("--header takes a header line: 'Location: /payments/17'")
-        lines.append((name.strip(), value.strip()))
+        lines.append((name.strip(), value.strip(" \t")))
     try:
         content = body.encode("utf-8", "surrogateescape")
         if body == "@-":

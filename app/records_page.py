@@ -185,7 +185,7 @@ def header_lines(lines: Iterable[str]) -> list[tuple[bytes, bytes]]:
         if not colon or not name.strip():
             raise NotARecord("a caller is given by header lines: Authorization: Bearer ...")
         fields.append(
-            (name.strip().lower().encode("utf-8", "replace"), value.strip().encode("utf-8", "surrogateescape"))
+            (name.strip().lower().encode("utf-8", "replace"), value.strip(" \t").encode("utf-8", "surrogateescape"))
         )
     return fields
 

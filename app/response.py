@@ -5,6 +5,7 @@ The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it
 - a HEAD response's Content-Length is no body to come: the message is complete with its head, whatever the parser thinks;
 - 1xx responses are reported as messages of their own: they are passed over, and 101 is refused (nobody asked for it);
 - the parser has no call for the end of the stream: a body that lasts until then is completed, or found cut off, here;
+- it takes white space off the beginning of a field's value, but leaves it at the end: it goes (RFC 9110 section 5.5);
 - it takes any transfer coding, any version and any number for a status: only what HTTP/1 defines passes here;
 - it goes on to a response behind the first: nobody asked for that one, so neither is to be trusted.
 """
@@ -22,6 +23,7 @@ MAX_FIELDS: Final = 256
 
 _STAYS: Final = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
 _SPECIAL: Final = HOP_BY_HOP | {b"content-length", b"date"}
+_SPACE: Final = 32  # a number is found faster than bytes
 _NONE: frozenset[bytes] = frozenset()
 _WITHOUT_CONTENT: Final = frozenset({204, 304})
 
@@ -118,6 +120,8 @@ class ResponseReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head; or of the trailers, which nobody reads (RFC 9110 section 6.5.1)."""
+        if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
+            value = value.rstrip(b" \t")
         self._lines.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:

@@ -186,8 +186,8 @@ class GatewaySettings(BaseSettings):
         if self.cache_scheme != "memory":
             if "scope" not in self.idempotency.model_fields_set:
                 lines.append(
-                    "idempotency.scope is not set: callers are told apart by Authorization alone; callers known by a "
-                    "cookie or a client certificate would share keys, and signatures that change would never match"
+                    "idempotency.scope is not set: callers are told apart by Authorization alone; those known by a "
+                    "client certificate would share keys, those by a cookie are refused, and signatures that change never match"
                 )
             if self.namespace == "default":
                 lines.append("namespace is not set: on a shared cache each service needs one of its own")

@@ -17,7 +17,7 @@ from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.command_form import Codec, JsonCodec, command_form, failure_form, octets, read_failure
 from oncegate.middleware.enforce import Ask, Enforcer, Verdict
 from oncegate.middleware.errors import CallerMissing, KeyMissing, Overloaded
-from oncegate.middleware.fingerprint import fingerprint
+from oncegate.middleware.fingerprint import fingerprint, forgiving
 from oncegate.middleware.gate import Decision
 from oncegate.middleware.key import caller_scope, check_key, record_id, record_key
 from oncegate.middleware.policy import compile_policy
@@ -109,12 +109,14 @@ class CommandProcessor(Generic[Command, Result]):
         if settings.require_scope and not caller:
             raise CallerMissing("This command needs to know its caller.")
         key = record_key(self._namespace, check_key(idempotency_key), caller_scope(caller))
+        whole = fingerprint("PROCESS", self._name, b"", command_form(command))
         ask = Ask(
             key,
-            fingerprint("PROCESS", self._name, b"", command_form(command)),
+            forgiving("PROCESS", self._name, whole) if self._policy.warns else whole,
             self._policy,
             min(wait, settings.max_wait) if wait > 0 else 0.0,  # NaN is not above 0, and would never be over
             bool(raise_on_duplicate or settings.raise_on_duplicate),
+            whole=whole,
         )
         for _ in range(_MAX_ADMISSIONS):
             outcome = await self._enforcer.admit(ask)

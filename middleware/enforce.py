@@ -33,7 +33,8 @@ class Ask:
     """What a door asks for: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
     ``waited`` is set once a wait has taken place, whatever came of it. ``submission``: the command is to be accepted now and
-    processed later. What comes after it is kept here between `Enforcer.claim_soon` and `Enforcer.admitted`.
+    processed later. ``whole`` is the fingerprint as other policies than ``on_mismatch = "warn"`` make it. What comes after it
+    is kept here between `Enforcer.claim_soon` and `Enforcer.admitted`.
     """
 
     # No dataclass: compiled, what those generate takes ten times as long.
@@ -48,6 +49,7 @@ class Ask:
         "token",
         "wait",
         "waited",
+        "whole",
     )
 
     def __init__(
@@ -58,6 +60,7 @@ class Ask:
         wait: float = 0.0,
         raise_on_duplicate: bool = False,
         submission: bool = False,
+        whole: bytes = b"",
     ) -> None:
         self.key = key
         self.fingerprint = fingerprint
@@ -65,6 +68,7 @@ class Ask:
         self.wait = wait
         self.raise_on_duplicate = raise_on_duplicate
         self.submission = submission
+        self.whole = whole
         self.waited = False
         self.token = b""
         self.sent = 0.0
@@ -133,12 +137,12 @@ class Enforcer:
         return self.admitted(ask, answer)
 
     def _judge(self, ask: Ask, found: Claim) -> Verdict:
-        warn = ask.policy.settings.on_mismatch == "warn"
-        decision = decide(
-            found.record, ask.fingerprint, warn_on_mismatch=warn, raise_on_duplicate=ask.raise_on_duplicate
-        )
-        mismatch = decision is not Decision.MISMATCH and found.record.fingerprint != ask.fingerprint
-        return Verdict(decision, found.record, found.remaining_ms, mismatch)
+        record, warns = found.record, ask.policy.warns
+        # A record may be from before the policy was to warn, or of a version that had one form for both.
+        ours = ask.whole if warns and record.fingerprint == ask.whole else ask.fingerprint
+        decision = decide(record, ours, warn_on_mismatch=warns, raise_on_duplicate=ask.raise_on_duplicate)
+        mismatch = decision is not Decision.MISMATCH and record.fingerprint != ours
+        return Verdict(decision, record, found.remaining_ms, mismatch)
 
     async def _claim(self, ask: Ask) -> Attempt | Claim:
         in_flight = self.in_flight

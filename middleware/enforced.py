@@ -15,7 +15,7 @@ from oncegate.middleware.attempt import Attempt
 from oncegate.middleware.bypass import tell
 from oncegate.middleware.enforce import Ask, Verdict
 from oncegate.middleware.errors import Refusal
-from oncegate.middleware.fingerprint import fingerprint
+from oncegate.middleware.fingerprint import fingerprint, forgiving
 from oncegate.middleware.gate import Decision
 from oncegate.middleware.key import Fields, pick, record_id, record_key
 from oncegate.middleware.observe import Observation
@@ -99,7 +99,8 @@ class EnforcedRequest:
             self._asked_async = wants_async(fields)
             if self._asked_async or policy.mode == "async":
                 self.policy = policy = policy.submission
-        look_up_key = record_key(self._enforcement.namespace, self.key, request_scope(fields, policy))
+        caller = request_scope(fields, policy, generated=self._generated)
+        look_up_key = record_key(self._enforcement.namespace, self.key, caller)
         self.record = record_id(look_up_key)
         if self._enforcement.warn_of_signed_callers and is_signed(fields):
             self._enforcement.warn_of_signed_callers = False
@@ -113,15 +114,16 @@ class EnforcedRequest:
         """What `oncegate.middleware.enforce.Enforcer` is asked for."""
         scope, policy, fields = self._scope, self.policy, self.fields
         path = scope.get("raw_path") or scope["path"].encode()
-        digest = fingerprint(scope["method"], path, scope.get("query_string", b""), body, as_json=policy.as_json)
+        whole = fingerprint(scope["method"], path, scope.get("query_string", b""), body, as_json=policy.as_json)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
         return Ask(
             look_up_key,
-            digest,
+            forgiving(scope["method"], path, whole) if policy.warns else whole,
             policy,
             wanted_wait(fields, policy),
             wants_error(fields, policy),
             submission=bool(policy.stream),
+            whole=whole,
         )
 
     def headers(self, attempt: Attempt | None = None) -> Headers:

@@ -1,6 +1,8 @@
 """What all requests to one app have in common, and the fork at which each of them takes its way."""
 
 from collections.abc import Awaitable
+from typing import Final
+from urllib.parse import quote
 
 from oncegate.middleware.asgi import App, Receive, Scope, Send
 from oncegate.middleware.bypass import Bypass
@@ -8,6 +10,8 @@ from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.exchange import Exchange
 from oncegate.middleware.observe import Observe
 from oncegate.middleware.policy import Policies
+
+_PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
 
 class Enforcement:
@@ -54,9 +58,25 @@ class Enforcement:
 
     def enter(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """What answers an HTTP request, to be awaited. What isn't enforced passes first, untouched."""
-        policy = self.policies.match(scope["method"], scope["path"])
+        path, raw_path = scope["path"], scope.get("raw_path")
+        if root := scope.get("root_path"):
+            path, raw_path = _below(root, path, raw_path)
+        policy = self.policies.match(scope["method"], path, raw_path)
         if policy is not None:
             if not policy.passes(scope["headers"]):
                 return Exchange(self, policy, scope, receive, send).serve()
             send = Bypass(self.observe, policy, scope, send).send
         return self.app(scope, receive, send)
+
+
+def _below(root: str, path: str, raw_path: bytes | None) -> tuple[str, bytes | None]:
+    """What an app routes by where it is mounted, or served under ``--root-path``: what comes behind that (ASGI's root_path).
+
+    As Starlette has it: a server or a mount that doesn't put the root before the path has nothing to be taken off.
+    """
+    if path == root or path.startswith(root + "/"):
+        path = path[len(root) :]
+        sent = quote(root, safe=_PATH_SAFE).encode()
+        if raw_path is not None and raw_path.startswith(sent):
+            raw_path = raw_path[len(sent) :]
+    return path, raw_path

@@ -22,7 +22,7 @@ class KeyInvalid(Refusal):
 
 
 class CallerMissing(Refusal):
-    """``require_scope``, and none of the scope's headers is there."""
+    """``require_scope``, or a cookie where no scope was set, and none of the scope's headers is there."""
 
     slug = "caller-missing"
 

@@ -3,6 +3,7 @@
 import enum
 
 from oncegate.cache.record import Record, State
+from oncegate.middleware.fingerprint import same_operation
 
 
 class Decision(enum.StrEnum):
@@ -27,12 +28,14 @@ class Decision(enum.StrEnum):
 def decide(record: Record, fingerprint: bytes, *, warn_on_mismatch: bool, raise_on_duplicate: bool) -> Decision:
     """What to do about a ``record`` that the claim did not win.
 
-    A mismatch guards every state; only a succeeded record may be replayed for another payload, and only where the
-    policy is to warn. A result whose body was not kept can't be replayed: it is a duplicate.
+    A mismatch guards every state; only a succeeded record may be replayed for another payload, only where the policy is to
+    warn, and never for another method or path. A result whose body was not kept can't be replayed: it is a duplicate.
     """
     state = record.state
-    if record.fingerprint != fingerprint and not (warn_on_mismatch and state is State.SUCCEEDED):
-        return Decision.MISMATCH
+    if record.fingerprint != fingerprint:
+        forgiven = warn_on_mismatch and state is State.SUCCEEDED and same_operation(record.fingerprint, fingerprint)
+        if not forgiven:
+            return Decision.MISMATCH
     if state is State.IN_FLIGHT:
         return Decision.IN_FLIGHT
     if state is State.UNKNOWN:

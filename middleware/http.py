@@ -14,6 +14,7 @@ from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.enforcement import Enforcement
 from oncegate.middleware.observe import Observe, Watch
 from oncegate.middleware.policy import Policies
+from oncegate.middleware.route_advice import route_advice
 from oncegate.middleware.settings import IdempotencySettings, Route
 
 log = logging.getLogger("oncegate.http")
@@ -56,6 +57,8 @@ class IdempotencyMiddleware:
             raise ValueError("max_in_flight and body_timeout must be above 0, drain_timeout not below")
         if submit is None and any(route.mode != "sync" for route in routes):
             raise ValueError("a route's mode is sync where nothing takes submissions: give submit")
+        for line in route_advice(routes):
+            log.warning("%s", line)
         settings = settings or IdempotencySettings()
         self.app = app
         self.enforcer = Enforcer(cache, max_in_flight=max_in_flight, watch=watch)

@@ -39,13 +39,14 @@ Fields = Mapping[bytes, Sequence[bytes]]
 def pick(headers: Iterable[Sequence[Any]], wanted: frozenset[bytes]) -> dict[bytes, list[bytes]]:
     """The field lines of ``headers`` whose lower-case names are ``wanted``, in one pass.
 
+    Without white space around their values, which is no part of them (RFC 9110 section 5.5) and which some servers leave there.
     Nothing is taken for granted of the others: servers and middleware give lines as tuples, or as lists.
     """
     fields: dict[bytes, list[bytes]] = {}
     for line in headers:
         name = line[0]
         if name in wanted:
-            value = line[1] if isinstance(line[1], bytes) else bytes(line[1])
+            value = (line[1] if isinstance(line[1], bytes) else bytes(line[1])).strip(b" \t")
             lines = fields.get(name)
             if lines is None:
                 fields[name] = [value]

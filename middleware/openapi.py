@@ -67,7 +67,7 @@ def slugs_of(settings: IdempotencySettings) -> list[str]:
     never = set(_NOT_HERE)
     if not settings.require_key:
         never.add("key-missing")
-    if not settings.require_scope:
+    if not settings.require_scope and "scope" in settings.model_fields_set:  # else a cookie alone is refused
         never.add("caller-missing")
     if settings.on_unknown == "retry":
         never.add("outcome-unknown")

@@ -1,17 +1,25 @@
 """Which requests are under enforcement and by which rules: the settings, compiled once into what the hot path reads."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
 from oncegate.cache.record import State
+from oncegate.middleware.path_pattern import PathPattern
+from oncegate.middleware.readings import (
+    LONGEST,
+    holds_encoded_syntax,
+    is_read_in_several_ways,
+    normalise,
+    readings,
+)
 from oncegate.middleware.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route
 
 RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"
 PREFER: Final = b"prefer"
 CONTENT_LENGTH: Final = b"content-length"
+COOKIE: Final = b"cookie"
 ATTEMPT_HEADER: Final = b"idempotency-attempt"
 
 _RELEASED: Final = frozenset({401, 403, 408, 425, 429})
@@ -36,10 +44,10 @@ OF_THE_MOMENT: Final = (b"date", b"set-cookie")
 OURS: Final = (b"idempotent-replayed", b"idempotency-key")
 """Response headers that only the gateway may set."""
 
+_PERCENT: Final = ord("%")  # a number is found faster than bytes
 _SOON = 1.0
 _SUBMISSION_BYTES: Final = 65536
 """More than what answers a submission can have."""
-_PARAMETERS: Final = re.compile(r";[^/]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,8 @@ class Policy:
     longest: int
     """Lengths of their names: most other headers are told from them by that alone, without being hashed."""
     scope_names: tuple[bytes, ...]
+    refuses_cookies: bool
+    """Whether a key is refused that comes with a cookie and none of the scope's headers: nobody said what a scope is here."""
     wanted: frozenset[bytes]
     unstored: frozenset[bytes]
     own_headers: frozenset[bytes]
@@ -72,6 +82,8 @@ class Policy:
     takeover: frozenset[State]
     fails_open: bool
     """Whether attempts run without a record while the cache is down."""
+    warns: bool
+    """Whether another query or body under a succeeded key is warned of, and answered with the replay."""
     # As in the settings, where it takes long to look them up, and every request does.
     raise_on_duplicate: bool
     as_json: bool
@@ -136,6 +148,10 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
     if settings.on_unknown == "retry":
         takeover.add(State.UNKNOWN)
     own_headers = frozenset((*OURS, key_names[0]))
+    refuses_cookies = "scope" not in settings.model_fields_set
+    wanted = {*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER}
+    if refuses_cookies:
+        wanted.add(COOKIE)
     telling = frozenset((*key_names, ATTEMPT_HEADER))
     return Policy(
         settings=settings,
@@ -147,7 +163,8 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         shortest=min(map(len, telling)),
         longest=max(map(len, telling)),
         scope_names=scope_names,
-        wanted=frozenset((*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER)),
+        refuses_cookies=refuses_cookies,
+        wanted=frozenset(wanted),
         unstored=frozenset((*HOP_BY_HOP, *OF_THE_MOMENT, *dropped)) | own_headers,
         own_headers=own_headers,
         lease_ms=_ms(settings.lease),
@@ -161,6 +178,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         },
         takeover=frozenset(takeover),
         fails_open=settings.on_cache_down == "fail_open",
+        warns=settings.on_mismatch == "warn",
         raise_on_duplicate=settings.raise_on_duplicate,
         as_json=settings.fingerprint == "json",
         max_request_body=settings.max_request_body,
@@ -180,16 +198,27 @@ class Policies:
     def __init__(self, settings: IdempotencySettings, routes: Sequence[Route] = ()) -> None:
         self._default = compile_policy(settings)
         self._routes = [
-            (_pattern(route.path), frozenset(route.methods), compile_policy(settings, route)) for route in routes
+            (PathPattern(route.path), frozenset(route.methods), compile_policy(settings, route)) for route in routes
+        ]
+        self._lower_case = [
+            (PathPattern(route.path.lower()), methods, policy)
+            for route, (_, methods, policy) in zip(routes, self._routes, strict=True)
         ]
         self._methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self._routes])
         self._find = lru_cache(maxsize=4096)(self._search)
 
-    def match(self, method: str, path: str) -> Policy | None:
-        """The rules for a request, or ``None`` where it is not under enforcement. ``path`` is percent-decoded."""
+    def match(self, method: str, path: str, raw_path: bytes | None = None) -> Policy | None:
+        """The rules for a request, or ``None`` where it is not under enforcement.
+
+        ``path`` is percent-decoded, ``raw_path`` as sent, if that is known: a slash in the one may be none in the other.
+        """
         if method not in self._methods:
             return None
-        return self._find(method, path) if self._routes else self._default
+        if not self._routes:
+            return self._default
+        if raw_path is not None and _PERCENT in raw_path and holds_encoded_syntax(raw_path):
+            return self._search(method, path, raw_path)
+        return self._find(method, path)
 
     def all(self) -> list[Policy]:
         """Every policy, the default last."""
@@ -200,50 +229,45 @@ class Policies:
         routes = [(policy, tuple(sorted(methods))) for _, methods, policy in self._routes]
         return [*routes, (self._default, DEFAULT_METHODS)]
 
-    def _search(self, method: str, path: str) -> Policy | None:
-        found = self._search_as_read(method, path)
-        if ";" not in path and "\\" not in path:
-            return found
-        other = self._search_as_read(method, folded(path))
-        return max(found, other, key=_strictness)  # the first of equals
-
-    def _search_as_read(self, method: str, path: str) -> Policy | None:
+    def _search(self, method: str, path: str, raw_path: bytes = b"") -> Policy | None:
+        """The rules for the path as we read it; where some server may read it in another way, the strictest that it may meet."""
         normal = normalise(path)
-        spellings = (normal, normal + "/") if path.endswith("/") else (normal,)
-        for pattern, methods, policy in self._routes:
-            if method in methods and any(pattern.fullmatch(spelling) for spelling in spellings):
-                return policy
+        spellings = [normal, normal + "/"] if path.endswith("/") else [normal]
+        found = [self._first(self._routes, method, spellings)]
+        if raw_path or is_read_in_several_ways(path):
+            if len(path) > LONGEST:  # not worth the time that it takes: nobody who means well sends such a one
+                found += [policy for _, methods, policy in self._routes if method in methods]
+            else:
+                spellings = readings(path, raw_path)
+                found += [self._first(self._routes, method, [spelling]) for spelling in spellings]
+        lower = [spelling.lower() for spelling in spellings]
+        if lower != spellings:
+            found += [self._first(self._lower_case, method, [spelling]) for spelling in lower]
+        return max(found, key=_strictness)  # the first of equals
+
+    def _first(
+        self, routes: list[tuple[PathPattern, frozenset[str], Policy]], method: str, spellings: list[str]
+    ) -> Policy | None:
+        """The first of ``routes`` that is for the method and for one of these paths."""
+        for pattern, methods, policy in routes:
+            if not methods or method in methods:
+                for spelling in spellings:
+                    if pattern.matches(spelling):
+                        return policy if methods else None
         return self._default if method in DEFAULT_METHODS else None
 
 
-def normalise(path: str) -> str:
-    """A decoded path with empty and dot segments resolved (RFC 3986 section 5.2.4) and no slash at its end.
-
-    Upstreams differ in what they fold together; a spelling that one of them folds must not slip past a route.
-    """
-    kept: list[str] = []
-    for segment in path.split("/"):
-        if segment == "..":
-            del kept[-1:]
-        elif segment not in ("", "."):
-            kept.append(segment)
-    return "/" + "/".join(kept)
-
-
-def folded(path: str) -> str:
-    """A path as some upstreams read it that others take literally: without ``;`` parameters (servlet containers), and with
-    backslashes as slashes (URL parsers of browsers, and of Node.js).
-
-    Which of the two the upstream is, nobody here knows: where they lead to different rules, the stricter ones count.
-    """
-    return _PARAMETERS.sub("", path.replace("\\", "/"))
-
-
-def _strictness(policy: Policy | None) -> tuple[bool, bool, bool]:
+def _strictness(policy: Policy | None) -> tuple[bool, ...]:
+    """What of two policies makes one the stricter, in this order."""
     if policy is None:
-        return False, False, False
-    return True, policy.settings.require_key, policy.settings.require_scope
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in path.split("*")), re.DOTALL)
+        return (False,)
+    settings = policy.settings
+    return (
+        True,
+        settings.require_key,
+        settings.require_scope,
+        settings.generate_key,
+        not policy.warns,
+        not policy.fails_open,
+        State.UNKNOWN not in policy.takeover,
+    )

@@ -8,7 +8,7 @@ from uuid import uuid4
 from oncegate.middleware.asgi import Message, Receive
 from oncegate.middleware.errors import CallerMissing, KeyMissing, PayloadTooLarge, RequestTimeout
 from oncegate.middleware.key import Fields, parse_key, read_key, scope_parts
-from oncegate.middleware.policy import CONTENT_LENGTH, PREFER, RAISE_HEADER, Policy
+from oncegate.middleware.policy import CONTENT_LENGTH, COOKIE, PREFER, RAISE_HEADER, Policy
 from oncegate.middleware.within import within
 
 _PREFERENCE: Final = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
@@ -19,6 +19,12 @@ _RESPOND_ASYNC: Final = re.compile(rb'\s*respond-async\s*(?:=\s*""\s*)?(?:;.*)?'
 _SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
 """Authorization schemes whose value changes with each request."""
 _SIGNED_INITIALS: Final = frozenset(scheme[:1] for scheme in _SIGNED)
+
+_COOKIE_ALONE: Final = (
+    "The request has a Cookie and no Authorization, so that two sessions with one key would get each other's responses. Send "
+    'Authorization, or have the operator set scope: to the header that names the caller (["header:Cookie"] for the cookies '
+    'themselves), or to ["header:Authorization"] if all who send none are one caller.'
+)
 
 
 def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | None:
@@ -44,12 +50,14 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
     return None
 
 
-def request_scope(fields: Fields, policy: Policy) -> list[bytes] | None:
-    """What tells the caller from others. Raises `CallerMissing`."""
+def request_scope(fields: Fields, policy: Policy, *, generated: bool = False) -> list[bytes] | None:
+    """What tells the caller from others. Raises `CallerMissing`. ``generated``: the key was made here, so nobody else has it."""
     parts = scope_parts(fields, policy.scope_names)
     if parts is None and policy.settings.require_scope:
         names = ", ".join(name.decode() for name in policy.scope_names)
         raise CallerMissing(f"This operation needs to know its caller: send {names}.")
+    if parts is None and policy.refuses_cookies and COOKIE in fields and not generated:
+        raise CallerMissing(_COOKIE_ALONE)
     return parts
 
 

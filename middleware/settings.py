@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from oncegate.middleware.path_pattern import parts_of
+
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400)]
 """A time-out or a time to live: above zero, at most ten years."""
 Bytes = Annotated[int, Field(ge=0)]
@@ -50,7 +52,7 @@ class IdempotencySettings(BaseModel):
         "refuse", description="a retry of an unknown outcome: 409, or a new attempt"
     )
     on_mismatch: Literal["error", "warn"] = Field(
-        "error", description="another payload under a succeeded key: 422, or warn and replay"
+        "error", description="another body or query under a succeeded key: 422, or warn and replay"
     )
     on_cache_down: Literal["fail_closed", "fail_open"] = Field(
         "fail_closed", description="without the cache: 503, or no enforcement"
@@ -102,14 +104,18 @@ class Route(BaseModel):
     command stream ``stream`` and answered 202; ``consumer`` (the stream's name, if not given) names whose processing is told
     to the caller.
 
-    ``path`` is matched against the decoded, normalised path; ``*`` stands for any run of characters. The first route that
-    matches counts. Any field of `IdempotencySettings` may be given beside these.
+    ``path`` is matched against the decoded, normalised path, below ASGI's ``root_path``; ``*`` stands for any run of
+    characters, and frameworks' path parameters are understood: ``{id}`` (``{id:int}``) is one segment, ``{rest:path}`` any
+    run. The first route that matches counts. Any field of `IdempotencySettings` may be given beside these.
+
+    ``methods = []`` switches enforcement off on the path, whatever the method: ``Route(path="*", methods=[])`` behind the others
+    leaves only those under enforcement.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     path: Annotated[str, StringConstraints(pattern=r"^[/*]")]
-    methods: tuple[Method, ...] = Field(DEFAULT_METHODS, min_length=1)
+    methods: tuple[Method, ...] = DEFAULT_METHODS
     mode: Mode = "sync"
     stream: Name = "commands"
     consumer: Name | None = None
@@ -121,9 +127,25 @@ class Route(BaseModel):
         return self.consumer or self.stream
 
     def settings(self, base: IdempotencySettings) -> IdempotencySettings:
-        """``base`` with this route's overrides, validated as a whole. Raises pydantic's ``ValidationError``."""
+        """``base`` with this route's overrides, validated as a whole. Raises pydantic's ``ValidationError``.
+
+        ``model_fields_set`` are what either of them was given: it counts whether a scope was meant, or is the default.
+        """
         overrides = self.model_extra or {}
-        return IdempotencySettings.model_validate(base.model_dump() | overrides)
+        made = IdempotencySettings.model_validate(base.model_dump() | overrides)
+        return IdempotencySettings.model_construct(base.model_fields_set | set(overrides), **dict(made))
+
+    @field_validator("path")
+    @classmethod
+    def _understood(cls, value: str) -> str:
+        parts_of(value)
+        return value
+
+    @model_validator(mode="after")
+    def _enforces(self) -> "Route":
+        if not self.methods and self.model_fields_set | set(self.model_extra or {}) > {"path", "methods"}:
+            raise ValueError("methods = [] switches enforcement off here: no other setting counts")
+        return self
 
     @model_validator(mode="after")
     def _known(self) -> "Route":

@@ -54,8 +54,10 @@ MODULES = (
     "middleware/identity",
     "middleware/inflight",
     "middleware/key",
+    "middleware/path_pattern",
     "middleware/policy",
     "middleware/problems",
+    "middleware/readings",
     "middleware/request",
     "middleware/respond",
 )

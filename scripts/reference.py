@@ -33,8 +33,10 @@ ROUTES = """
 The first route that matches counts. Any setting of `[idempotency]` can be given too, and overrides it there.
 """
 ROUTE_MEANING = {
-    "path": "matched against the decoded, normalised path; `*` matches any run of characters",
-    "methods": "the methods under enforcement",
+    "path": "matched against the decoded, normalised path; `*` matches any run of characters, `{id}` (`{id:int}`) one segment, "
+    "`{rest:path}` any run. Of all readings that servers have of a target, the strictest rules count: "
+    "see [security](security.md#paths)",
+    "methods": "the methods under enforcement; `[]`: enforcement is off on this path",
     "mode": "execute a request at once, accept it to be processed later, or whichever it asks for (`Prefer: respond-async`)",
     "stream": "the Redis stream that accepted commands go to",
     "consumer": "whose processing the status of a command tells of; without: the stream's name",

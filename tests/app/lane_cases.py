@@ -57,6 +57,7 @@ def plain() -> list[bytes]:
     asked += [
         keyed(key, path="/keys") for key in ("a b", '"a b"', '"a', "a,b", '""', "x" * 255, "x" * 256, "\x80", "a;p=1")
     ]
+    asked += [keyed("c", path="/a", cookie="a=b"), keyed("c", path="/a", cookie="a=b", authorization="x")]
     asked += [keyed("k") + b"", request(idempotency_key="a", Idempotency_Key="b"), request(idempotency_key='"k"')]
     asked += [
         request(path="/required/a"),

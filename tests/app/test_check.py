@@ -38,6 +38,8 @@ async def test_a_good_configuration_is_good(redis_url: str) -> None:
         ({"idempotency": QUIET["idempotency"] | {"lease": 2}, "cache_timeout": 0.5}, "idempotency.lease is 2 s"),
         ({"routes": [{"path": "/a", "lease": 3}], "cache_timeout": 0.5}, "routes.0.lease is 3 s"),
         ({"upstream_keepalive": 60}, "upstream_keepalive is 60 s"),
+        ({"routes": [{"path": "*"}, {"path": "/payments/{id}"}]}, "routes.1: '/payments/{id}' is never reached"),
+        ({"routes": [{"path": "/a?b=1"}]}, "routes.0.path: '/a?b=1' matches nothing"),
         ({"token": "short"}, "ONCEGATE_ADMIN_TOKEN is shorter"),
     ],
 )

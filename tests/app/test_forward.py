@@ -152,6 +152,46 @@ async def test_what_an_untrusted_peer_says_of_its_client_is_replaced() -> None:
     assert request.value("x-forwarded-port") is None
 
 
+SAID = ["For", "User", "Email", "Groups", "Preferred-Username", "Client-Cert", "Tls-Client-Cert-Info", "Uri", "Method"]
+SAID += ["Access-Token", "Path", "Original-Host", "Anything-That-Comes", ""]
+
+
+@pytest.mark.parametrize("spelling", ["x-forwarded-", "x_forwarded_", "x-forwarded_", "x_forwarded-", "x.forwarded."])
+async def test_nothing_that_an_untrusted_peer_says_under_such_a_name_passes(spelling: str) -> None:
+    names = [(spelling + part.lower()).rstrip("-_.").encode() for part in SAID]
+    headers = [*((name, b"forged") for name in names), (b"forwarded", b"for=forged"), (b"x_real-ip", b"forged")]
+    kept = [(b"x-forward", b"1"), (b"not-x-forwarded-for", b"2"), (b"link", b"forwarded"), (b"x-forwardedly", b"3")]
+    request = await sent(Client(headers=headers + kept))
+    assert b"forged" not in request.raw
+    assert [
+        (name.encode(), value.encode()) for name, value in request.fields if (name.encode(), value.encode()) in kept
+    ] == kept
+    assert [name for name, _ in request.fields if "forwarded-" in name and not name.startswith("not")] == [
+        "x-forwarded-for",
+        "x-forwarded-proto",
+        "x-forwarded-host",
+    ]
+
+
+async def test_all_that_a_trusted_peer_says_passes() -> None:
+    names = [f"x-forwarded-{part.lower()}" for part in SAID if part not in ("", "For")]
+    headers = [(name.encode(), b"said") for name in names]
+    request = await sent(Client(headers=headers), trusted_proxies=["192.0.2.7"])
+    assert [name for name, value in request.fields if value == "said"] == names
+
+
+@pytest.mark.parametrize("trusted", [[], ["192.0.2.7"]])
+async def test_no_line_break_hides_in_what_is_said_of_a_client(trusted: list[str]) -> None:
+    client = Client(
+        headers=[(b"x-forwarded-proto", b"https\nx: 1"), (b"x-forwarded-user", b"a\rb"), (b"x-real-ip", b"\0")]
+    )
+    async with Upstream(answering(OK)) as upstream:
+        await client.call(forwarder := Forwarder(upstream.url, trusted_proxies=trusted))
+        await forwarder.close()
+        assert client.status == 400
+        assert upstream.requests == []
+
+
 @pytest.mark.parametrize("peer", ["10.1.2.3", "::ffff:10.1.2.3"])
 async def test_a_trusted_peer_is_believed_and_added(peer: str) -> None:
     request = await sent(Client(headers=FORGED, client=(peer, 1)), trusted_proxies=["10.0.0.0/8"])

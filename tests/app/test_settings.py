@@ -278,6 +278,20 @@ def test_two_routes_to_one_stream_name_one_consumer() -> None:
     assert [route.consumer_name for route in apart.routes] == ["commands", "billing"]
 
 
+def test_a_route_s_path_that_would_guard_nothing_is_refused_in_one_line() -> None:
+    line = fault({**UPSTREAM, "routes": [{"path": "/a"}, {"path": "/payments/{id:[0-9]+}"}]})
+    assert line.startswith("routes.1.path (command line): ")
+    assert "{name:path}" in line
+    assert "\n" not in line
+    assert load({**UPSTREAM, "routes": [{"path": "/payments/{id}"}]}).routes[0].path == "/payments/{id}"
+
+
+def test_no_methods_are_a_route_without_enforcement() -> None:
+    assert load({**UPSTREAM, "routes": [{"path": "*", "methods": []}]}).routes[0].methods == ()
+    line = fault({**UPSTREAM, "routes": [{"path": "*", "methods": [], "ttl": 5}]})
+    assert "methods = [] switches enforcement off here" in line
+
+
 def test_a_shared_cache_without_scope_and_namespace_gets_advice() -> None:
     assert load(UPSTREAM).advice() == []
     shared = UPSTREAM | {"cache": "redis://host"}

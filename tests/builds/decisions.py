@@ -12,7 +12,7 @@ from oncegate.middleware.gate import decide
 from oncegate.middleware.key import pick, record_key, scope_parts
 from oncegate.middleware.policy import compile_policy
 
-PRINT, OTHER = b"f" * 16, b"g" * 16
+PRINT, OTHER = b"f" * 16, b"f" * 10 + b"g" * 6
 
 
 def gate(state: str, response: Any, mismatch: bool, warn: bool, raises: bool) -> Any:

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from oncegate.middleware import key, policy, request
+from oncegate.middleware import key, policy, readings, request
 from oncegate.middleware.fingerprint import fingerprint
 from oncegate.middleware.settings import IdempotencySettings, Route
 
@@ -86,9 +86,9 @@ def _shown(found: policy.Policy | None) -> Any:
     )
 
 
-def paths(path: str) -> tuple[str, str]:
+def paths(path: str) -> tuple[str, ...]:
     """How a path is read."""
-    return policy.normalise(path), policy.folded(path)
+    return readings.normalise(path), readings.folded(path), *readings.readings(path, path.encode())
 
 
 def kinds(status: int, overrides: dict[int, Any]) -> str:

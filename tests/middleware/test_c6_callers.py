@@ -21,6 +21,17 @@ async def test_c6_two_callers_have_two_records_under_one_key(door: MakeDoor) -> 
     assert app.calls == 4
 
 
+async def test_c6_white_space_around_a_value_tells_no_callers_apart(door: MakeDoor) -> None:
+    """RFC 9110 section 5.5: it is no part of the value. Some servers leave it there."""
+    there = door(app := Answering(201))
+    assert (await there.send(headers=[("authorization", "Bearer x")])).status == 201
+    for value in ("Bearer x ", "Bearer x\t", " Bearer x", "\t Bearer x \t "):
+        again = await there.send(headers=[("authorization", value)], key=" k-1\t")
+        assert again.replayed
+        assert again.value("idempotency-key") == "k-1"
+    assert app.calls == 1
+
+
 async def test_c6_two_namespaces_on_one_cache_share_nothing(cache: Cache, namespace: str) -> None:
     app = Answering(201)
     for name in (namespace, namespace + "2"):

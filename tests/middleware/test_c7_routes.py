@@ -1,11 +1,14 @@
 """CONTRACT 7, [[routes]]: which request is under which rules."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
 from oncegate.cache.memory import MemoryCache
 from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.policy import Policies, compile_policy, normalise
+from oncegate.middleware.policy import Policies, compile_policy
+from oncegate.middleware.readings import normalise
 from oncegate.middleware.settings import IdempotencySettings, Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
@@ -84,7 +87,6 @@ async def test_c7_decoded_path_is_matched_and_the_raw_one_is_forwarded(door: Mak
         ("/*/refunds", "/payments/1/refunds/2", False),
         ("/a.c", "/abc", False),
         ("/a+", "/aa", False),
-        ("/a", "/A", False),
         ("/a*", "/a\nb", True),
         ("*", "/anything/at/all", True),
         ("/", "/", True),
@@ -137,3 +139,58 @@ def test_c7_normalised_path_is_its_own_normal_form() -> None:
         assert normalise(normal) == normal
     assert normalise("/a/./b/../c/") == "/a/c"
     assert normalise("/..a/...") == "/..a/..."
+
+
+async def test_c7_no_methods_switch_enforcement_off_there(door: MakeDoor) -> None:
+    """And another method on the path goes no further."""
+    off = route("/hooks/*", methods=[])
+    there = door(app := Answering(201), routes=[off, route("*", require_key=True)])
+    for _ in range(2):
+        call = await there.send(path="/hooks/1")
+        assert (call.status, call.value("cache-status")) == (201, None)
+    assert app.calls == 2
+    assert (await there.send(path="/other", key=None)).code == "key-missing"
+    assert matched("/hooks/1", off, method="PUT") is None
+    assert matched("/hooks", off) == "*"
+
+
+async def test_c7_enforcement_for_one_route_only(door: MakeDoor) -> None:
+    routes = [route("/payments"), route("*", methods=[])]
+    there = door(Answering(201), routes=routes)
+    assert (await there.send(path="/payments")).value("cache-status") == "oncegate; fwd=miss; stored"
+    assert (await there.send(path="/payments")).replayed
+    assert not any([(await there.send(path="/other")).replayed for _ in range(2)])
+
+
+@pytest.mark.parametrize("more", [{"require_key": True}, {"mode": "async"}, {"status": {404: "success"}}, {"ttl": 5}])
+def test_c7_nothing_else_counts_where_enforcement_is_off(more: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="switches enforcement off"):
+        route("/a", methods=[], **more)
+
+
+def scoped(path: str, root: str, raw: bytes | None = None) -> dict[str, Any]:
+    return {"path": path, "root_path": root, "raw_path": path.encode() if raw is None else raw}
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "raw"),
+    [
+        ("/api/pay", "/api", None),  # uvicorn --root-path, and a mount
+        ("/pay", "/api", None),  # a server that leaves the root out
+        ("/pay", "", None),
+        ("/api/pay/", "/api", None),
+        ("/a b/pay", "/a b", b"/a%20b/pay"),
+        ("/api/pay;x", "/api", None),
+        ("/api//h/pay", "/api", None),
+    ],
+)
+async def test_c7_routes_match_what_the_app_routes_by(door: MakeDoor, path: str, root: str, raw: bytes | None) -> None:
+    there = door(Answering(201), routes=[route("/pay", require_key=True), route("/pay/{id}", require_key=True)])
+    assert (await there.send(key=None, **scoped(path, root, raw))).code == "key-missing"
+
+
+async def test_c7_a_root_that_only_looks_alike_is_none(door: MakeDoor) -> None:
+    there = door(Answering(201), routes=[route("/pay", require_key=True), route("/pay/{id}", require_key=True)])
+    assert (await there.send(key=None, **scoped("/apix/pay", "/api"))).status == 201
+    assert (await there.send(key=None, **scoped("/api/pay/a/b", "/api", b"/api/pay/a%2fb"))).code == "key-missing"
+    assert (await there.send(key=None, **scoped("/api/pay/a/b", "/api"))).status == 201

@@ -1,12 +1,14 @@
 """The middleware in Starlette and FastAPI apps: as they send, wrap, mount and test."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from time import monotonic
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from fastapi import BackgroundTasks, FastAPI, HTTPException
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -20,6 +22,7 @@ from oncegate.cache.base import Cache
 from oncegate.cache.record import State
 from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.settings import Route as Rules
+from tests.app.running import running
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
 
@@ -244,3 +247,29 @@ async def test_observer_is_told_of_each_answer_and_its_errors_go_no_further(door
     ]
     assert len(seconds) == len(told)
     assert all(0 < each < monotonic() - began for each in seconds)
+
+
+@pytest.mark.parametrize("root", ["", "/api"])
+async def test_routes_match_under_a_server_s_root_path_and_in_a_mounted_app(
+    cache: Cache, namespace: str, root: str
+) -> None:
+    """A real uvicorn, which puts ``--root-path`` before each path; a mount does the same for the app in it."""
+
+    async def paid(request: Request) -> Response:
+        return JSONResponse({"path": request.url.path}, 201)
+
+    rules = [Rules(path="/payments/{id:int}", require_key=True)]
+    options: dict[str, Any] = {"cache": cache, "routes": rules}
+    inner = Starlette(routes=[Route("/payments/{id:int}", paid, methods=["POST"])])
+    inner.add_middleware(IdempotencyMiddleware, namespace=namespace + "-mounted", **options)
+    app = Starlette(routes=[Route("/payments/{id:int}", paid, methods=["POST"]), Mount("/shop", inner)])
+    app.add_middleware(IdempotencyMiddleware, namespace=namespace, **options)
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, root_path=root, log_config=None, lifespan="off")
+    async with (
+        running(config, [listener]),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}") as there,
+    ):
+        for path in ("/payments/1", "/shop/payments/1"):
+            assert (await there.post(path)).json()["code"] == "key-missing", path
+            assert (await there.post(path, headers={"Idempotency-Key": path})).status_code == 201

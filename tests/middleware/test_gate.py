@@ -8,6 +8,8 @@ from oncegate.cache.record import Record, State, StoredResponse
 from oncegate.middleware.gate import Decision, decide
 
 OURS, OTHERS = b"f" * 16, b"g" * 16
+BESIDE = b"f" * 10 + b"g" * 6
+"""Of the same method and path as ours."""
 WITH = StoredResponse(201, (), b"body", 0)
 WITHOUT = StoredResponse(201, (), None, 0)
 RESPONSES = (WITH, WITHOUT, None)
@@ -41,18 +43,21 @@ def test_same_payload(
         assert decide(record(state, response), OURS, warn_on_mismatch=warn, raise_on_duplicate=raising) is decision
 
 
-def test_other_payload_is_a_mismatch_in_every_state_and_form() -> None:
+def test_other_request_is_a_mismatch_in_every_state_and_form() -> None:
     states = (State.IN_FLIGHT, State.SUCCEEDED, State.FAILED, State.UNKNOWN)
     for state, response, raising in itertools.product(states, RESPONSES, (False, True)):
         found = record(state, response, OTHERS)
         assert decide(found, OURS, warn_on_mismatch=False, raise_on_duplicate=raising) is Decision.MISMATCH
+        assert decide(found, OURS, warn_on_mismatch=True, raise_on_duplicate=raising) is Decision.MISMATCH
+        beside = record(state, response, BESIDE)
+        assert decide(beside, OURS, warn_on_mismatch=False, raise_on_duplicate=raising) is Decision.MISMATCH
         if state is not State.SUCCEEDED:
-            assert decide(found, OURS, warn_on_mismatch=True, raise_on_duplicate=raising) is Decision.MISMATCH
+            assert decide(beside, OURS, warn_on_mismatch=True, raise_on_duplicate=raising) is Decision.MISMATCH
 
 
 def test_other_payload_under_warn_is_judged_like_the_same_one_where_it_succeeded() -> None:
     for response, raising in itertools.product(RESPONSES, (False, True)):
-        same, other = (record(State.SUCCEEDED, response, fingerprint) for fingerprint in (OURS, OTHERS))
+        same, other = (record(State.SUCCEEDED, response, fingerprint) for fingerprint in (OURS, BESIDE))
         decisions = {decide(found, OURS, warn_on_mismatch=True, raise_on_duplicate=raising) for found in (same, other)}
         assert len(decisions) == 1
         assert Decision.MISMATCH not in decisions

@@ -1,0 +1,89 @@
+"""CONTRACT 10: whose caller would be known by a cookie alone is not taken for nobody in particular, unless that was meant."""
+
+from typing import Any
+
+import pytest
+
+from oncegate.middleware.policy import compile_policy
+from oncegate.middleware.settings import IdempotencySettings, Route
+from tests.middleware.conftest import MakeDoor
+from tests.middleware.door import Answering
+
+COOKIE = [("cookie", "session=alice")]
+BEARER = [("authorization", "Bearer alice")]
+
+
+def route(path: str, **settings: object) -> Route:
+    return Route.model_validate({"path": path, **settings})
+
+
+async def test_a_keyed_request_with_a_cookie_alone_is_refused_and_told_what_to_set(door: MakeDoor) -> None:
+    there = door(app := Answering(201))
+    refused = await there.send(headers=COOKIE)
+    assert (refused.status, refused.code) == (401, "caller-missing")
+    assert refused.value("www-authenticate") == 'Header name="authorization"'
+    assert "scope" in refused.problem["detail"]
+    assert "alice" not in refused.body.decode()
+    assert app.calls == 0
+
+
+async def test_everybody_else_is_served_as_ever(door: MakeDoor) -> None:
+    there = door(Answering(201))
+    assert (await there.send()).status == 201, "no credential at all: one caller"
+    assert (await there.send(headers=COOKIE + BEARER)).status == 201, "the scope's header tells"
+    assert (await there.send(headers=COOKIE, key=None)).status == 201, "not enforced"
+    assert (await there.send(headers=COOKIE, method="GET")).status == 201
+    assert (await there.send(headers=[("cookies", "a"), ("set-cookie", "b=c")])).replayed
+
+
+@pytest.mark.parametrize("scope", [["header:Authorization"], ["header:Cookie"], ["header:X-User"]])
+async def test_an_explicit_scope_is_meant(door: MakeDoor, scope: list[str]) -> None:
+    there = door(Answering(201), scope=scope)
+    assert (await there.send(headers=COOKIE)).status == 201
+    other = await there.send(headers=[("cookie", "session=bob")])
+    assert other.replayed is ("Cookie" not in scope[0])
+
+
+async def test_a_route_s_own_scope_is_explicit_there_and_nowhere_else(door: MakeDoor) -> None:
+    routes = [route("/told", scope=["header:X-User"]), route("/other", ttl=5)]
+    there = door(Answering(201), routes=routes)
+    assert (await there.send(headers=COOKIE, path="/told")).status == 201
+    assert (await there.send(headers=COOKIE, path="/other")).code == "caller-missing"
+    assert (await there.send(headers=COOKIE, path="/third")).code == "caller-missing"
+    there = door(Answering(201), routes=routes, scope=["header:Authorization"])
+    assert (await there.send(headers=COOKIE, path="/other", key="k-2")).status == 201
+
+
+async def test_a_key_that_was_made_here_is_no_other_s(door: MakeDoor) -> None:
+    there = door(Answering(201), generate_key=True)
+    made = await there.send(headers=COOKIE, key=None)
+    assert made.status == 201
+    assert (await there.send(headers=COOKIE, key=made.value("idempotency-key"))).code == "caller-missing"
+
+
+@pytest.mark.parametrize("mode", ["async", "either"])
+async def test_nor_is_a_command_accepted_from_it(door: MakeDoor, mode: str) -> None:
+    submit, app = Answering(202), Answering(201)
+    there = door(app, submit=submit, routes=[route("/payments", mode=mode, require_key=True)])
+    headers = [*COOKIE, ("prefer", "respond-async")]
+    assert (await there.send(headers=headers)).code == "caller-missing"
+    assert (app.calls, submit.calls) == (0, 0)
+    there = door(app, submit=submit, routes=[route("/payments", mode=mode, require_key=True, scope=["header:X-User"])])
+    assert (await there.send(headers=headers)).status == 202
+
+
+@pytest.mark.parametrize(
+    ("base", "overrides", "explicit"),
+    [
+        ({}, {}, False),
+        ({"ttl": 5}, {"ttl": 6}, False),
+        ({"scope": ["header:Authorization"]}, {}, True),
+        ({}, {"scope": ["header:Authorization"]}, True),
+    ],
+)
+def test_what_was_written_is_told_from_what_is_default(base: dict[str, Any], overrides: Any, explicit: bool) -> None:
+    settings = route("/a", **overrides).settings(IdempotencySettings(**base))
+    assert ("scope" in settings.model_fields_set) is explicit
+    assert settings.model_fields_set == set(base) | set(overrides)
+    assert settings.ttl == overrides.get("ttl", base.get("ttl", 86400))
+    assert (b"cookie" in compile_policy(settings).wanted) is not explicit
