@@ -234,6 +234,28 @@ async def test_a_status_without_content_has_none_whatever_its_length_says(status
         await forwarder.close()
 
 
+@pytest.mark.parametrize(("method", "status"), [("HEAD", b"200 OK"), ("GET", b"204 No Content"), ("GET", b"304 Same")])
+async def test_a_body_behind_a_response_without_content_is_dropped_with_its_connection(
+    method: str, status: bytes
+) -> None:
+    head = b"HTTP/1.1 " + status + b"\r\ncontent-length: 2\r\n\r\n"
+    async with Upstream(answering(head + b"ab")) as upstream:
+        forwarder = Forwarder(upstream.url, keepalive=600)
+        client = await Client(method).call(forwarder)
+        assert (client.status, client.body, client.done) == (int(status[:3]), b"", True)
+        assert forwarder.upstream.idle == 0
+        await forwarder.close()
+
+
+async def test_a_method_may_be_any_token() -> None:
+    async with Upstream(answering(OK)) as upstream:
+        forwarder = Forwarder(upstream.url)
+        for method in ("FOO", "VERSION-CONTROL", "get", "!#$%&'*+.^_`|~0"):
+            assert (await Client(method).call(forwarder)).body == b"ok"
+            assert upstream.requests[-1].line.startswith(f"{method} / ")
+        await forwarder.close()
+
+
 async def test_interim_responses_are_passed_over() -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n"
     for pieces in ([interim + OK], [interim, OK], [interim[:30], interim[30:] + OK]):
