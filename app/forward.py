@@ -31,7 +31,8 @@ class Forwarder:
     the response's head, for requests that pass through (an enforced attempt's time belongs to who runs it);
     ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``trusted_proxies``:
     addresses or networks whose ``X-Forwarded-*`` are believed. ``end_to_end``: request fields that ``Connection`` can't have
-    removed, besides the usual ones. Raises `ValueError` for a malformed URL or network, `OSError` for an unreadable CA file.
+    removed, besides the usual ones. ``via``: requests and responses that pass get a ``Via`` of ours. Raises `ValueError` for
+    a malformed URL or network, `OSError` for an unreadable CA file.
     """
 
     def __init__(
@@ -45,12 +46,16 @@ class Forwarder:
         ca_file: str | None = None,
         trusted_proxies: Sequence[str] = (),
         end_to_end: Collection[str] = (),
+        via: bool = True,
     ) -> None:
         self.upstream = Upstream(
             upstream, connect_timeout=connect_timeout, keepalive=keepalive, ca_file=ca_file, max_idle=max_idle
         )
         address = self.upstream.address
-        self._writer = RequestWriter(address.base, address.authority, TrustedPeers(trusted_proxies), end_to_end)
+        self._writer = RequestWriter(
+            address.base, address.authority, TrustedPeers(trusted_proxies), end_to_end, via=via
+        )
+        self._via = via
         self._response_timeout = response_timeout
         self._watches: Deadlines | None = None
 
@@ -104,7 +109,7 @@ class Forwarder:
         connection.then = None
         body = response.take()
         self.upstream.give_back(connection)
-        return response.status, _headers(response), body
+        return response.status, self._headers(response), body
 
     async def resume(
         self, connection: UpstreamConnection, began: float, receive: Receive, send: Send, *, enforced: bool
@@ -124,7 +129,7 @@ class Forwarder:
             begin()
             await connection.head()
             outgoing.answered()
-            start = _start(response)
+            start = {"type": "http.response.start", "status": response.status, "headers": self._headers(response)}
             if response.complete:
                 body = response.take()
             else:
@@ -150,6 +155,14 @@ class Forwarder:
             await send(start)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
+    def _headers(self, response: ResponseReader) -> Headers:
+        headers = response.headers
+        if not response.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
+            headers.append(date())
+        if self._via:
+            headers.append(VIA)
+        return headers
+
     def watches(self, loop: asyncio.AbstractEventLoop) -> Deadlines:
         """When to look after exchanges that last."""
         if self._watches is None or self._watches.loop is not loop:
@@ -163,18 +176,6 @@ class Forwarder:
     async def close(self) -> None:
         """Closes the idle connections; those in use are closed when their exchange ends."""
         await self.upstream.close()
-
-
-def _headers(response: ResponseReader) -> Headers:
-    headers = response.headers
-    if not response.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
-        headers.append(date())
-    headers.append(VIA)
-    return headers
-
-
-def _start(response: ResponseReader) -> Message:
-    return {"type": "http.response.start", "status": response.status, "headers": _headers(response)}
 
 
 async def _stream(connection: UpstreamConnection, send: Send) -> bytes:

@@ -125,6 +125,16 @@ async def test_no_other_spelling_of_a_field_that_the_configuration_reads_passes(
     assert request.value("x_other") == "1"
 
 
+async def test_via_can_be_left_out_both_ways() -> None:
+    given = [(b"via", b"1.0 other")]
+    async with Upstream(answering(OK, OK.replace(b"\r\n\r\n", b"\r\nvia: 1.0 theirs\r\n\r\n"))) as upstream:
+        forwarder = Forwarder(upstream.url, via=False)
+        answers = [await Client(headers=headers).call(forwarder) for headers in ([], given)]
+        assert [answer.values(b"via") for answer in answers] == [[], [b"1.0 theirs"]]
+        assert [request.values("via") for request in upstream.requests] == [[], ["1.0 other"]]
+        await forwarder.close()
+
+
 async def test_via_is_added_behind_what_was_there() -> None:
     assert (await sent(Client(headers=[(b"via", b"1.0 other")]))).values("via") == ["1.0 other", "1.1 oncegate"]
 
