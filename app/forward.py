@@ -1,7 +1,11 @@
 """The HTTP command processor: forwards each request to the upstream and its response back (a reverse proxy, as an ASGI app).
 
 What matters most is to know whether the upstream can have acted. Until the first byte is handed to the transport an error is a
-`NotProcessed`; from then until the response is complete it is an `OutcomeUnknown`. Nothing is ever sent twice from here.
+`NotProcessed`; from then until the response is complete it is an `OutcomeUnknown`.
+
+An upstream may close an idle connection while a request is on its way there. Such a request is sent once more, on a new
+connection, where nobody can have acted upon it (docs/decisions/0013-unread-requests.md), and where acting twice does no harm: an
+idempotent method that passes through. Nothing else is ever sent twice from here.
 
 The usual exchange costs one write, one future and no task: a small request goes out whole, and a response whose head and body
 arrived together comes back as two messages. Only an exchange that lasts (an upload, a stream, a slow upstream) gets a task
@@ -9,8 +13,10 @@ of its own, which sends the rest of the body and notices a client that leaves.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import Final
 
 from oncegate.app.connection import UpstreamConnection
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
@@ -20,8 +26,13 @@ from oncegate.app.upstream import Upstream
 from oncegate.middleware.asgi import Message, Receive, Scope, Send
 from oncegate.middleware.deadlines import Deadlines
 from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
-from oncegate.middleware.processor import OutcomeUnknown
+from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
 from oncegate.middleware.respond import Headers, date
+
+log = logging.getLogger("oncegate.forward")
+
+IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+"""Methods that may be sent again unchanged (RFC 9110 section 9.2.2)."""
 
 
 class Forwarder:
@@ -82,7 +93,8 @@ class Forwarder:
         connection = await self.upstream.ready(view.confirm if view is not None else None)
         timeout = None if view is not None else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
-        await self._finish(connection, outgoing, partial(outgoing.begin, request, head, first), send)
+        begin = partial(outgoing.begin, request, head, first)
+        await self._finish(connection, outgoing, begin, send, scope["method"], view)
 
     def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, with nothing to wait for.
@@ -97,8 +109,7 @@ class Forwarder:
             return None
         connection = self.upstream.take()
         if connection is not None:
-            connection.begin(is_head=request.is_head)
-            connection.write(head, body)
+            connection.send(head, body, is_head=request.is_head)
         return connection
 
     def end(self, connection: UpstreamConnection) -> tuple[int, Headers, bytes] | None:
@@ -112,22 +123,44 @@ class Forwarder:
         return response.status, self._headers(response), body
 
     async def resume(
-        self, connection: UpstreamConnection, began: float, receive: Receive, send: Send, *, enforced: bool
+        self,
+        connection: UpstreamConnection,
+        began: float,
+        method: str,
+        receive: Receive,
+        send: Send,
+        view: AttemptView | None = None,
     ) -> None:
         """Goes on, as an app does, with what `begin` sent at ``began`` (the loop's clock) and what lasts."""
         connection.then = None
-        timeout = None if enforced else self._response_timeout
+        timeout = None if view is not None else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
-        await self._finish(connection, outgoing, partial(outgoing.resume, began), send)
+        await self._finish(connection, outgoing, partial(outgoing.resume, began), send, method, view)
 
     async def _finish(
-        self, connection: UpstreamConnection, outgoing: Outgoing, begin: Callable[[], None], send: Send
+        self,
+        connection: UpstreamConnection,
+        outgoing: Outgoing,
+        begin: Callable[[], None],
+        send: Send,
+        method: str,
+        view: AttemptView | None,
     ) -> None:
-        response = connection.response
         start: Message | None = None
+        broken: OutcomeUnknown | None = None
         try:
             begin()
-            await connection.head()
+            try:
+                await connection.head()
+            except OutcomeUnknown as reason:
+                if not connection.broke_unanswered:
+                    raise
+                broken = reason
+            if broken is not None:
+                connection = await self._send_again(connection, outgoing, broken, method, view)
+                await connection.head()
+            connection.whole = None  # as long as a response may last
+            response = connection.response
             outgoing.answered()
             start = {"type": "http.response.start", "status": response.status, "headers": self._headers(response)}
             if response.complete:
@@ -138,7 +171,7 @@ class Forwarder:
                 body = await _stream(connection, send)
         except ClientLeft:
             return
-        except (OutcomeUnknown, asyncio.CancelledError):
+        except (OutcomeUnknown, NotProcessed, asyncio.CancelledError):
             connection.abort()  # whatever is under way there has no owner any more
             raise
         except Exception as error:
@@ -154,6 +187,35 @@ class Forwarder:
         if start is not None:
             await send(start)
         await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _send_again(
+        self,
+        broken: UpstreamConnection,
+        outgoing: Outgoing,
+        reason: OutcomeUnknown,
+        method: str,
+        view: AttemptView | None,
+    ) -> UpstreamConnection:
+        """Sends the request of a connection that broke unanswered over a new one, where that is safe; else raises ``reason``.
+
+        Raises `NotProcessed` where no connection is to be had, and nobody has read the request.
+        """
+        outgoing.stop()
+        whole = broken.whole
+        repeatable = view is None and method in IDEMPOTENT  # under enforcement an attempt is sent once
+        is_unread = not repeatable and await broken.is_unread()
+        broken.abort()
+        if whole is None or not (repeatable or is_unread):
+            raise reason
+        try:
+            connection = await self.upstream.ready(view.confirm if view is not None else None, new=True)
+        except NotProcessed:
+            if is_unread:
+                raise
+            raise reason from None
+        log.info("%s: sent again on a new connection", reason)
+        outgoing.begin_again(connection, whole, is_head=method == "HEAD")
+        return connection
 
     def _headers(self, response: ResponseReader) -> Headers:
         headers = response.headers

@@ -108,6 +108,11 @@ class ResponseReader:
         else:
             self.failure = "the connection was closed before the response"
 
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing has come of the response, nor of one before it (1xx)."""
+        return not self.status and not self._overhead
+
     def take(self) -> bytes:
         """What has arrived of the body since the last call; may be empty."""
         chunks = self._chunks
