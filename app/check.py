@@ -58,7 +58,7 @@ def _configuration(settings: GatewaySettings, admin_token: str | None) -> list[F
     if settings.upstream_keepalive >= LONG_KEEPALIVE:
         advice.append(
             f"upstream_keepalive is {settings.upstream_keepalive:g} s: many upstreams close idle connections sooner, "
-            "and a request that meets the close is of unknown outcome; 1.5 is safe"
+            "and a request that meets the close may be of unknown outcome; 1.5 is safe"
         )
     if admin_token and len(admin_token) < SHORT_TOKEN:
         advice.append(f"ONCEGATE_ADMIN_TOKEN is shorter than {SHORT_TOKEN} characters: it opens every record")
@@ -160,6 +160,6 @@ async def _wait_idle(connection: UpstreamConnection, keepalive: float, where: st
     return Finding(
         "upstream",
         Verdict.ADVICE,
-        f"{where} closes idle connections after {waited:.1f} s: a request that meets the close is of unknown outcome; "
+        f"{where} closes idle connections after {waited:.1f} s: a request that meets the close may be of unknown outcome; "
         f"set upstream_keepalive below {max(0.0, waited - KEEPALIVE_MARGIN):.1f} (it is {keepalive:g}; 0 keeps none)",
     )

@@ -7,12 +7,14 @@ from oncegate.app.inbound_request import InboundRequest
 from oncegate.cache.record import State
 from oncegate.middleware import respond
 from oncegate.middleware.asgi import Receive, Scope, Send
-from oncegate.middleware.attempt import Attempt
+from oncegate.middleware.attempt import Attempt, LeaseLost
 from oncegate.middleware.enforce import Verdict
 from oncegate.middleware.enforced import EnforcedRequest, Headers
 from oncegate.middleware.enforcement import Enforcement
 from oncegate.middleware.exchange import Exchange
+from oncegate.middleware.extensions import AttemptView
 from oncegate.middleware.gate import Decision
+from oncegate.middleware.processor import NotProcessed
 
 
 class Enforcing:
@@ -149,13 +151,18 @@ class Enforcing:
 
     def _leave(self, left: float) -> None:
         """It was sent: whatever comes of it is the attempt's outcome."""
-        connection, forwarder = self._connection, self._forwarder
+        connection, forwarder, attempt = self._connection, self._forwarder, self._attempt
         connection.then = None
+        method: str = self._request.scope["method"]
 
         async def rest(_: Scope, receive: Receive, send: Send) -> None:
-            await forwarder.resume(connection, 0.0, receive, send, enforced=True)
+            view = AttemptView(attempt.number, attempt.record, attempt.confirm)
+            try:
+                await forwarder.resume(connection, 0.0, method, receive, send, view)
+            except LeaseLost as error:  # nothing of it was read; a retry meets who has taken it over
+                raise NotProcessed(str(error)) from None
 
-        self._request.start(self._exchange().resume(self._attempt, rest, left))
+        self._request.start(self._exchange().resume(attempt, rest, left))
 
     def _exchange(self) -> Exchange:
         request = self._request

@@ -52,6 +52,7 @@ def create_gateway(
         ca_file=settings.upstream_ca or None,
         trusted_proxies=settings.trusted_proxies,
         end_to_end=_read_headers(settings),
+        via=settings.via,
     )
     middleware = IdempotencyMiddleware(
         forwarder,

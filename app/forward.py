@@ -1,7 +1,11 @@
 """The HTTP command processor: forwards each request to the upstream and its response back (a reverse proxy, as an ASGI app).
 
 What matters most is to know whether the upstream can have acted. Until the first byte is handed to the transport an error is a
-`NotProcessed`; from then until the response is complete it is an `OutcomeUnknown`. Nothing is ever sent twice from here.
+`NotProcessed`; from then until the response is complete it is an `OutcomeUnknown`.
+
+An upstream may close an idle connection while a request is on its way there. Such a request is sent once more, on a new
+connection, where nobody can have acted upon it (docs/decisions/0013-unread-requests.md), and where acting twice does no harm: an
+idempotent method that passes through. Nothing else is ever sent twice from here.
 
 The usual exchange costs one write, one future and no task: a small request goes out whole, and a response whose head and body
 arrived together comes back as two messages. Only an exchange that lasts (an upload, a stream, a slow upstream) gets a task
@@ -9,8 +13,10 @@ of its own, which sends the rest of the body and notices a client that leaves.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import Final
 
 from oncegate.app.connection import UpstreamConnection
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
@@ -20,8 +26,13 @@ from oncegate.app.upstream import Upstream
 from oncegate.middleware.asgi import Message, Receive, Scope, Send
 from oncegate.middleware.deadlines import Deadlines
 from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
-from oncegate.middleware.processor import OutcomeUnknown
+from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
 from oncegate.middleware.respond import Headers, date
+
+log = logging.getLogger("oncegate.forward")
+
+IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+"""Methods that may be sent again unchanged (RFC 9110 section 9.2.2)."""
 
 
 class Forwarder:
@@ -31,7 +42,8 @@ class Forwarder:
     the response's head, for requests that pass through (an enforced attempt's time belongs to who runs it);
     ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``trusted_proxies``:
     addresses or networks whose ``X-Forwarded-*`` are believed. ``end_to_end``: request fields that ``Connection`` can't have
-    removed, besides the usual ones. Raises `ValueError` for a malformed URL or network, `OSError` for an unreadable CA file.
+    removed, besides the usual ones. ``via``: requests and responses that pass get a ``Via`` of ours. Raises `ValueError` for
+    a malformed URL or network, `OSError` for an unreadable CA file.
     """
 
     def __init__(
@@ -45,12 +57,16 @@ class Forwarder:
         ca_file: str | None = None,
         trusted_proxies: Sequence[str] = (),
         end_to_end: Collection[str] = (),
+        via: bool = True,
     ) -> None:
         self.upstream = Upstream(
             upstream, connect_timeout=connect_timeout, keepalive=keepalive, ca_file=ca_file, max_idle=max_idle
         )
         address = self.upstream.address
-        self._writer = RequestWriter(address.base, address.authority, TrustedPeers(trusted_proxies), end_to_end)
+        self._writer = RequestWriter(
+            address.base, address.authority, TrustedPeers(trusted_proxies), end_to_end, via=via
+        )
+        self._via = via
         self._response_timeout = response_timeout
         self._watches: Deadlines | None = None
 
@@ -77,7 +93,8 @@ class Forwarder:
         connection = await self.upstream.ready(view.confirm if view is not None else None)
         timeout = None if view is not None else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
-        await self._finish(connection, outgoing, partial(outgoing.begin, request, head, first), send)
+        begin = partial(outgoing.begin, request, head, first)
+        await self._finish(connection, outgoing, begin, send, scope["method"], view)
 
     def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, with nothing to wait for.
@@ -92,8 +109,7 @@ class Forwarder:
             return None
         connection = self.upstream.take()
         if connection is not None:
-            connection.begin(is_head=request.is_head)
-            connection.write(head, body)
+            connection.send(head, body, is_head=request.is_head)
         return connection
 
     def end(self, connection: UpstreamConnection) -> tuple[int, Headers, bytes] | None:
@@ -104,27 +120,49 @@ class Forwarder:
         connection.then = None
         body = response.take()
         self.upstream.give_back(connection)
-        return response.status, _headers(response), body
+        return response.status, self._headers(response), body
 
     async def resume(
-        self, connection: UpstreamConnection, began: float, receive: Receive, send: Send, *, enforced: bool
+        self,
+        connection: UpstreamConnection,
+        began: float,
+        method: str,
+        receive: Receive,
+        send: Send,
+        view: AttemptView | None = None,
     ) -> None:
         """Goes on, as an app does, with what `begin` sent at ``began`` (the loop's clock) and what lasts."""
         connection.then = None
-        timeout = None if enforced else self._response_timeout
+        timeout = None if view is not None else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
-        await self._finish(connection, outgoing, partial(outgoing.resume, began), send)
+        await self._finish(connection, outgoing, partial(outgoing.resume, began), send, method, view)
 
     async def _finish(
-        self, connection: UpstreamConnection, outgoing: Outgoing, begin: Callable[[], None], send: Send
+        self,
+        connection: UpstreamConnection,
+        outgoing: Outgoing,
+        begin: Callable[[], None],
+        send: Send,
+        method: str,
+        view: AttemptView | None,
     ) -> None:
-        response = connection.response
         start: Message | None = None
+        broken: OutcomeUnknown | None = None
         try:
             begin()
-            await connection.head()
+            try:
+                await connection.head()
+            except OutcomeUnknown as reason:
+                if not connection.broke_unanswered:
+                    raise
+                broken = reason
+            if broken is not None:
+                connection = await self._send_again(connection, outgoing, broken, method, view)
+                await connection.head()
+            connection.whole = None  # as long as a response may last
+            response = connection.response
             outgoing.answered()
-            start = _start(response)
+            start = {"type": "http.response.start", "status": response.status, "headers": self._headers(response)}
             if response.complete:
                 body = response.take()
             else:
@@ -133,7 +171,7 @@ class Forwarder:
                 body = await _stream(connection, send)
         except ClientLeft:
             return
-        except (OutcomeUnknown, asyncio.CancelledError):
+        except (OutcomeUnknown, NotProcessed, asyncio.CancelledError):
             connection.abort()  # whatever is under way there has no owner any more
             raise
         except Exception as error:
@@ -150,6 +188,43 @@ class Forwarder:
             await send(start)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
+    async def _send_again(
+        self,
+        broken: UpstreamConnection,
+        outgoing: Outgoing,
+        reason: OutcomeUnknown,
+        method: str,
+        view: AttemptView | None,
+    ) -> UpstreamConnection:
+        """Sends the request of a connection that broke unanswered over a new one, where that is safe; else raises ``reason``.
+
+        Raises `NotProcessed` where no connection is to be had, and nobody has read the request.
+        """
+        outgoing.stop()
+        whole = broken.whole
+        repeatable = view is None and method in IDEMPOTENT  # under enforcement an attempt is sent once
+        is_unread = not repeatable and await broken.is_unread()
+        broken.abort()
+        if whole is None or not (repeatable or is_unread):
+            raise reason
+        try:
+            connection = await self.upstream.ready(view.confirm if view is not None else None, new=True)
+        except NotProcessed:
+            if is_unread:
+                raise
+            raise reason from None
+        log.info("%s: sent again on a new connection", reason)
+        outgoing.begin_again(connection, whole, is_head=method == "HEAD")
+        return connection
+
+    def _headers(self, response: ResponseReader) -> Headers:
+        headers = response.headers
+        if not response.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
+            headers.append(date())
+        if self._via:
+            headers.append(VIA)
+        return headers
+
     def watches(self, loop: asyncio.AbstractEventLoop) -> Deadlines:
         """When to look after exchanges that last."""
         if self._watches is None or self._watches.loop is not loop:
@@ -163,18 +238,6 @@ class Forwarder:
     async def close(self) -> None:
         """Closes the idle connections; those in use are closed when their exchange ends."""
         await self.upstream.close()
-
-
-def _headers(response: ResponseReader) -> Headers:
-    headers = response.headers
-    if not response.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
-        headers.append(date())
-    headers.append(VIA)
-    return headers
-
-
-def _start(response: ResponseReader) -> Message:
-    return {"type": "http.response.start", "status": response.status, "headers": _headers(response)}
 
 
 async def _stream(connection: UpstreamConnection, send: Send) -> bytes:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from oncegate.app.direct import Direct
+from oncegate.app.forward import IDEMPOTENT
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.operations import Operations
 from oncegate.cache.base import Cache
@@ -18,9 +19,6 @@ from oncegate.middleware.processor import NoAnswerInTime, NotProcessed, OutcomeU
 from oncegate.middleware.respond import date
 
 log = logging.getLogger("oncegate.gateway")
-
-IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
-"""Methods that may be sent again unchanged (RFC 9110 section 9.2.2)."""
 
 
 class StartRefused(Exception):

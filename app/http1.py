@@ -31,7 +31,7 @@ END_TO_END: Final = frozenset(
 )
 """Fields that ``Connection`` can't take away, whatever it names."""
 VIA: Final = (b"via", b"1.1 oncegate")
-"""Added to every request and every response that passes (RFC 9110 section 7.6.3)."""
+"""Added to every request and every response that passes (RFC 9110 section 7.6.3), unless a setting says otherwise."""
 
 
 def _spellings(names: Iterable[str]) -> frozenset[bytes]:
@@ -61,7 +61,6 @@ _LENGTH_DIGITS: Final = 18
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 _USUAL_OPTIONS: Final = {option: frozenset({option.lower()}) for option in (b"keep-alive", b"Keep-Alive", b"close")}
 _line_of: Final = b": ".join
-_LAST_LINES: Final = (_line_of(VIA), b"")
 # Numbers, which are found faster than bytes.
 _LF: Final = 10
 _CR: Final = 13
@@ -125,10 +124,19 @@ class RequestWriter:
     """Turns ASGI scopes into the request heads that go to one upstream.
 
     ``base`` goes before every path; ``authority`` stands in for a missing ``Host``; ``end_to_end`` adds names that
-    ``Connection`` can't take away, such as a configured idempotency header.
+    ``Connection`` can't take away, such as a configured idempotency header. ``via``: our own is added.
     """
 
-    def __init__(self, base: bytes, authority: bytes, trusted: TrustedPeers, end_to_end: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        base: bytes,
+        authority: bytes,
+        trusted: TrustedPeers,
+        end_to_end: Collection[str] = (),
+        *,
+        via: bool = True,
+    ) -> None:
+        self._last_lines = [_line_of(VIA), b""] if via else [b""]
         self._base = base
         self._authority = authority
         self._trusted = trusted
@@ -179,7 +187,7 @@ class RequestWriter:
             lines = _without_claims(lines) if content.find(_FORWARDED) >= 0 else lines
             lines += _forwarded_anew(peer, scheme)
             lines.append(b"x-forwarded-host: " + host)
-        lines += _LAST_LINES
+        lines += self._last_lines
         # A line break within a line would begin a field, or a request, that nobody has judged.
         if _LF in content or _CR in content or _NUL in content:
             raise RequestRefused(400, "a header field holds a line break or a NUL")

@@ -72,13 +72,23 @@ class Outgoing:
         """Writes the head and what the first message holds of the body; more of it is sent by a task."""
         connection, body = self._connection, first.get("body", b"")
         self._length = request.length
-        connection.begin(is_head=request.is_head)
         if first.get("more_body", False):
+            connection.begin(is_head=request.is_head)
             connection.write(head, self._framed(body))
             self._task = connection.loop.create_task(self._upload(len(body)))
         else:
-            connection.write(head, body)
+            connection.send(head, body, is_head=request.is_head)
             self._sent()
+
+    def stop(self) -> None:
+        """The connection broke: its request may be begun again."""
+        self._stop()
+
+    def begin_again(self, connection: UpstreamConnection, whole: tuple[bytes, bytes], *, is_head: bool) -> None:
+        """Sends the same request, which is there ``whole``, over another connection, with as much time as before."""
+        self._connection = connection
+        connection.send(*whole, is_head=is_head)
+        self._sent()
 
     def resume(self, began: float) -> None:
         """Goes on with a request that went out whole at ``began`` (the loop's clock), and has lasted."""

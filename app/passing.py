@@ -69,5 +69,5 @@ class Passing:
         self._forwarder.watches(connection.loop).drop(self._limit)
         connection.then = None
         send = request.send if self._bypass is None else self._bypass.send
-        rest = self._forwarder.resume(connection, self._began, request.receive, send, enforced=False)
+        rest = self._forwarder.resume(connection, self._began, request.scope["method"], request.receive, send)
         request.start(self._answering(rest, request.scope, request.send))

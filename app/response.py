@@ -2,12 +2,15 @@
 
 The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it lets pass, or reads otherwise, is judged here:
 
-- a HEAD response's Content-Length is no body to come: the message is complete with its head, whatever the parser thinks;
+- a HEAD response's Content-Length is no body to come: the message is complete with its head, whatever the parser thinks. What
+  servers send behind the head of a message without content (HEAD, 204, 304) is dropped, with the connection;
 - 1xx responses are reported as messages of their own: they are passed over, and 101 is refused (nobody asked for it);
 - the parser has no call for the end of the stream: a body that lasts until then is completed, or found cut off, here;
 - it takes white space off the beginning of a field's value, but leaves it at the end: it goes (RFC 9110 section 5.5);
 - it takes any transfer coding, any version and any number for a status: only what HTTP/1 defines passes here;
-- it goes on to a response behind the first: nobody asked for that one, so neither is to be trusted.
+- it goes on to a response behind the first: nobody asked for that one, so neither is to be trusted;
+- it takes more for the end of a connection than HTTP does (``Proxy-Connection: close``, a 1xx with ``Connection: close`` or of
+  HTTP/1.0), and refuses what follows: one that says so carries no other request, and the response behind a 1xx is read on.
 """
 
 from typing import Final, NoReturn
@@ -63,13 +66,15 @@ class ResponseReader:
         self._interim = False
         self._interim_bytes = 0
         self._until_end = False
+        self._closes = False
+        self._without_content = is_head
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they arrived. Never raises: look at ``complete``, ``failure`` and ``surplus``."""
         if self.failure is not None or self._parser is None:
             return
         if self.complete:
-            self.surplus = True
+            self._follow_on()
             return
         self._overhead += len(data)
         try:
@@ -82,9 +87,17 @@ class ResponseReader:
     def _stop(self, reason: object) -> None:
         # Apart from `feed`, which has asked for both before: the parser's callbacks change them.
         if self.complete:
-            self.surplus = self.surplus or isinstance(reason, HttpParserError)
+            if isinstance(reason, HttpParserError):
+                self._follow_on()
         elif self.failure is None:
             self.failure = f"malformed response ({reason})"
+
+    def _follow_on(self) -> None:
+        """Bytes came behind the response. Where it has no content by definition, they are one that was sent by mistake."""
+        if self._without_content:
+            self.persistent = False
+        else:
+            self.surplus = True
 
     def end(self) -> None:
         """Takes the end of the stream: the end of a body that lasts until then, a failure in any other place."""
@@ -96,6 +109,11 @@ class ResponseReader:
             self.failure = "the connection was closed in the middle of the response"
         else:
             self.failure = "the connection was closed before the response"
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing has come of the response, nor of one before it (1xx)."""
+        return not self.status and not self._overhead
 
     def take(self) -> bytes:
         """What has arrived of the body since the last call; may be empty."""
@@ -142,12 +160,14 @@ class ResponseReader:
         options, has_length, chunked = self._read_fields(version)
         if options and (dropped := options - _STAYS):
             self.headers = [field for field in self.headers if field[0] not in dropped]
-        if status in _WITHOUT_CONTENT and has_length:
-            # A 204 must not have one (RFC 9110 section 8.6); a 304's describes another response, and servers trip over it.
-            self.headers = [field for field in self.headers if field[0] != b"content-length"]
-        self._until_end = not (chunked or has_length or self._is_head or status in _WITHOUT_CONTENT)
+        if status in _WITHOUT_CONTENT:
+            self._without_content = True
+            if has_length:
+                # A 204 must not have one (RFC 9110 section 8.6); a 304's describes another response, and servers trip over it.
+                self.headers = [field for field in self.headers if field[0] != b"content-length"]
+        self._until_end = not (chunked or has_length or self._without_content)
         asked = b"close" not in options if version == "1.1" else b"keep-alive" in options
-        self.persistent = asked and not self._until_end
+        self.persistent = asked and not self._until_end and not self._closes
         self.status = status
         self.complete = self._is_head
 
@@ -186,10 +206,17 @@ class ResponseReader:
 
     def on_message_complete(self) -> None:
         """The end of a message: of an interim response, or of the one that was asked for."""
+        parser = self._parser
+        assert parser is not None  # noqa: S101 - it is what calls us  # nosec B101
         if self._interim:
             self._interim = False
+            if not parser.should_keep_alive():
+                self._closes = True  # after the final response (RFC 9112 section 9.6), which the parser would not read
+                parser.set_dangerous_leniencies(lenient_keep_alive=True)
         else:
             self.complete = True
+            if self.persistent and not parser.should_keep_alive():
+                self.persistent = False
 
     def _pass_over(self, status: int) -> None:
         if status < 100:

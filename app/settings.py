@@ -58,6 +58,7 @@ class GatewaySettings(BaseSettings):
         "", description="PEM file of the authorities that the upstream's certificate is checked by"
     )
     trusted_proxies: tuple[str, ...] = Field((), description="addresses whose X-Forwarded-* are believed")
+    via: bool = Field(True, description="add Via to requests and responses; nginx doesn't compress for one that has it")
     drain_delay: Annotated[float, Field(ge=0, le=3600)] = Field(0, description="seconds unready before the port closes")
     shutdown_timeout: Seconds = Field(30, description="for attempts in flight to finish")
     prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(

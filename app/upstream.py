@@ -1,7 +1,8 @@
 """The connections to the upstream: which idle ones are kept.
 
-An idle connection that the upstream has closed meanwhile would cost a command its key (it was sent, no answer came: outcome
-unknown). So idle ones are kept for a shorter time than common upstreams keep them, and are looked at right before their use.
+An idle connection that the upstream closes as a request goes out can cost a command its key (it was sent, no answer came: outcome
+unknown, unless it can be told that nobody read it: docs/decisions/0013-unread-requests.md). So idle ones are kept for a shorter
+time than common upstreams keep them, and are looked at right before their use.
 """
 
 import asyncio
@@ -49,13 +50,15 @@ class Upstream:
             connection.abort()
         return connection
 
-    async def ready(self, confirm: Callable[[], Awaitable[None]] | None = None) -> UpstreamConnection:
-        """A connection that can be written to at once, after ``confirm`` has agreed.
+    async def ready(
+        self, confirm: Callable[[], Awaitable[None]] | None = None, *, new: bool = False
+    ) -> UpstreamConnection:
+        """A connection that can be written to at once, after ``confirm`` has agreed. ``new``: none that was idle.
 
         Raises `NotProcessed` where none can be had, or what ``confirm`` raises: nothing was sent then.
         """
         while True:
-            connection, is_new = self._take(), False
+            connection, is_new = None if new else self._take(), False
             if connection is None:
                 connection, is_new = await self._connect(), True
             if confirm is not None:

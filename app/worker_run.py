@@ -86,6 +86,7 @@ def create_executor(settings: GatewaySettings) -> Executor:
             ca_file=settings.upstream_ca or None,
             max_idle=worker.concurrency,
             end_to_end=(rules.header, *worker.forward_headers),
+            via=settings.via,
         )
     except (OSError, ValueError) as error:
         raise WorkerRefused(f"worker.forward: upstream_ca or the URL can't be used: {error}") from None

@@ -167,6 +167,10 @@ class Upstream:
                 await asyncio.sleep(0.001)
             await self.peers[number].gone.wait()
 
+    def stop(self) -> None:
+        """Accepts no connection any more."""
+        self._server.close()
+
     async def __aenter__(self) -> Self:
         if self._path is not None:
             self._server: asyncio.Server = await asyncio.start_unix_server(self._serve, self._path)

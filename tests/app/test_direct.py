@@ -113,7 +113,7 @@ UNUSUAL: dict[
 ] = {  # what the upstream does, the statuses of what passes and what is enforced
     "until the connection's end": (until_close, 200, 200),
     "more than was announced": (too_much, 502, 502),
-    "none": (nothing, 502, 502),
+    "none": (nothing, 201, 502),  # what passes by an idempotent method is sent again, over a new connection
     "large": (large, 200, 200),
 }
 
@@ -136,7 +136,7 @@ async def test_a_response_that_is_unusual_gets_a_task(cache: str, name: str, met
             answer = await talk.ask(request("GET") if method == "GET" else keyed())
         assert int(answer.split(b" ")[1]) == (passed if method == "GET" else enforced)
         assert made.count("InboundRequest._run") == 1
-        assert upstream.arrivals == 2
+        assert upstream.arrivals == (3 if (name, method) == ("none", "GET") else 2)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

@@ -125,6 +125,16 @@ async def test_no_other_spelling_of_a_field_that_the_configuration_reads_passes(
     assert request.value("x_other") == "1"
 
 
+async def test_via_can_be_left_out_both_ways() -> None:
+    given = [(b"via", b"1.0 other")]
+    async with Upstream(answering(OK, OK.replace(b"\r\n\r\n", b"\r\nvia: 1.0 theirs\r\n\r\n"))) as upstream:
+        forwarder = Forwarder(upstream.url, via=False)
+        answers = [await Client(headers=headers).call(forwarder) for headers in ([], given)]
+        assert [answer.values(b"via") for answer in answers] == [[], [b"1.0 theirs"]]
+        assert [request.values("via") for request in upstream.requests] == [[], ["1.0 other"]]
+        await forwarder.close()
+
+
 async def test_via_is_added_behind_what_was_there() -> None:
     assert (await sent(Client(headers=[(b"via", b"1.0 other")]))).values("via") == ["1.0 other", "1.1 oncegate"]
 
@@ -271,6 +281,28 @@ async def test_a_status_without_content_has_none_whatever_its_length_says(status
         assert (client.status, client.body, client.values(b"content-length")) == (int(status[:3]), b"", [])
         assert (await Client().call(forwarder)).body == b"ok"
         assert upstream.connections == 1
+        await forwarder.close()
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", b"200 OK"), ("GET", b"204 No Content"), ("GET", b"304 Same")])
+async def test_a_body_behind_a_response_without_content_is_dropped_with_its_connection(
+    method: str, status: bytes
+) -> None:
+    head = b"HTTP/1.1 " + status + b"\r\ncontent-length: 2\r\n\r\n"
+    async with Upstream(answering(head + b"ab")) as upstream:
+        forwarder = Forwarder(upstream.url, keepalive=600)
+        client = await Client(method).call(forwarder)
+        assert (client.status, client.body, client.done) == (int(status[:3]), b"", True)
+        assert forwarder.upstream.idle == 0
+        await forwarder.close()
+
+
+async def test_a_method_may_be_any_token() -> None:
+    async with Upstream(answering(OK)) as upstream:
+        forwarder = Forwarder(upstream.url)
+        for method in ("FOO", "VERSION-CONTROL", "get", "!#$%&'*+.^_`|~0"):
+            assert (await Client(method).call(forwarder)).body == b"ok"
+            assert upstream.requests[-1].line.startswith(f"{method} / ")
         await forwarder.close()
 
 

@@ -159,3 +159,13 @@ async def one_then_hang(peer: Peer) -> None:
     await peer.request()
     await peer.send(OK)
     await peer.hang()
+
+
+async def test_the_request_behind_a_response_that_the_parser_takes_for_the_last_is_answered() -> None:
+    spoiled = OK.replace(b"\r\n\r\n", b"\r\nproxy-connection: close\r\n\r\n")
+    async with Upstream(answering(spoiled)) as upstream:
+        forwarder = Forwarder(upstream.url, keepalive=600)
+        for _ in range(3):
+            assert (await Client("POST").call(forwarder)).body == b"ok"
+        assert upstream.arrivals == 3
+        await forwarder.close()

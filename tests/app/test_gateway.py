@@ -99,6 +99,14 @@ async def test_a_response_that_breaks_off_breaks_off_for_the_client_too(caplog: 
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize(("settings", "said"), [({}, ["1.1 oncegate"]), ({"via": False}, [])])
+async def test_a_setting_says_whether_via_is_added(settings: dict[str, Any], said: list[str]) -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url, **settings) as (client, _):
+        for key in ({}, {"idempotency-key": "a"}, {"idempotency-key": "a"}):
+            assert (await client.post("/", headers=key)).headers.get_list("via") == said
+        assert [request.values("via") for request in upstream.requests] == [said] * 2
+
+
 async def test_an_upgrade_is_refused_and_not_forwarded() -> None:
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):

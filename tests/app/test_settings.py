@@ -50,6 +50,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "upstream_keepalive": 1.5,
         "upstream_ca": "",
         "trusted_proxies": (),
+        "via": True,
         "drain_delay": 0,
         "shutdown_timeout": 30,
         "prefix": "/_oncegate",

@@ -1,5 +1,13 @@
 """Upstreams that refuse, reset, hang, trickle and close: what was never sent is told apart from what got no answer."""
 
+import asyncio
+import random
+import socket
+from collections import Counter
+from contextlib import suppress
+from threading import Thread
+
+import httpx
 import pytest
 
 from tests.servers import RedisServer, free_port
@@ -7,7 +15,7 @@ from tests.system.caller import BODY_MARK, Caller, RawClient, fresh_key, is_repl
 from tests.system.conftest import Start
 from tests.system.gateway import Gateway
 from tests.system.ledger import Ledger, Reply
-from tests.upstreams import OK, Upstream, answering
+from tests.upstreams import OK, PATIENCE, Upstream, answering
 
 
 @pytest.mark.parametrize("cache", ["memory", "redis"])
@@ -145,3 +153,62 @@ async def test_an_attempt_that_runs_out_of_its_time_is_unknown(start: Start, led
         assert (answer.status_code, slug(answer)) == (502, "upstream-failed")
         assert slug(await caller.post(gateway, key)) == "outcome-unknown"
     assert ledger.attempts(key) == ["1"]
+
+
+_KEPT_FOR = 0.01
+"""Seconds after which the upstream below closes an idle connection, and after which the client asks again."""
+
+
+class HastyUpstream(Thread):
+    """An upstream with a thread for itself, so that it closes idle connections in the very moment when requests go out.
+
+    ``executed`` holds the path of each request that it has read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.executed: list[str] = []
+
+    def run(self) -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                with self._listening.accept()[0] as connection:
+                    self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError):
+            while head := connection.recv(65536):
+                connection.settimeout(_KEPT_FOR)  # a new one waits for its request
+                self.executed.append(head.split(b" ")[1].decode())
+                connection.sendall(OK)
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_nothing_runs_twice_where_idle_connections_close_as_requests_go_out(
+    start: Start, method: str, keyed: bool
+) -> None:
+    """Whether a request meets the close, and how, is up to the machine: what is promised holds in each case."""
+    upstream = HastyUpstream()
+    upstream.start()
+    gateway = start(upstream.url, upstream_keepalive=60).ready()
+    answered = {}
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE) as client:
+        for number in range(120):
+            headers = {"idempotency-key": fresh_key()} if keyed else {}
+            answered[f"/{number}"] = (await client.request(method, f"/{number}", headers=headers)).status_code
+            await asyncio.sleep(_KEPT_FOR + random.uniform(-0.0005, 0.0005))
+    upstream.close()
+    executed = Counter(upstream.executed)
+    assert all(executed[path] >= 1 for path, status in answered.items() if status == 200)
+    assert set(answered.values()) <= {200, 502}
+    if method == "GET":
+        assert set(answered.values()) == {200}
+    else:
+        assert set(executed.values()) == {1}
