@@ -42,7 +42,8 @@ def in_python(url: str, calls: Calls) -> Any:
     results: list[dict[str, Any]] = []
     for each in calls:
         client = stripe.StripeClient("sk_test_1", base_addresses={"api": url}, max_network_retries=each["retries"])
-        service = getattr(client.v1, {"paymentIntents": "payment_intents"}.get(each["resource"], each["resource"]))
+        resource: str = each["resource"]
+        service = getattr(client.v1, {"paymentIntents": "payment_intents"}.get(resource, resource))
         options = {} if each["key"] is None else {"idempotency_key": each["key"]}
         try:
             made = service.create(params={"amount": each["amount"], "currency": "eur"}, options=options)
