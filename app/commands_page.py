@@ -9,6 +9,7 @@ import hmac
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 
 from oncegate.app.bearer import is_bearer
@@ -19,6 +20,7 @@ from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import Record
 from oncegate.middleware.asgi import Receive, Scope
+from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.key import execution_key, pick, scope_digest, scope_parts
 from oncegate.middleware.policy import Policy
 from oncegate.middleware.request import wanted_wait
@@ -38,6 +40,7 @@ class CommandsPage:
 
     ``policies`` are those of the asynchronous routes: by their scopes a caller is known. ``consumers`` are whose processing is
     told of. ``rules`` bounds ``Prefer: wait``. ``token`` is the operators'. While ``draining`` says so, nobody is kept waiting.
+    ``cors`` are the scripts that may read it.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class CommandsPage:
         rules: Policy,
         token: str | None = None,
         draining: Callable[[], bool] = lambda: False,
+        cors: CrossOrigin | None = None,
     ) -> None:
         self._cache = cache
         self._namespace = namespace
@@ -58,10 +62,23 @@ class CommandsPage:
         self._rules = rules
         self._token = token.encode("utf-8", "surrogateescape") if token else None
         self._draining = draining
+        self._cors = cors
         self._waiters = 0
 
     async def __call__(self, scope: Scope, receive: Receive, identifier: str) -> Reply:
-        """The answer to one request."""
+        """The answer to one request. A script in a browser may read it where ``cors`` says so."""
+        cors = self._cors
+        if cors is None:
+            return await self._answer(scope, receive, identifier)
+        if scope["method"] == "OPTIONS":  # below the prefix, nobody else answers it
+            allowed = [*dict.fromkeys(name.decode() for names in self._scopes for name in names), "prefer"]
+            return Reply(
+                200, b"", headers=tuple(cors.preflight(scope["headers"], methods="GET, HEAD", allowed=allowed))
+            )
+        reply = await self._answer(scope, receive, identifier)
+        return replace(reply, headers=(*reply.headers, *cors.headers(scope["headers"])))
+
+    async def _answer(self, scope: Scope, receive: Receive, identifier: str) -> Reply:
         if scope["method"] not in ("GET", "HEAD"):
             return method_not_allowed("GET, HEAD")
         if not RECORD_ID.fullmatch(identifier) or not self._may_see(scope, identifier):

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 
+from oncegate.app.cors_settings import CorsSettings
 from oncegate.app.settings import GatewaySettings
 from oncegate.app.worker_settings import WorkerSettings
 from oncegate.middleware.settings import IdempotencySettings, Route
@@ -24,7 +25,11 @@ from oncegate.middleware.settings import IdempotencySettings, Route
 PREFIX = "ONCEGATE_"
 NOT_SETTINGS = {"ONCEGATE_CONFIG", "ONCEGATE_ADMIN_TOKEN"}
 """Variables that are ours without being a setting of the file: where the file is, and a secret that no file should hold."""
-TABLES: dict[str, type[BaseModel]] = {"idempotency": IdempotencySettings, "worker": WorkerSettings}
+TABLES: dict[str, type[BaseModel]] = {
+    "idempotency": IdempotencySettings,
+    "worker": WorkerSettings,
+    "cors": CorsSettings,
+}
 """The tables of the file that are settings of their own."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

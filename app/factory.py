@@ -15,6 +15,7 @@ from oncegate.app.records import Records
 from oncegate.app.records_page import RecordsPage
 from oncegate.app.settings import GatewaySettings
 from oncegate.cache.base import Cache
+from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.observe import Observation, Observe
 from oncegate.middleware.policy import Policies
@@ -44,6 +45,7 @@ def create_gateway(
         workers=settings.workers,
         gauges=_gauges(settings, cache),
     )
+    cors = settings.cors.rules()
     forwarder = Forwarder(
         settings.upstream,
         connect_timeout=min(CONNECT_TIMEOUT, rules.response_timeout),
@@ -64,6 +66,7 @@ def create_gateway(
         max_in_flight=settings.max_in_flight,
         body_timeout=settings.body_timeout,
         drain_timeout=settings.shutdown_timeout,
+        cors=cors,
         date_header=True,  # uvicorn's own is off, so that forwarded responses keep the upstream's
         observe=_both(metrics.observed, observe),
         watch=metrics,
@@ -81,7 +84,7 @@ def create_gateway(
         metrics=metrics.page,
         policy=published(policies.with_methods()),
         records=RecordsPage(create_records(settings, cache), admin_token) if admin_token else None,
-        commands=_commands(settings, policies, cache, admin_token, lambda: operations.draining),
+        commands=_commands(settings, policies, cache, admin_token, lambda: operations.draining, cors),
         own_port=settings.ops_port,
     )
     return Gateway(
@@ -94,6 +97,7 @@ def create_gateway(
         close=close,
         enter=metrics.enter,
         lane=Direct(middleware.enforcement, forwarder),
+        cors=cors,
     )
 
 
@@ -118,7 +122,12 @@ def create_records(settings: GatewaySettings, cache: Cache) -> Records:
 
 
 def _commands(
-    settings: GatewaySettings, policies: Policies, cache: Cache, token: str | None, draining: Callable[[], bool]
+    settings: GatewaySettings,
+    policies: Policies,
+    cache: Cache,
+    token: str | None,
+    draining: Callable[[], bool],
+    cors: CrossOrigin | None,
 ) -> "CommandsPage | None":
     """``None`` where no route is asynchronous."""
     *routes, default = policies.all()
@@ -135,6 +144,7 @@ def _commands(
         rules=default,
         token=token,
         draining=draining,
+        cors=cors,
     )
 
 

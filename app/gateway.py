@@ -14,6 +14,7 @@ from oncegate.app.operations import Operations
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.middleware.asgi import App, Receive, Scope, Send
+from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.problems import Answer, problem
 from oncegate.middleware.processor import NoAnswerInTime, NotProcessed, OutcomeUnknown
 from oncegate.middleware.respond import date
@@ -44,6 +45,7 @@ class Gateway:
         close: Callable[[], Awaitable[None]],
         enter: Callable[[int], None] = lambda _: None,
         lane: Direct | None = None,
+        cors: CrossOrigin | None = None,
     ) -> None:
         self.operations = operations
         self.refusal: str | None = None
@@ -56,6 +58,7 @@ class Gateway:
         self._close = close
         self.enter = enter
         self._lane = lane
+        self._cors = cors
 
     def direct(self, request: InboundRequest) -> bool:
         """Take a request that is whole, where that goes without a task. ``False``: nothing was done, call the app.
@@ -80,7 +83,7 @@ class Gateway:
             await self.operations(scope, receive, send)
             return
         if _asks_for_upgrade(scope):
-            await self._fail(send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
+            await self._fail(scope, send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
             return
         await self.answer(self._forward(scope, receive, send), scope, send)
 
@@ -90,22 +93,23 @@ class Gateway:
             await work
         except NotProcessed as error:
             log.warning("upstream-unreachable: %s", error)
-            await self._fail(send, "upstream-unreachable", "No connection to the upstream: nothing was sent.")
+            await self._fail(scope, send, "upstream-unreachable", "No connection to the upstream: nothing was sent.")
         except NoAnswerInTime as error:
             log.warning("upstream-timeout: %s", error)
             # Nobody keeps the result of what isn't enforced: only an idempotent method may simply be sent again.
             detail = "The upstream did not answer in time; the request may have been processed."
-            await self._fail(send, "upstream-timeout", detail, retryable=scope["method"] in IDEMPOTENT)
+            await self._fail(scope, send, "upstream-timeout", detail, retryable=scope["method"] in IDEMPOTENT)
         except OutcomeUnknown as error:
             log.warning("upstream-failed: %s", error)
             detail = "The connection to the upstream broke after the request was sent; it may have been processed."
-            await self._fail(send, "upstream-failed", detail, retryable=scope["method"] in IDEMPOTENT)
+            await self._fail(scope, send, "upstream-failed", detail, retryable=scope["method"] in IDEMPOTENT)
 
-    async def _fail(self, send: Send, slug: str, detail: str, *, retryable: bool | None = None) -> None:
+    async def _fail(self, scope: Scope, send: Send, slug: str, detail: str, *, retryable: bool | None = None) -> None:
         answer: Answer = problem(slug, detail, docs_url=self._docs_url, retryable=retryable)
+        cors = [] if self._cors is None else self._cors.headers(scope["headers"])
         try:
             await send(
-                {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, date()]},
+                {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, *cors, date()]},
             )
         except RuntimeError:
             # The response has begun, so there is nothing to say any more: returning without its end makes the server

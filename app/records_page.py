@@ -99,7 +99,7 @@ class RecordsPage:
             return problem(500, "Record Unreadable", str(error))
         except CacheError as error:
             log.warning("the cache is unavailable to an operator: %s", error)
-            return problem(503, "Cache Unavailable", str(error))
+            return problem(503, "Cache Unavailable", str(error), (b"retry-after", b"1"))
 
     async def _answer(self, scope: Scope, receive: Receive, path: str) -> Reply:
         identifier, _, action = ("", "", "") if path == "find" else path.partition("/")

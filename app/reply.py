@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import orjson
 
 from oncegate.middleware.asgi import Scope, Send
+from oncegate.middleware.problems import FAULT, INVALID_REQUEST, error_member
 from oncegate.middleware.respond import date
 
 JSON = "application/json"
@@ -41,7 +42,8 @@ def told(members: Mapping[str, object], status: int = 200) -> Reply:
 
 def problem(status: int, title: str, detail: str = "", *headers: tuple[bytes, bytes]) -> Reply:
     """A problem (RFC 9457) of an operation's own: these have no page in the docs, so no type."""
-    members = {"title": title, "status": status, **({"detail": detail} if detail else {})}
+    error = error_member(INVALID_REQUEST if status < 500 else FAULT, title.lower().replace(" ", "-"), detail or title)
+    members = {"title": title, "status": status, **({"detail": detail} if detail else {}), "error": error}
     return Reply(status, orjson.dumps(members), PROBLEM, headers)
 
 

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from oncegate.app.cors_settings import CorsSettings
 from oncegate.app.worker_settings import WorkerSettings
 from oncegate.cache.address import CLUSTER_SCHEMES, SENTINEL_SCHEMES, parse_address
 from oncegate.middleware.settings import Bytes, IdempotencySettings, Name, Route, Seconds
@@ -74,6 +75,7 @@ class GatewaySettings(BaseSettings):
     idempotency: IdempotencySettings = Field(
         default_factory=IdempotencySettings, description="the rules for all routes"
     )
+    cors: CorsSettings = Field(default_factory=CorsSettings, description="scripts of other origins, in browsers")
     worker: WorkerSettings = Field(default_factory=WorkerSettings, description="what `oncegate worker` goes by")
     routes: tuple[Route, ...] = Field((), description="what differs on some paths")
 

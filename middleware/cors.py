@@ -7,10 +7,63 @@ The CORS middleware goes around `IdempotencyMiddleware` (in Starlette: is added 
 
 The other way round, a problem would have no CORS headers, so that the script would see a network error instead of it; and
 the headers for the origin that came first would be stored, and given to another one.
+
+The gateway has no such middleware around it: there, `CrossOrigin` does the same for what it answers itself.
 """
+
+from collections.abc import Iterable, Sequence
 
 REQUEST_HEADERS = ("Idempotency-Key", "Idempotency-Raise-On-Duplicate", "Prefer")
 """Request headers that mean something here: for ``allow_headers``, beside the app's own."""
 
 EXPOSED_HEADERS = ("Idempotency-Key", "Idempotent-Replayed", "Cache-Status", "Retry-After", "Preference-Applied")
 """Response headers that are added here: for ``expose_headers``, beside the app's own."""
+
+Headers = list[tuple[bytes, bytes]]
+
+_ALLOW_ORIGIN = b"access-control-allow-origin"
+_ALLOW_CREDENTIALS = b"access-control-allow-credentials"
+_FOR_ONE_ORIGIN = frozenset({_ALLOW_ORIGIN, _ALLOW_CREDENTIALS})
+_VARY = (b"vary", b"origin")
+_ANY = [(_ALLOW_ORIGIN, b"*")]
+
+
+class CrossOrigin:
+    """Whose scripts may read what is answered here: ``origins``, or any where one of them is ``*``.
+
+    ``exposed`` are the response headers that they may read; with ``credentials``, answers to requests with cookies too,
+    which browsers want an origin named for (Fetch section 3.3.5).
+    """
+
+    def __init__(self, origins: Iterable[str], *, exposed: Iterable[str] = EXPOSED_HEADERS, credentials: bool) -> None:
+        self._origins = frozenset(origin.encode() for origin in origins)
+        self._any = b"*" in self._origins
+        self._same: Headers = [(b"access-control-expose-headers", ", ".join(exposed).encode())]
+        if credentials:
+            self._same.append((_ALLOW_CREDENTIALS, b"true"))
+
+    def headers(self, request: Iterable[tuple[bytes, bytes]]) -> Headers:
+        """What an answer to the request with these headers carries."""
+        origin = next((value for name, value in request if name == b"origin"), None)
+        if origin is None:
+            return []
+        if self._any:
+            return [*_ANY, *self._same]
+        if origin not in self._origins:
+            return [_VARY]
+        return [(_ALLOW_ORIGIN, origin), *self._same, _VARY]
+
+    def replayed(self, request: Iterable[tuple[bytes, bytes]], stored: Headers) -> Headers:
+        """The headers of a replay: what was stored is for the origin that came first, and perhaps for none."""
+        own = self.headers(request)
+        if len(own) < 2:
+            return stored
+        return [line for line in stored if line[0] not in _FOR_ONE_ORIGIN] + own
+
+    def preflight(self, request: Iterable[tuple[bytes, bytes]], *, methods: str, allowed: Sequence[str]) -> Headers:
+        """What the answer to a preflight carries: ``methods`` and request headers that are ``allowed``."""
+        own = self.headers(request)
+        if len(own) < 2:
+            return own
+        names = ", ".join(allowed).encode()
+        return [*own, (b"access-control-allow-methods", methods.encode()), (b"access-control-allow-headers", names)]

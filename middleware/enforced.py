@@ -144,6 +144,9 @@ class EnforcedRequest:
         recorded = attempt.number > 0  # without a record, nothing is enforced
         self.observed(_FIRST if recorded else _BYPASS, status, attempt.number)
         self._accepted = attempt.submission
+        cors = self._enforcement.cors if attempt.submission else None
+        if cors is not None:  # the answer is the gateway's own
+            headers = [*headers, *cors.headers(self._scope["headers"])]
         headers = respond.executed_headers(
             headers, status, policy=self.policy, key_line=self._key_line, recorded=recorded
         )
@@ -210,6 +213,12 @@ class EnforcedRequest:
         self.observed(decision, answer.status, attempt, mismatch=mismatch)
         if self._asked_async or self.applied is not None:
             self._add_preference(answer.headers)
+        cors = self._enforcement.cors
+        if cors is not None:
+            if decision == _REPLAYED:
+                answer.headers = cors.replayed(self._scope["headers"], answer.headers)
+            else:
+                answer.headers += cors.headers(self._scope["headers"])
         if self._enforcement.date_header:
             answer.headers.append(respond.date())
         return answer

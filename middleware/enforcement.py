@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from oncegate.middleware.asgi import App, Receive, Scope, Send
 from oncegate.middleware.bypass import Bypass
+from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.exchange import Exchange
 from oncegate.middleware.observe import Observe
@@ -24,6 +25,7 @@ class Enforcement:
     __slots__ = (
         "app",
         "body_timeout",
+        "cors",
         "date_header",
         "enforcer",
         "namespace",
@@ -43,6 +45,7 @@ class Enforcement:
         namespace: str,
         body_timeout: float,
         date_header: bool,
+        cors: CrossOrigin | None,
         observe: Observe | None,
         warn_of_signed_callers: bool,
     ) -> None:
@@ -52,6 +55,7 @@ class Enforcement:
         self.enforcer = enforcer
         self.namespace = namespace
         self.body_timeout = body_timeout
+        self.cors = cors
         self.date_header = date_header
         self.observe = observe
         self.warn_of_signed_callers = warn_of_signed_callers

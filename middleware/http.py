@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from oncegate.cache.base import Cache
 from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
+from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.enforcement import Enforcement
 from oncegate.middleware.observe import Observe, Watch
@@ -26,7 +27,8 @@ class IdempotencyMiddleware:
     ``namespace`` separates services that share a cache (no colon in it). ``max_in_flight`` bounds the attempts of this
     process; ``body_timeout`` (seconds) bounds the arrival of an enforced request's body, and how long a client may stall
     over a response too large to keep; ``drain_timeout`` (seconds) bounds how long the lifespan's shutdown waits for
-    attempts. ``date_header`` adds a Date to answers made here, for servers that add none. ``observe`` is told of each answer,
+    attempts. ``date_header`` adds a Date to answers made here, for servers that add none; ``cors`` lets scripts in browsers
+    read them, where no CORS middleware goes around this. ``observe`` is told of each answer,
     ``watch`` of attempts. ``submit`` is called in the app's place for a request that is to be processed later: it accepts the
     command (see `oncegate.middleware.extensions.Submission`), answers 202, or raises
     `oncegate.middleware.processor.NotAccepted`.
@@ -48,6 +50,7 @@ class IdempotencyMiddleware:
         body_timeout: float = 30.0,
         drain_timeout: float = 30.0,
         date_header: bool = False,
+        cors: CrossOrigin | None = None,
         observe: Observe | None = None,
         watch: Watch | None = None,
     ) -> None:
@@ -70,6 +73,7 @@ class IdempotencyMiddleware:
             namespace=namespace,
             body_timeout=body_timeout,
             date_header=date_header,
+            cors=cors,
             observe=observe,
             warn_of_signed_callers="scope" not in settings.model_fields_set,
         )

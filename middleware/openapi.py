@@ -47,7 +47,7 @@ def problem_schema(slugs: list[str]) -> Description:
     return {
         "type": "object",
         "description": "A problem (RFC 9457)",
-        "required": ["type", "title", "status", "detail", "code", "retryable"],
+        "required": ["type", "title", "status", "detail", "code", "retryable", "error"],
         "properties": {
             "type": {"type": "string", "format": "uri-reference", "description": "Where this problem is explained"},
             "title": {"type": "string"},
@@ -55,9 +55,24 @@ def problem_schema(slugs: list[str]) -> Description:
             "detail": {"type": "string"},
             "code": {"type": "string", "enum": slugs},
             "retryable": {"type": "boolean", "description": "May the same request be sent again unchanged?"},
+            "error": error_schema(slugs),
             "idempotency_key": {"type": "string"},
             "record": {"type": "string", "description": "An id that the logs carry too"},
             "original_result": {"type": "object", "description": "With code duplicate: the result that is there"},
+        },
+    }
+
+
+def error_schema(slugs: list[str]) -> Description:
+    """The JSON Schema of the member by which some SDKs tell a problem from a success."""
+    return {
+        "type": "object",
+        "description": "The same, for SDKs that look for it",
+        "required": ["type", "code", "message"],
+        "properties": {
+            "type": {"type": "string", "enum": sorted({KINDS[slug].error_type for slug in slugs})},
+            "code": {"type": "string", "enum": slugs},
+            "message": {"type": "string"},
         },
     }
 

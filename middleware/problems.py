@@ -26,32 +26,40 @@ class Answer:
         self.body = body
 
 
+INVALID_REQUEST: Final = "invalid_request_error"
+IDEMPOTENCY: Final = "idempotency_error"
+FAULT: Final = "api_error"
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     status: int
     title: str
     retryable: bool
+    error_type: str
+    """Of the family of SDKs that look for a member ``error``: theirs are the three above."""
     retry_after: bool = False
+    """Whether time alone may change the answer: layers that retry every 409 go by it. Never where ``retryable`` may be false."""
 
 
 KINDS: dict[str, _Kind] = {
     # 400, 409 and 422 and the first two titles are the draft's, section 2.7.
-    "key-missing": _Kind(400, "Idempotency-Key is missing", False),
-    "key-invalid": _Kind(400, "Idempotency-Key is invalid", False),
-    "caller-missing": _Kind(401, "The caller is not identified", False),
-    "request-timeout": _Kind(408, "The request did not arrive in time", True),
-    "key-reused": _Kind(422, "Idempotency-Key is already used", False),
-    "in-flight": _Kind(409, "A request is outstanding for this Idempotency-Key", True, retry_after=True),
-    "duplicate": _Kind(409, "A request with this Idempotency-Key was already processed", False),
-    "outcome-unknown": _Kind(409, "The outcome of an earlier request is unknown", False),
-    "payload-too-large": _Kind(413, "The request is too large", False),
-    "record-unreadable": _Kind(500, "The record of this Idempotency-Key can't be read", False),
-    "upgrade-unsupported": _Kind(501, "Upgrade is not supported", False),
-    "upstream-unreachable": _Kind(502, "The upstream can't be reached", True),
-    "upstream-failed": _Kind(502, "The upstream did not answer", False),
-    "cache-unavailable": _Kind(503, "The record cache is unavailable", True, retry_after=True),
-    "overloaded": _Kind(503, "Too many requests are being executed", True, retry_after=True),
-    "upstream-timeout": _Kind(504, "The upstream did not answer in time", True),
+    "key-missing": _Kind(400, "Idempotency-Key is missing", False, IDEMPOTENCY),
+    "key-invalid": _Kind(400, "Idempotency-Key is invalid", False, IDEMPOTENCY),
+    "caller-missing": _Kind(401, "The caller is not identified", False, INVALID_REQUEST),
+    "request-timeout": _Kind(408, "The request did not arrive in time", True, INVALID_REQUEST),
+    "key-reused": _Kind(422, "Idempotency-Key is already used", False, IDEMPOTENCY),
+    "in-flight": _Kind(409, "A request is outstanding for this Idempotency-Key", True, IDEMPOTENCY, retry_after=True),
+    "duplicate": _Kind(409, "A request with this Idempotency-Key was already processed", False, IDEMPOTENCY),
+    "outcome-unknown": _Kind(409, "The outcome of an earlier request is unknown", False, IDEMPOTENCY),
+    "payload-too-large": _Kind(413, "The request is too large", False, INVALID_REQUEST),
+    "record-unreadable": _Kind(500, "The record of this Idempotency-Key can't be read", False, FAULT),
+    "upgrade-unsupported": _Kind(501, "Upgrade is not supported", False, INVALID_REQUEST),
+    "upstream-unreachable": _Kind(502, "The upstream can't be reached", True, FAULT),
+    "upstream-failed": _Kind(502, "The upstream did not answer", False, FAULT),
+    "cache-unavailable": _Kind(503, "The record cache is unavailable", True, FAULT, retry_after=True),
+    "overloaded": _Kind(503, "Too many requests are being executed", True, FAULT, retry_after=True),
+    "upstream-timeout": _Kind(504, "The upstream did not answer in time", True, FAULT),
 }
 """Every problem that oncegate answers with, by its slug. Public: a change here is a change of the contract."""
 
@@ -77,6 +85,7 @@ def problem(
         "detail": detail,
         "code": slug,
         "retryable": kind.retryable if retryable is None else retryable,
+        "error": error_member(kind.error_type, slug, detail),
     }
     if key is not None:
         members["idempotency_key"] = key
@@ -91,6 +100,11 @@ def problem(
     if kind.retry_after:
         headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
     return Answer(kind.status, headers, body)
+
+
+def error_member(error_type: str, code: str, message: str) -> dict[str, str]:
+    """The member ``error`` of a problem: without it, SDKs of a well-known family take the answer for a success."""
+    return {"type": error_type, "code": code, "message": message}
 
 
 def challenge(names: Iterable[bytes]) -> tuple[bytes, bytes]:

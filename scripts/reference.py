@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from oncegate.app.cors_settings import CorsSettings
 from oncegate.app.settings import GatewaySettings
 from oncegate.app.worker_settings import WorkerSettings
 from oncegate.middleware.settings import IdempotencySettings, Route
@@ -14,13 +15,19 @@ from oncegate.middleware.settings import IdempotencySettings, Route
 HEAD = """\
 # Configuration
 
-Generated from app/settings.py, app/worker_settings.py and middleware/settings.py by `scripts/docs`: change it there.
+Generated from app/settings.py, app/cors_settings.py, app/worker_settings.py and middleware/settings.py by `scripts/docs`:
+change it there.
 
 Command line (`oncegate serve --help`) over environment over TOML file (`--config FILE`, or `ONCEGATE_CONFIG`) over defaults.
 In the environment a setting is `ONCEGATE_` and its name, in a table with two underscores: `ONCEGATE_UPSTREAM`,
 `ONCEGATE_IDEMPOTENCY__TTL`; lists and `ONCEGATE_ROUTES` are written as JSON. In the file, `"${NAME}"` is taken from the
 environment. A wrong or unknown setting stops the start with one line that names it, and exit code 2. Times are in seconds,
 sizes in bytes.
+"""
+CORS = """
+## `[cors]`
+
+For what the gateway answers itself, and for replays. See [the questions](faq.md#can-scripts-in-browsers-call-it).
 """
 WORKER = """
 ## `[worker]`
@@ -46,8 +53,9 @@ ROUTE_MEANING = {
 
 def main() -> None:
     """Write the page to standard output."""
-    lines = [HEAD, "## Top level", "", *_table(GatewaySettings, without=("idempotency", "worker", "routes"))]
-    lines += ["", "## `[idempotency]`", "", *_table(IdempotencySettings), WORKER, *_table(WorkerSettings)]
+    lines = [HEAD, "## Top level", "", *_table(GatewaySettings, without=("idempotency", "cors", "worker", "routes"))]
+    lines += ["", "## `[idempotency]`", "", *_table(IdempotencySettings)]
+    lines += [CORS, *_table(CorsSettings), WORKER, *_table(WorkerSettings)]
     lines += [ROUTES, *_table(Route), ""]
     sys.stdout.write("\n".join(lines))
 

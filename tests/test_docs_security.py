@@ -133,7 +133,7 @@ async def test_what_some_servers_read_as_a_header_that_counts_is_dropped() -> No
         ]
 
 
-async def test_of_cors_the_gateway_knows_nothing() -> None:
+async def test_without_cors_origins_the_gateway_adds_nothing() -> None:
     """What docs/faq.md tells of scripts in browsers."""
     allowing = [
         b"HTTP/1.1 201 Created\r\naccess-control-allow-origin: https://%b.example\r\ncontent-length: 2\r\n\r\nok" % name

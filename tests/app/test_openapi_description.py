@@ -43,6 +43,7 @@ def test_each_problem_of_the_code_is_described_and_no_other() -> None:
         members = RESPONSES[slug]["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]
         assert (members["code"], members["status"]["const"]) == ({"const": slug}, kind.status)
         assert members["title"] == {"const": kind.title}
+        assert members["error"]["properties"] == {"type": {"const": kind.error_type}, "code": {"const": slug}}
         assert members["retryable"] in ({"const": kind.retryable}, {"type": "boolean"})
         assert ("Retry-After" in RESPONSES[slug]["headers"]) is kind.retry_after
 

@@ -3,6 +3,7 @@
 import pytest
 
 from oncegate.cache.record import State
+from oncegate.middleware.problems import KINDS, problem
 from oncegate.middleware.settings import Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
@@ -89,6 +90,16 @@ async def test_c3_retry_after_is_on_in_flight(door: MakeDoor) -> None:
     assert (await there.send(b"other")).value("retry-after") is None
     app.release()
     assert (await first.answered()).value("retry-after") is None
+
+
+def test_c3_retry_after_is_on_what_time_can_change_and_on_nothing_else() -> None:
+    carriers = set()
+    for slug in KINDS:
+        answer = problem(slug, "why", docs_url="https://docs.example")
+        if b"retry-after" in dict(answer.headers):
+            carriers.add(slug)
+    assert carriers == {"in-flight", "cache-unavailable", "overloaded"}
+    assert all(KINDS[slug].retryable for slug in carriers)
 
 
 async def test_c3_retry_after_is_on_503(door: MakeDoor) -> None:

@@ -11,6 +11,7 @@ from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.key import record_id
 from oncegate.middleware.observe import Observation
+from oncegate.middleware.problems import KINDS
 from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Call, Door
@@ -23,13 +24,15 @@ def whole(there: Door, call: Call, slug: str, status: int, title: str, *, retrya
     """Every member that each problem has, and no other but ``original_result``."""
     problem = dict(call.problem)
     problem.pop("original_result", None)
-    assert problem.pop("detail")
+    detail = problem.pop("detail")
+    assert detail
     expected: dict[str, Any] = {
         "type": f"{DOCS}#{slug}",
         "title": title,
         "status": status,
         "code": slug,
         "retryable": retryable,
+        "error": {"type": KINDS[slug].error_type, "code": slug, "message": detail},
     }
     if key is not None:
         expected["idempotency_key"] = key

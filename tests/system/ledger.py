@@ -1,8 +1,8 @@
 """The upstream of the system tests: it counts what arrives for each key, and answers as it was told to.
 
 It runs in a thread of its own, so that it serves every test of a run, and goes on while a test blocks. How it answers is
-scripted per key: the n-th arrival gets the n-th `Reply`, the last one again and again; without a script, a receipt that
-no other arrival gets, so that a replay can be told from a second execution.
+scripted per key, or, for keys that clients make themselves, per path: the n-th arrival gets the n-th `Reply`, the last one
+again and again; without a script, a receipt that no other arrival gets, so that a replay can be told from a second execution.
 """
 
 import asyncio
@@ -59,6 +59,8 @@ class Reply:
 class Ledger(OwnLoop):
     """For the length of a ``with``. ``arrivals(key)`` are the requests that arrived whole under that key, in their order.
 
+    Where a path has a script, its name stands for the keys that have none.
+
     ``closed`` counts the connections that it has ended itself, as a `Reply` told it to.
     """
 
@@ -96,7 +98,9 @@ class Ledger(OwnLoop):
     async def _serve(self, peer: Peer) -> None:
         while True:
             request = await peer.request()
-            key = next(iter(request.values("idempotency-key")), "")
+            key, path = next(iter(request.values("idempotency-key")), ""), request.line.split(" ")[1]
+            if key not in self._script and path in self._script:
+                key = path
             arrivals = self._arrivals[key]
             arrivals.append(request)
             script = self._script.get(key, (Reply(),))
