@@ -14,6 +14,7 @@ from time import monotonic
 from oncegate.app.bearer import is_bearer
 from oncegate.app.command_status import describe, is_command, is_mismatch, is_over
 from oncegate.app.records import RECORD_ID
+from oncegate.app.records_page import unreadable
 from oncegate.app.reply import Reply, method_not_allowed, problem, told
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, RecordUnreadable
@@ -69,8 +70,7 @@ class CommandsPage:
         try:
             return await self._tell(scope, receive, identifier)
         except RecordUnreadable as error:
-            log.error("record %s: %s", identifier, error)
-            return problem(500, "Record Unreadable", "A record of this command is damaged, or of a newer version.")
+            return unreadable(identifier, error)
         except CacheError as error:
             log.warning("record %s: its status can't be told: %s", identifier, error)
             return problem(503, "Cache Unavailable", "The record cache can't be reached.", (b"retry-after", b"1"))

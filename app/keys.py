@@ -132,9 +132,9 @@ def _told(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] |
 
     try:
         return source.show(identifier)
-    except RecordUnreadable:
+    except RecordUnreadable as error:
         if alone:
-            raise
+            raise RecordUnreadable(f"record {identifier}: {error}") from None
         return {"id": identifier, "state": "unreadable"}  # the others' records can be told of all the same
 
 

@@ -28,7 +28,7 @@ def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) 
     out = console()
     if records:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("record", "state", "attempt", "began", "took", "gateway", "status", "gone in"):
+        for name in ("record", "state", "attempt", "began", "took", "request", "gateway", "status", "gone in"):
             table.add_column(name, no_wrap=name in ("record", "state", "began"))
         for each in records:
             # Text, not strings: what comes from elsewhere is no markup.
@@ -48,6 +48,7 @@ def _cells(record: dict[str, Any]) -> list[str]:
         str(record["attempt"]),
         moment(record["began_at"]),
         duration(record["took"]),
+        plain(" ".join(part for part in (record.get("method"), record.get("route")) if part) or "-"),
         plain(record["gateway"] or "-"),
         str(record["status"] or "-"),
         duration(record["expires_in"]),
@@ -84,6 +85,8 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     if record["took"] is not None or record["ended_at"]:
         took = f", after {duration(record['took'])}" if record["took"] is not None else ""
         lines.append(("ended", ago(record["ended_at"]).removesuffix("-") + took if record["ended_at"] else took[2:]))
+    if record.get("method"):
+        lines.append(("request", plain(f"{record['method']}, by the rules of {record['route']}")))
     lines += [("gateway", plain(record["gateway"] or "not known")), ("upstream", _upstream(record))]
     if record["note"]:
         lines.append(("note", plain(record["note"])))

@@ -96,7 +96,7 @@ class RecordsPage:
             where = ".".join(str(part) for part in first["loc"])
             return problem(400, "Bad Request", f"{where}: {first['msg']}".removeprefix(": "))
         except RecordUnreadable as error:
-            return problem(500, "Record Unreadable", str(error))
+            return unreadable(path.partition("/")[0], error)
         except CacheError as error:
             log.warning("the cache is unavailable to an operator: %s", error)
             return problem(503, "Cache Unavailable", str(error))
@@ -188,6 +188,14 @@ def header_lines(lines: Iterable[str]) -> list[tuple[bytes, bytes]]:
             (name.strip().lower().encode("utf-8", "replace"), value.strip().encode("utf-8", "surrogateescape"))
         )
     return fields
+
+
+def unreadable(identifier: str, error: RecordUnreadable) -> Reply:
+    """What is answered where the record ``identifier``, or one that belongs to it, can't be read."""
+    log.error("record %s: %s", identifier, error)
+    reply = problem(500, "Record Unreadable", str(error))
+    members = orjson.loads(reply.body) | {"code": "record-unreadable", "record": identifier}
+    return Reply(reply.status, orjson.dumps(members), reply.content_type)
 
 
 def _from_base64(text: str) -> bytes:

@@ -120,6 +120,9 @@ class Lane:
             return self._failed(CacheUnavailable(f"Redis at {self._opener.place} did not answer in time"))
         except CacheError as error:
             return self._failed(error)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            log.debug("what answered makes no sense", exc_info=error)
+            return self._failed(CacheUnavailable(f"what answers at {self._opener.place} does not answer as Redis does"))
         finally:
             self._opening = None
         self._opened_at = self._loop.time()

@@ -122,6 +122,7 @@ class EnforcedRequest:
             wanted_wait(fields, policy),
             wants_error(fields, policy),
             submission=bool(policy.stream),
+            method=scope["method"],
         )
 
     def headers(self, attempt: Attempt | None = None) -> Headers:
