@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from oncegate.app.bearer import is_bearer
+from oncegate.app.bearer import Bearer
 from oncegate.app.command_status import describe, is_command, is_mismatch, is_over
 from oncegate.app.records import RECORD_ID
 from oncegate.app.records_page import unreadable
@@ -38,7 +38,8 @@ class CommandsPage:
     """Answers what comes in below ``commands/``.
 
     ``policies`` are those of the asynchronous routes: by their scopes a caller is known. ``consumers`` are whose processing is
-    told of. ``rules`` bounds ``Prefer: wait``. ``token`` is the operators'. While ``draining`` says so, nobody is kept waiting.
+    told of. ``rules`` bounds ``Prefer: wait``. ``operators`` may see all of them. While ``draining`` says so, nobody is kept
+    waiting.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class CommandsPage:
         policies: Sequence[Policy],
         consumers: Sequence[str],
         rules: Policy,
-        token: str | None = None,
+        operators: Bearer | None = None,
         draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cache = cache
@@ -57,7 +58,7 @@ class CommandsPage:
         self._scopes = tuple(dict.fromkeys(policy.scope_names for policy in policies))
         self._consumers = tuple(dict.fromkeys(consumers))
         self._rules = rules
-        self._token = token.encode("utf-8", "surrogateescape") if token else None
+        self._operators = operators
         self._draining = draining
         self._waiters = 0
 
@@ -76,7 +77,7 @@ class CommandsPage:
             return problem(503, "Cache Unavailable", "The record cache can't be reached.", (b"retry-after", b"1"))
 
     def _may_see(self, scope: Scope, identifier: str) -> bool:
-        if self._token is not None and is_bearer(scope, self._token):
+        if self._operators is not None and self._operators.is_brought(scope):
             return True
         given = identifier.partition(":")[2]
         own = [scope_digest(scope_parts(pick(scope["headers"], frozenset(names)), names)) for names in self._scopes]
