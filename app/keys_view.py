@@ -1,12 +1,14 @@
 """Records as a person reads them, and as a script does."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import orjson
 from rich.table import Table
 from rich.text import Text
 
+from oncegate.app.purge import Purged
 from oncegate.app.terminal import ago, as_document, console, duration, moment, plain, print_table
 from oncegate.cache.record import State
 
@@ -136,6 +138,19 @@ def _upstream(record: dict[str, Any]) -> str:
         text = body if isinstance(body, str) else orjson.dumps(body).decode()
         told = plain(text[:MOST_OF_BODY]) + (" ..." if len(text) > MOST_OF_BODY else "")
     return f"{response['status']}  {told}".rstrip()
+
+
+def show_purged(purged: Purged, *, dry_run: bool, as_json: bool) -> None:
+    """How many records there were, and what became of them."""
+    if as_json:
+        as_document(asdict(purged) | {"dry_run": dry_run})
+        return
+    text = f"{purged.found} found, {purged.removed} removed" if not dry_run else f"{purged.found} found, none removed"
+    if purged.unfinished:
+        text += f"; {purged.unfinished} in flight or of unknown outcome are left (--force)"
+    if purged.unreadable:
+        text += f"; {purged.unreadable} can't be read and are left"
+    console().print(text, markup=False)
 
 
 def show_resolution(identifier: str, state: str, *, as_json: bool) -> None:

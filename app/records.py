@@ -103,7 +103,7 @@ class Records:
         digest = record_id(record_key(self._namespace, plain, None)).partition(":")[0]
         if caller is None:
             return await self._of_digest(digest)
-        keys = dict.fromkeys(record_key(self._namespace, plain, scope) for scope in self._callers(caller))
+        keys = dict.fromkeys(record_key(self._namespace, plain, scope) for scope in self.callers(caller))
         held = await asyncio.gather(*[self._peek(look_up_key) for look_up_key in keys])
         return [record_id(key) for key, there in zip(keys, held, strict=True) if there is not None]
 
@@ -117,7 +117,7 @@ class Records:
                 return [identifier for identifier in found if RECORD_ID.fullmatch(identifier)]
         raise NotARecord("too many records to look through all of them: give the caller, or the record's id")
 
-    def _callers(self, caller: Sequence[tuple[bytes, bytes]]) -> Sequence[Sequence[bytes] | None]:
+    def callers(self, caller: Sequence[tuple[bytes, bytes]]) -> Sequence[Sequence[bytes] | None]:
         """Who sends these field lines, by each route's scope that reads one of them; nobody in particular without any line."""
         if not caller:
             return [None]

@@ -29,6 +29,7 @@ from oncegate.cache.scripts import (
     EXTEND,
     GET,
     PEEK,
+    PURGE,
     RELEASE,
     RESOLVE,
     Script,
@@ -233,6 +234,21 @@ class RedisCache:
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
         return reply
+
+    async def purge(self, key: str, looked_at: Record, *, force: bool = False) -> Resolution:
+        """Remove a record, unless it is another attempt's by now than ``looked_at``, or in flight and not by ``force``.
+
+        Not of the `Cache` protocol: what is purged is in a shared cache.
+        """
+        address = key.encode()
+        packed = PURGE.call(address, looked_at.token + looked_at.attempt.to_bytes(4, "big"), b"1" if force else b"0")
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, packed)
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        if reply not in _RESOLUTIONS:
+            raise RecordUnreadable("Redis answered with something that is no answer")
+        return _RESOLUTIONS[reply]
 
     async def append(self, stream: str, fields: Iterable[bytes], *, limit: int) -> str | None:
         """Append an entry to the stream under a Redis key; its id, or ``None`` where ``limit`` entries are needed already.
