@@ -1,6 +1,7 @@
 """``oncegate check``: would this gateway keep its promises? Each finding is a verdict with what to do about it.
 
-Nothing is changed anywhere. The upstream gets one HEAD request, which changes nothing either (RFC 9110 section 9.2.1).
+One record is written to the cache and removed again; nothing else is changed anywhere. The upstream gets one HEAD request,
+which changes nothing either (RFC 9110 section 9.2.1).
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from oncegate.app.connection import UpstreamConnection
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
 from oncegate.app.settings import GatewaySettings, redact
+from oncegate.app.trial import try_writing
 from oncegate.app.upstream import KEEPALIVE_MARGIN, Upstream
 from oncegate.cache.errors import CacheError, CacheUnsupported
 from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
@@ -72,8 +74,13 @@ async def _cache(settings: GatewaySettings) -> list[Finding]:
         return [Finding("cache", Verdict.ADVICE, line)]
     where = redact(settings.cache)
     cache = create_cache(settings)
+    refusal: CacheError | None = None
     try:
         advice = await cache.check()
+        try:
+            await try_writing(cache, settings.namespace)
+        except CacheError as error:
+            refusal = error
     except CacheUnsupported as error:
         return [Finding("cache", Verdict.FAILED, f"{where}: {error}")]
     except CacheError as error:
@@ -82,6 +89,8 @@ async def _cache(settings: GatewaySettings) -> list[Finding]:
     finally:
         await cache.close()
     found = [Finding("cache", Verdict.ADVICE, f"{where}: {line}") for line in advice]
+    if refusal is not None:
+        return [*found, Finding("cache", Verdict.FAILED, f"{where} answers, and takes no records: {refusal}")]
     return found or [Finding("cache", Verdict.GOOD, f"{where} answers, keeps what it is given, and is new enough")]
 
 

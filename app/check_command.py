@@ -22,7 +22,8 @@ _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", 
 def check(config: str | None, strict: bool, as_json: bool, **options: str | None) -> None:
     """Look at the configuration, the cache and the upstream, each with a verdict and what to do about it.
 
-    It changes nothing; the upstream gets one HEAD request, and is watched for as long as an idle connection is kept.
+    It writes one record to the cache and removes it again, and changes nothing else; the upstream gets one HEAD request, and is
+    watched for as long as an idle connection is kept.
     Exit codes: 0 the gateway can run, 1 it can't (cache or upstream), 2 the configuration is wrong.
     """
     import asyncio

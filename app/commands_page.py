@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 
-from oncegate.app.bearer import is_bearer
+from oncegate.app.bearer import Bearer
 from oncegate.app.command_status import describe, is_command, is_mismatch, is_over
 from oncegate.app.records import RECORD_ID
+from oncegate.app.records_page import unreadable
 from oncegate.app.reply import Reply, method_not_allowed, problem, told
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, RecordUnreadable
@@ -39,8 +40,8 @@ class CommandsPage:
     """Answers what comes in below ``commands/``.
 
     ``policies`` are those of the asynchronous routes: by their scopes a caller is known. ``consumers`` are whose processing is
-    told of. ``rules`` bounds ``Prefer: wait``. ``token`` is the operators'. While ``draining`` says so, nobody is kept waiting.
-    ``cors`` are the scripts that may read it.
+    told of. ``rules`` bounds ``Prefer: wait``. ``operators`` may see all of them. While ``draining`` says so, nobody is kept
+    waiting. ``cors`` are the scripts that may read it.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class CommandsPage:
         policies: Sequence[Policy],
         consumers: Sequence[str],
         rules: Policy,
-        token: str | None = None,
+        operators: Bearer | None = None,
         draining: Callable[[], bool] = lambda: False,
         cors: CrossOrigin | None = None,
     ) -> None:
@@ -60,7 +61,7 @@ class CommandsPage:
         self._scopes = tuple(dict.fromkeys(policy.scope_names for policy in policies))
         self._consumers = tuple(dict.fromkeys(consumers))
         self._rules = rules
-        self._token = token.encode("utf-8", "surrogateescape") if token else None
+        self._operators = operators
         self._draining = draining
         self._cors = cors
         self._waiters = 0
@@ -86,14 +87,13 @@ class CommandsPage:
         try:
             return await self._tell(scope, receive, identifier)
         except RecordUnreadable as error:
-            log.error("record %s: %s", identifier, error)
-            return problem(500, "Record Unreadable", "A record of this command is damaged, or of a newer version.")
+            return unreadable(identifier, error)
         except CacheError as error:
             log.warning("record %s: its status can't be told: %s", identifier, error)
             return problem(503, "Cache Unavailable", "The record cache can't be reached.", (b"retry-after", b"1"))
 
     def _may_see(self, scope: Scope, identifier: str) -> bool:
-        if self._token is not None and is_bearer(scope, self._token):
+        if self._operators is not None and self._operators.is_brought(scope):
             return True
         given = identifier.partition(":")[2]
         own = [scope_digest(scope_parts(pick(scope["headers"], frozenset(names)), names)) for names in self._scopes]

@@ -7,13 +7,12 @@ was, and with those that tell of its death (``dead.``...). They are never trimme
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, cast
 
 import orjson
 
 from oncegate.app.group import Fields, GroupMissing, Script, unavailable
-from oncegate.app.records import RECORD_ID, summarise
+from oncegate.app.records import RECORD_ID, instant, summarise
 from oncegate.app.redis_client import REDIS_ERRORS
 from oncegate.app.stream import CommandStream
 from oncegate.cache.base import Cache
@@ -58,8 +57,8 @@ class Letter:
             "attempts": self._number(b"dead.attempts"),
             "error_type": self._text(b"dead.error_type") or None,
             "error": self._text(b"dead.error") or None,
-            "died_at": _instant(self._number(b"dead.at")),
-            "accepted_at": _instant(self._number(b"accepted_at")),
+            "died_at": instant(self._number(b"dead.at")),
+            "accepted_at": instant(self._number(b"accepted_at")),
             "worker": self._text(b"dead.worker"),
             "method": self._text(b"method") or None,
             "path": self._text(b"target").partition("?")[0] or None,
@@ -235,7 +234,3 @@ def _error(held: Claim) -> dict[str, Any] | None:
     except ValueError:
         return None
     return told if isinstance(told, dict) else None
-
-
-def _instant(unix_ms: int) -> str | None:
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds") if unix_ms else None

@@ -5,15 +5,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from oncegate.app.bearer import Bearer
 from oncegate.app.direct import Direct
 from oncegate.app.forward import Forwarder
 from oncegate.app.gateway import Gateway
-from oncegate.app.metrics import Gauges, Metrics
+from oncegate.app.metrics import Metrics
 from oncegate.app.operations import Operations
 from oncegate.app.published_policy import published
 from oncegate.app.records import Records
 from oncegate.app.records_page import RecordsPage
 from oncegate.app.settings import GatewaySettings
+from oncegate.app.trial import try_writing
 from oncegate.cache.base import Cache
 from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.http import IdempotencyMiddleware
@@ -43,7 +45,11 @@ def create_gateway(
         [(policy.route, methods) for policy, methods in policies.with_methods()],
         submissions=[policy.route for policy in policies.all() if policy.submission is not None],
         workers=settings.workers,
-        gauges=_gauges(settings, cache),
+        gauges=_gauges(settings, cache)
+        | {
+            "cache_readable": ("Whether the cache answers.", lambda: float(operations.is_readable)),
+            "cache_writable": ("Whether it takes records.", lambda: float(operations.is_writable)),
+        },
     )
     cors = settings.cors.rules()
     forwarder = Forwarder(
@@ -76,15 +82,18 @@ def create_gateway(
         await forwarder.close()
         await cache.close()
 
-    operations = Operations(
+    operators = Bearer(admin_token, metrics.login_refused) if admin_token else None
+    write = partial(try_writing, cache, settings.namespace)
+    operations: Operations = Operations(
         settings.prefix,
         probe=forwarder.probe,
         cache=cache,
+        write=write,
         needs_cache=settings.ready_needs_cache,
         metrics=metrics.page,
         policy=published(policies.with_methods()),
-        records=RecordsPage(create_records(settings, cache), admin_token) if admin_token else None,
-        commands=_commands(settings, policies, cache, admin_token, lambda: operations.draining, cors),
+        records=RecordsPage(create_records(settings, cache), operators) if operators else None,
+        commands=_commands(settings, policies, cache, operators, lambda: operations.draining, cors),
         own_port=settings.ops_port,
     )
     return Gateway(
@@ -93,6 +102,7 @@ def create_gateway(
         prefix=settings.prefix,
         docs_url=rules.docs_url,
         cache=cache,
+        write=write,
         drain=partial(middleware.drain, settings.shutdown_timeout),
         close=close,
         enter=metrics.enter,
@@ -125,7 +135,7 @@ def _commands(
     settings: GatewaySettings,
     policies: Policies,
     cache: Cache,
-    token: str | None,
+    operators: Bearer | None,
     draining: Callable[[], bool],
     cors: CrossOrigin | None,
 ) -> "CommandsPage | None":
@@ -142,13 +152,13 @@ def _commands(
         policies=submissions,
         consumers=[route.consumer_name for route in settings.routes if route.mode != "sync"],
         rules=default,
-        token=token,
+        operators=operators,
         draining=draining,
         cors=cors,
     )
 
 
-def _gauges(settings: GatewaySettings, cache: Cache) -> Gauges:
+def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, tuple[str, Callable[[], float]]]:
     from oncegate.cache.memory import MemoryCache
 
     most = float(settings.max_in_flight * settings.workers)

@@ -41,6 +41,7 @@ class Gateway:
         prefix: str,
         docs_url: str,
         cache: Cache,
+        write: Callable[[], Awaitable[None]],
         drain: Callable[[], Awaitable[object]],
         close: Callable[[], Awaitable[None]],
         enter: Callable[[int], None] = lambda _: None,
@@ -54,6 +55,7 @@ class Gateway:
         self._below = prefix + "/"
         self._docs_url = docs_url
         self._cache = cache
+        self._write = write
         self._drain = drain
         self._close = close
         self.enter = enter
@@ -146,12 +148,19 @@ class Gateway:
         try:
             for line in await self._cache.check():
                 log.warning("%s", line)
+            await self._try_writing()
         except CacheUnavailable as error:
             # What passes through doesn't need it, and it may come back.
             log.warning("the cache can't be reached yet, keyed requests are refused until then: %s", error)
         except CacheError as error:
             await self._close()
             raise StartRefused(f"cache: {error}") from None
+
+    async def _try_writing(self) -> None:
+        try:
+            await self._write()
+        except CacheError as error:
+            log.warning("the cache takes no records, keyed requests are refused until it does: %s", error)
 
     async def stop(self) -> None:
         """Let attempts end, then let go of connections."""

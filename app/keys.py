@@ -35,6 +35,10 @@ def keys() -> None:
       oncegate keys resolve --record ID --status 201 --body @answer.json
       # it was not: the next retry executes it
       oncegate keys release --record ID
+    \b
+      # whatever was kept for this caller, or by this route's rules
+      echo 'Authorization: Bearer ...' | oncegate keys purge --caller - --dry-run
+      oncegate keys purge --route '/payments/*'
 
     Records are looked for in the shared cache that --cache, --config or the environment name, or in a
     gateway's own memory: --gateway URL, with ONCEGATE_ADMIN_TOKEN in the environment.
@@ -132,9 +136,9 @@ def _told(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] |
 
     try:
         return source.show(identifier)
-    except RecordUnreadable:
+    except RecordUnreadable as error:
         if alone:
-            raise
+            raise RecordUnreadable(f"record {identifier}: {error}") from None
         return {"id": identifier, "state": "unreadable"}  # the others' records can be told of all the same
 
 
@@ -205,6 +209,33 @@ def resolve(
     _resolve(source, identifier, Resolve(state, response, ttl_ms, force, attempt or 0), as_json=as_json)
 
 
+@keys.command()
+@click.option("--caller", metavar="-", help="Whose: the caller's header lines are read from standard input.")
+@click.option(
+    "--route", metavar="PATTERN", help="Those of this route, spelled as in the configuration; * is the default one."
+)
+@click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
+@click.option("--force", is_flag=True, help="Also those in flight, whose attempts run on, or of unknown outcome.")
+@_options
+def purge(source: "Source", as_json: bool, caller: str | None, route: str | None, dry_run: bool, force: bool) -> None:
+    """Remove the records of one caller, or of one route: a retry of what they answered is executed again.
+
+    Those in flight or of unknown outcome stay, and those that can't be read. Records know their route since the version that
+    has this command.
+    """
+    from oncegate.app.keys_view import show_purged
+    from oncegate.app.records_source import SharedCache
+
+    if caller is None and route is None:
+        _usage("give --caller -, or --route PATTERN, or both")
+    if not isinstance(source, SharedCache):
+        _usage("purge works on the shared cache itself: give --cache URL or --config FILE")
+    lines = _caller_lines(caller)
+    if lines is not None and not lines:
+        _usage("standard input has no header lines: nobody in particular is no caller whose records could be purged")
+    show_purged(source.purge(lines, route, force=force, dry_run=dry_run), dry_run=dry_run, as_json=as_json)
+
+
 def _resolve(source: "Source", identifier: str, resolve: Any, *, as_json: bool) -> None:
     from oncegate.app.keys_view import show_resolution
     from oncegate.app.records_page import WHY_NOT
@@ -251,13 +282,18 @@ def _find(source: "Source", key: str | None, record: str | None, caller: str | N
         if caller is not None:
             _usage("--record ID already says whose record it is: leave out --caller")
         return [record]
-    if caller not in (None, "-"):
+    return source.of_key(key or "", _caller_lines(caller))
+
+
+def _caller_lines(caller: str | None) -> list[str] | None:
+    if caller is None:
+        return None
+    if caller != "-":
         _usage(
             "--caller takes - only, and reads header lines from standard input: a credential is nothing for a command line"
         )
-    text = "" if caller is None else sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-    lines = None if caller is None else [line for line in text.splitlines() if line.strip()]
-    return source.of_key(key or "", lines)
+    text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def _one(source: "Source", key: str | None, record: str | None, caller: str | None) -> str:

@@ -1,12 +1,14 @@
 """Records as a person reads them, and as a script does."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import orjson
 from rich.table import Table
 from rich.text import Text
 
+from oncegate.app.purge import Purged
 from oncegate.app.terminal import ago, as_document, console, duration, moment, plain, print_table
 from oncegate.cache.record import State
 
@@ -28,7 +30,7 @@ def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) 
     out = console()
     if records:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("record", "state", "attempt", "began", "took", "gateway", "status", "gone in"):
+        for name in ("record", "state", "attempt", "began", "took", "request", "gateway", "status", "gone in"):
             table.add_column(name, no_wrap=name in ("record", "state", "began"))
         for each in records:
             # Text, not strings: what comes from elsewhere is no markup.
@@ -48,6 +50,7 @@ def _cells(record: dict[str, Any]) -> list[str]:
         str(record["attempt"]),
         moment(record["began_at"]),
         duration(record["took"]),
+        plain(" ".join(part for part in (record.get("method"), record.get("route")) if part) or "-"),
         plain(record["gateway"] or "-"),
         str(record["status"] or "-"),
         duration(record["expires_in"]),
@@ -84,6 +87,8 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     if record["took"] is not None or record["ended_at"]:
         took = f", after {duration(record['took'])}" if record["took"] is not None else ""
         lines.append(("ended", ago(record["ended_at"]).removesuffix("-") + took if record["ended_at"] else took[2:]))
+    if record.get("method"):
+        lines.append(("request", plain(f"{record['method']}, by the rules of {record['route']}")))
     lines += [("gateway", plain(record["gateway"] or "not known")), ("upstream", _upstream(record))]
     if record["note"]:
         lines.append(("note", plain(record["note"])))
@@ -133,6 +138,19 @@ def _upstream(record: dict[str, Any]) -> str:
         text = body if isinstance(body, str) else orjson.dumps(body).decode()
         told = plain(text[:MOST_OF_BODY]) + (" ..." if len(text) > MOST_OF_BODY else "")
     return f"{response['status']}  {told}".rstrip()
+
+
+def show_purged(purged: Purged, *, dry_run: bool, as_json: bool) -> None:
+    """How many records there were, and what became of them."""
+    if as_json:
+        as_document(asdict(purged) | {"dry_run": dry_run})
+        return
+    text = f"{purged.found} found, {purged.removed} removed" if not dry_run else f"{purged.found} found, none removed"
+    if purged.unfinished:
+        text += f"; {purged.unfinished} in flight or of unknown outcome are left (--force)"
+    if purged.unreadable:
+        text += f"; {purged.unreadable} can't be read and are left"
+    console().print(text, markup=False)
 
 
 def show_resolution(identifier: str, state: str, *, as_json: bool) -> None:

@@ -67,6 +67,7 @@ class Metrics(Watch):
         self._lost = {route: columns.take() for route in methods}
         self._refused = {route: columns.take() for route in methods}
         self._mismatched = {route: columns.take() for route in methods}
+        self._refused_logins = columns.take()
         self._submissions = {(route, outcome): columns.take() for route in submissions for outcome in SUBMISSIONS}
         self._cache = {operation: Histogram(columns, CACHE_BOUNDS) for operation in OPERATIONS}
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
@@ -122,6 +123,10 @@ class Metrics(Watch):
         """Count one submission: ``accepted``, or why not."""
         self._row[self._submissions[route, outcome]] += 1
 
+    def login_refused(self) -> None:
+        """Count a request that brought a wrong token for operators."""
+        self._row[self._refused_logins] += 1
+
     def cache_answered(self, operation: str, seconds: float) -> None:
         """Count a cache's answer, and how long it took."""
         columns = self._cache[operation]  # `Histogram.add`, spelled out: each request comes here
@@ -162,6 +167,9 @@ class Metrics(Watch):
         yield self._by("route", self._lost, "lost_leases", "Running attempts that somebody else took over.")
         yield self._by("route", self._refused, "outcomes_refused", "Outcomes that came too late to be recorded.")
         yield self._by("route", self._mismatched, "mismatches_warned", "Other payloads answered under a used key.")
+        logins = CounterMetricFamily("oncegate_logins_refused", "Requests with a wrong token for operators.")
+        logins.add_metric([], self._numbers.total(self._refused_logins))
+        yield logins
         submissions = CounterMetricFamily(
             "oncegate_submissions", "Commands for a stream, by what came of them.", labels=["route", "outcome"]
         )

@@ -12,6 +12,8 @@ from oncegate.middleware.processor import NotProcessed
 
 KEEP_SECONDS = 1.0
 """A state is asked for at most this often, however many probes there are."""
+KEEP_WRITING_SECONDS = 5.0
+"""The same where a record is written for it."""
 PROBE_SECONDS = 2.0
 """A probe that takes longer has failed: a readiness check that hangs is worse than one that says no."""
 
@@ -31,8 +33,9 @@ Page = Callable[[Scope, Receive, str], Awaitable[Reply]]
 class Operations:
     """An ASGI app: everything under ``prefix``.
 
-    ``probe`` reaches for the upstream and raises where it can't. The cache's state is told, but what passes through
-    doesn't need it: it counts only with ``needs_cache``. While ``draining``, the gateway is not ready.
+    ``probe`` reaches for the upstream and raises where it can't; ``write`` raises where the cache takes no record. The cache's
+    state is told, but what passes through doesn't need it: it counts only with ``needs_cache``. While ``draining``, the gateway
+    is not ready.
 
     ``metrics`` writes them down in the format that an ``Accept`` header asks for; ``policy`` is what is published about
     keys; ``records`` and ``commands`` answer below ``records/`` and ``commands/``. Where they are ``None`` they do not exist.
@@ -45,6 +48,7 @@ class Operations:
         *,
         probe: Callable[[], Awaitable[object]],
         cache: Checkable,
+        write: Callable[[], Awaitable[object]] | None = None,
         needs_cache: bool = False,
         metrics: Callable[[str], tuple[bytes, str]] | None = None,
         policy: bytes | None = None,
@@ -56,7 +60,8 @@ class Operations:
         self._prefix = prefix
         self._needs_cache = needs_cache
         self._upstream = _State(probe)
-        self._cache = _State(cache.check)
+        self._reading = _State(cache.check)
+        self._writing = self._reading if write is None else _State(write, KEEP_WRITING_SECONDS)
         self._metrics = metrics
         self._policy = policy
         self._records = records
@@ -66,6 +71,16 @@ class Operations:
     def owns(self, scope: Scope) -> bool:
         """Whether the request came in on the operators' own port. The kernel says so, not the request."""
         return bool(self._own_port and scope["server"] and scope["server"][1] == self._own_port)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the cache answered when its state was asked for last."""
+        return self._reading.was_ok
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it took a record."""
+        return self._writing.was_ok
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request under the prefix, or on the operators' own port."""
@@ -94,6 +109,7 @@ class Operations:
     async def _tell_metrics(self, scope: Scope) -> Reply:
         if self._metrics is None:
             return NOT_FOUND
+        await asyncio.gather(self._reading.ok(), self._writing.ok())  # for `is_readable` and `is_writable`
         accept = b",".join(value for name, value in scope["headers"] if name == b"accept").decode("latin-1")
         body, content_type = self._metrics(accept)
         return Reply(200, body, content_type)
@@ -102,12 +118,13 @@ class Operations:
         return NOT_FOUND if self._policy is None else Reply(200, self._policy)
 
     async def _ready(self, _: Scope) -> Reply:
-        upstream, cache = await asyncio.gather(self._upstream.ok(), self._cache.ok())
-        ready = upstream and not self.draining and (cache or not self._needs_cache)
+        states = self._upstream.ok(), self._reading.ok(), self._writing.ok()
+        upstream, reading, writing = await asyncio.gather(*states)
+        ready = upstream and not self.draining and ((reading and writing) or not self._needs_cache)
         members = {
             "status": "draining" if self.draining else "ready" if ready else "not ready",
             "upstream": "reachable" if upstream else "unreachable",
-            "cache": "available" if cache else "unavailable",
+            "cache": "unavailable" if not reading else "available" if writing else "read-only",
         }
         return told(members, 200 if ready else 503)
 
@@ -122,10 +139,12 @@ READING: dict[str, Callable[[Operations, Scope], Awaitable[Reply]]] = {
 
 
 class _State:
-    """Whether something can be reached, asked once for all who want to know within `KEEP_SECONDS`."""
+    """Whether something can be reached, asked once for all who want to know within ``keep`` seconds (`KEEP_SECONDS`)."""
 
-    def __init__(self, ask: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[object]], keep: float | None = None) -> None:
+        self.was_ok = False
         self._ask = ask
+        self._keep = keep
         self._asked: asyncio.Task[bool] | None = None
         self._until = 0.0
 
@@ -138,8 +157,9 @@ class _State:
     async def _reach(self) -> bool:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                return await self._ask() is not False
+                self.was_ok = await self._ask() is not False
         except (CacheError, OSError, TimeoutError, NotProcessed):
-            return False
+            self.was_ok = False
         finally:
-            self._until = monotonic() + KEEP_SECONDS
+            self._until = monotonic() + (KEEP_SECONDS if self._keep is None else self._keep)
+        return self.was_ok

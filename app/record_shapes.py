@@ -24,6 +24,8 @@ class _Summary(_Shape):
     took: float | None
     gateway: str | None
     note: str | None
+    method: str | None = None
+    route: str | None = None
     status: int | None
     lease_left: float | None
     expires_in: float

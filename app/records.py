@@ -3,14 +3,14 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from oncegate.cache.base import Cache, Resolution
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import State, StoredResponse, Trace
+from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.key import parse_key, pick, record_id, record_key, scope_parts
 from oncegate.middleware.policy import HOP_BY_HOP, OF_THE_MOMENT, OURS, Policy
 from oncegate.middleware.problems import original_result
@@ -103,7 +103,7 @@ class Records:
         digest = record_id(record_key(self._namespace, plain, None)).partition(":")[0]
         if caller is None:
             return await self._of_digest(digest)
-        keys = dict.fromkeys(record_key(self._namespace, plain, scope) for scope in self._callers(caller))
+        keys = dict.fromkeys(record_key(self._namespace, plain, scope) for scope in self.callers(caller))
         held = await asyncio.gather(*[self._peek(look_up_key) for look_up_key in keys])
         return [record_id(key) for key, there in zip(keys, held, strict=True) if there is not None]
 
@@ -117,7 +117,7 @@ class Records:
                 return [identifier for identifier in found if RECORD_ID.fullmatch(identifier)]
         raise NotARecord("too many records to look through all of them: give the caller, or the record's id")
 
-    def _callers(self, caller: Sequence[tuple[bytes, bytes]]) -> Sequence[Sequence[bytes] | None]:
+    def callers(self, caller: Sequence[tuple[bytes, bytes]]) -> Sequence[Sequence[bytes] | None]:
         """Who sends these field lines, by each route's scope that reads one of them; nobody in particular without any line."""
         if not caller:
             return [None]
@@ -149,7 +149,7 @@ class Records:
             force=resolve.force,
             # What was looked at is what is resolved, also where nobody said which: a takeover may come between.
             attempt=resolve.attempt or held.record.attempt,
-            trace=Trace(trace.gateway, trace.begun_at_ms, trace.took_ms, BY_OPERATOR) if resolve.state else None,
+            trace=replace(trace, note=BY_OPERATOR) if resolve.state else None,
             submission=held.record.submission,
         )
 
@@ -186,11 +186,13 @@ def summarise(identifier: str, held: Claim) -> dict[str, Any]:
         "attempt": record.attempt,
         "lapsed": record.lapsed,
         "submission": record.submission,
-        "began_at": _instant(trace.begun_at_ms),
-        "ended_at": _instant(record.response.completed_at_ms) if record.response else None,
+        "began_at": instant(trace.begun_at_ms),
+        "ended_at": instant(record.response.completed_at_ms) if record.response else None,
         "took": None if trace.took_ms is None else trace.took_ms / 1000,
         "gateway": trace.gateway or None,
         "note": trace.note or None,
+        "method": trace.method or None,
+        "route": trace.route or None,
         "status": record.response.status if record.response else None,
         "lease_left": (held.remaining_ms - record.retention_ms) / 1000 if in_lease else None,
         "expires_in": held.remaining_ms / 1000,
@@ -242,7 +244,8 @@ def _plain_key(key: str) -> str:
     return parse_key(line) if key.startswith('"') else key
 
 
-def _instant(unix_ms: int) -> str | None:
+def instant(unix_ms: int) -> str | None:
+    """Unix time as RFC 3339 spells it; ``None`` where it isn't known, or is none."""
     try:
         return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds") if unix_ms else None
     except (ValueError, OverflowError, OSError):  # a trace that was made up: a record is told of all the same

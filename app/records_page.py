@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oncegate.app.bearer import is_bearer
+from oncegate.app.bearer import Bearer
 from oncegate.app.records import MOST_SECONDS, NotARecord, Records, Resolve, response_to_keep
 from oncegate.app.reply import NOT_FOUND, Reply, method_not_allowed, problem, told
 from oncegate.cache.base import Resolution
@@ -75,13 +75,14 @@ class Outcome(Release):
 class RecordsPage:
     """Answers what comes in below ``records/``. Without the right token nothing is even looked at."""
 
-    def __init__(self, records: Records, token: str) -> None:
+    def __init__(self, records: Records, operators: Bearer) -> None:
         self._records = records
-        self._token = token.encode("utf-8", "surrogateescape")
+        self._operators = operators
 
     async def __call__(self, scope: Scope, receive: Receive, path: str) -> Reply:
         """The answer to one request."""
-        if not is_bearer(scope, self._token):
+        if not self._operators.is_brought(scope):
+            self._operators.refuse(scope)
             return problem(401, "Unauthorized", "This needs the operators' bearer token.", _CHALLENGE)
         try:
             return await self._answer(scope, receive, path)
@@ -96,7 +97,7 @@ class RecordsPage:
             where = ".".join(str(part) for part in first["loc"])
             return problem(400, "Bad Request", f"{where}: {first['msg']}".removeprefix(": "))
         except RecordUnreadable as error:
-            return problem(500, "Record Unreadable", str(error))
+            return unreadable(path.partition("/")[0], error)
         except CacheError as error:
             log.warning("the cache is unavailable to an operator: %s", error)
             return problem(503, "Cache Unavailable", str(error), (b"retry-after", b"1"))
@@ -188,6 +189,14 @@ def header_lines(lines: Iterable[str]) -> list[tuple[bytes, bytes]]:
             (name.strip().lower().encode("utf-8", "replace"), value.strip(" \t").encode("utf-8", "surrogateescape"))
         )
     return fields
+
+
+def unreadable(identifier: str, error: RecordUnreadable) -> Reply:
+    """What is answered where the record ``identifier``, or one that belongs to it, can't be read."""
+    log.error("record %s: %s", identifier, error)
+    reply = problem(500, "Record Unreadable", str(error))
+    members = orjson.loads(reply.body) | {"code": "record-unreadable", "record": identifier}
+    return Reply(reply.status, orjson.dumps(members), reply.content_type)
 
 
 def _from_base64(text: str) -> bytes:

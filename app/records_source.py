@@ -12,11 +12,13 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from oncegate.app.factory import create_cache, create_records
+from oncegate.app.purge import Purged, Which, callers_of, purge
 from oncegate.app.record_shapes import ToldIds, ToldListing, ToldProblem, ToldRecord, ToldResolution
 from oncegate.app.records import Listing, NotARecord, Records, Resolve
 from oncegate.app.records_page import header_lines
 from oncegate.app.settings import GatewaySettings
 from oncegate.cache.base import Resolution
+from oncegate.cache.redis import RedisCache
 
 Told = TypeVar("Told")
 
@@ -71,6 +73,20 @@ class SharedCache:
     def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
         """See `Source`."""
         return self._ask(lambda records: records.resolve(identifier, resolve))
+
+    def purge(self, caller: Sequence[str] | None, route: str | None, *, force: bool, dry_run: bool) -> Purged:
+        """See `oncegate.app.purge.purge`; ``caller`` as header lines."""
+
+        async def ask() -> Purged:
+            cache = RedisCache.from_url(self._settings.cache, timeout=self._settings.cache_timeout)
+            try:
+                records = create_records(self._settings, cache)
+                callers = None if caller is None else callers_of(records, header_lines(caller))
+                return await purge(cache, self._settings.namespace, Which(callers, route, force), dry_run=dry_run)
+            finally:
+                await cache.close()
+
+        return asyncio.run(ask())
 
     def _ask(self, question: Callable[[Records], Awaitable[Told]]) -> Told:
         async def ask() -> Told:

@@ -8,7 +8,7 @@ from hiredis import ReplyError
 
 from oncegate.cache import faults
 from oncegate.cache.base import Then
-from oncegate.cache.errors import CacheError, CacheUnavailable, CacheUnsupported
+from oncegate.cache.errors import CacheError, CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.lane import Lane
 from oncegate.cache.link import OVERDUE, Call, Link, Orphan, Reply, forget
 from oncegate.cache.routes import MOST_TRIES, Detour, Routes
@@ -91,6 +91,8 @@ class Soon(Call, Generic[Answer]):
                 answer = self.read(reply)
             except CacheError as error:
                 answer = error
+            except Exception as odd:  # noqa: BLE001 - told, whatever it is: else who waits would wait for ever
+                answer = RecordUnreadable(f"a reply can't be read ({type(odd).__name__})")
             then(answer)
 
     async def _try_again(self, refusal: ReplyError, then: Then[Answer]) -> None:

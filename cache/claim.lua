@@ -18,11 +18,27 @@ end
 
 local pttl = redis.call('PTTL', KEYS[1])
 local fresh = ARGV[1]
-local state = record:sub(2, 2)
+local stored = record:sub(2, 2)
+local state = stored
 local least = 42
 if state == 'I' then
   least = 55
 end
+-- Whether it is what a record of this state looks like: its response is sealed under the state's name (codec.py), and what
+-- follows where there is none is an object. A state that was damaged must not have a command executed again.
+local function is_of(record, state)
+  if state == 'I' then
+    return record:find('^[AFU]', 47) ~= nil
+  end
+  local head = struct.unpack('>I4', record, 39)
+  if head == 0 then
+    return #record == 42 or record:find('^{', 43) ~= nil
+  end
+  local json = record:sub(43, 42 + head)
+  return json:find('^{"s":') ~= nil or json:find('^{"a":1,"s":') ~= nil -- of a version that did not seal
+    or json:find('"' .. state .. '":"%x+"}$') ~= nil
+end
+
 -- Without an expiry, of another version, or cut short: damaged. It is for the caller to say so, and never taken over.
 if pttl < 0 or #record < least or record:byte(1) ~= fresh:byte(1) then
   return {0, record, pttl}
@@ -39,7 +55,7 @@ if state == 'I' then
   state = 'U'
 end
 
-if not ARGV[3]:find(state, 1, true) or record:sub(19, 34) ~= fresh:sub(19, 34) then
+if not ARGV[3]:find(state, 1, true) or record:sub(19, 34) ~= fresh:sub(19, 34) or not is_of(record, stored) then
   return {0, record, pttl}
 end
 local attempt = struct.unpack('>I4', record, 35) + 1

@@ -16,31 +16,45 @@ offset size field
 ====== ==== ==============================================================================================
 
 A record in flight is at least 55 bytes; of what comes after them scripts read only the mark, and neither do scripts or
-readers mind members of the JSON head that they don't know, so that versions can add to both. The head: ``s`` status, ``h``
-header lines (Latin-1), ``t`` completion in Unix ms, ``o`` body omitted.
+readers mind members of the JSON head that they don't know, so that versions can add to both. The head: ``h``
+header lines (Latin-1), ``s`` status, ``t`` completion in Unix ms, ``o`` body omitted.
 
-What was added is the trace, for people, and every part of it may be missing: ``g`` gateway, ``b`` begin in Unix ms, ``d``
-duration in ms, ``n`` a note. It is part of the head where there is a response (``b`` follows from ``t`` and ``d`` there);
-else it is a JSON object of its own, after byte 55 in flight, after a head of length 0 otherwise.
+What was added is the trace, for people, and every part of it may be missing: ``g`` gateway, ``m`` method, ``r`` the route's
+pattern (none: the default one), ``b`` begin in Unix ms, ``d`` duration in ms, ``n`` a note. It is part of the head where there
+is a response (``b`` follows from ``t`` and ``d`` there); else it is a JSON object of its own, after byte 55 in flight, after a
+head of length 0 otherwise.
 
 The mark ``a`` (always 1) says that the record is a submission's. It is the first member of whichever object there is.
+
+The last member is the seal: the CRC-32 of all other bytes of the record, as 8 hex digits, then the length of the body in
+decimal ones. It is called as the state is (``S``, ``F``, ``U``), so that a script can tell a damaged state without computing
+it. In flight it is called ``I`` and has no length; it leaves out what a takeover writes (attempt number, state found and its
+time), and begins with what all claims of a process under one policy have in common: retention, the object, token, fingerprint.
+
+Records of versions before are not sealed, and their head begins with ``s``: each of its values is looked at by itself. Nor is
+sealed what a release restored, of which nothing is replayed.
 """
 
+import re
 import struct
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
+from zlib import crc32
 
 import orjson
 
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import (
+    DEFAULT_ROUTE,
     FINGERPRINT_BYTES,
     MAX_GATEWAY_BYTES,
     MAX_NOTE_BYTES,
+    MAX_ROUTE_BYTES,
     TOKEN_BYTES,
     Record,
     State,
+    StoredResponse,
     Trace,
     stored_response,
 )
@@ -60,10 +74,35 @@ _STATES: Final = {code[0]: state for state, code in STATE_CODES.items()}
 _FOUND: Final = frozenset({State.ABSENT, State.FAILED, State.UNKNOWN})
 _FLIGHT: Final = struct.Struct(">Bc16s16sIQcQ")
 _OUTCOME: Final = struct.Struct(">Bc16s16sII")
+_TOKEN_AT: Final = 2
 _ATTEMPT_AT: Final = 34
 _NO_TRACE: Final = Trace()
 _MARKED: Final = b'{"a":1'
+_UNSEALED: Final = (b'{"s":', b'{"a":1,"s":')
+_SEALS: Final = {code[0]: code.decode() for code in STATE_CODES.values()}
+"""What seals are called, by the states' codes."""
+_NAMES: Final = frozenset(_SEALS.values())
 _BACKSLASH: Final = ord("\\")
+_SEAL_BYTES: Final = len('"S":""}')
+_CHECK_BYTES: Final = 8
+_FLIGHT_SEAL_BYTES: Final = _SEAL_BYTES + _CHECK_BYTES
+_RETENTION_AT: Final = 38
+_FOUND_AT: Final = 46
+_LEAST_STATUS: Final = 200
+_MOST_STATUS: Final = 999
+_LAST_INSTANT_MS: Final = 253402300799999
+"""The end of the year 9999: later instants can't be written down (RFC 3339)."""
+_BODILESS: Final = (204, 304)
+_METHODS: Final = {"POST": "P", "PATCH": "A", "PUT": "U", "DELETE": "D"}
+"""Those that are spelled in one character: memory counts."""
+_SPELLED: Final = {letter: method for method, letter in _METHODS.items()}
+_is_name: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+_is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
+_is_length: Final = re.compile(rb"[0-9]{1,18}").fullmatch
+HOP_BY_HOP: Final = frozenset(
+    (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+)
+"""Those of `oncegate.middleware.policy`: a door keeps none of them, and replayed they would spoil a connection."""
 
 
 def encode_claim(
@@ -74,9 +113,11 @@ def encode_claim(
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
     if submission or trace is None:
         fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
-        return fixed + _pack_apart(trace or _NO_TRACE, submission) if submission else fixed
-    rest = _rest_of_claim(retention_ms, trace.gateway)
-    return b"\x01I%b%b%b%d}" % (token, fingerprint, rest, trace.begun_at_ms)  # 1 is the version
+        return _seal_flight(fixed, trace or _NO_TRACE, submission)
+    rest, check = _rest_of_claim(retention_ms, trace.gateway, trace.method, trace.route)
+    begun_at_ms = trace.begun_at_ms
+    check = crc32(b"%d,%b%b" % (begun_at_ms, token, fingerprint), check)
+    return b'\x01I%b%b%b%d,"I":"%08x"}' % (token, fingerprint, rest, begun_at_ms, check)  # 1 is the version
 
 
 def encode(record: Record) -> bytes:
@@ -88,28 +129,45 @@ def encode(record: Record) -> bytes:
     if state is _IN_FLIGHT:
         found = STATE_CODES[record.found]
         fixed = _FLIGHT.pack(VERSION, code, token, fingerprint, attempt, record.retention_ms, found, record.found_ms)
-        return fixed + _pack_apart(trace, record.submission)
+        return _seal_flight(fixed, trace, record.submission)
     if response is None:
         fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0)
-        return fixed + _pack_apart(trace, record.submission)
+        return _seal(fixed + _open_apart(trace, record.submission), code, b"")
     status, headers, body, completed_at_ms = response
     lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-    head: dict[str, Any] = {"s": status, "h": lines, "t": completed_at_ms}
-    if record.submission:
-        head = {"a": 1} | head  # it comes first: there it is looked for
+    # The mark comes first: there it is looked for.
+    head: dict[str, Any] = {"a": 1} if record.submission else {}
+    head["h"], head["s"], head["t"] = lines, status, completed_at_ms
     if body is None:
         head["o"] = 1
         body = b""
     _add_trace(head, trace, begun=trace.took_ms is None)
-    packed = orjson.dumps(head)
-    fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, len(packed))
-    return b"".join((fixed, packed, body))
+    packed = _open(head)
+    length = len(packed) + _SEAL_BYTES + _CHECK_BYTES + len(b"%d" % len(body))
+    return _seal(_OUTCOME.pack(VERSION, code, token, fingerprint, attempt, length) + packed, code, body)
 
 
-def decode(data: bytes, remaining_ms: int, *, traced: bool = False) -> Record:
+def _seal(begin: bytes, code: bytes, body: bytes) -> bytes:
+    """A record from its ``begin``, which ends in an open JSON object: with its seal, and its body."""
+    return b'%b"%b":"%08x%d"}%b' % (begin, code, crc32(body, crc32(begin)), len(body), body)
+
+
+def _seal_flight(fixed: bytes, trace: Trace, submission: bool) -> bytes:
+    apart = _open_apart(trace, submission)
+    if apart == b"{":  # there is nothing to seal it in
+        return fixed
+    return b'%b%b"I":"%08x"}' % (fixed, apart, _check_of_flight(fixed, apart))
+
+
+def _check_of_flight(fixed: bytes, apart: bytes) -> int:
+    return crc32(fixed[_TOKEN_AT:_ATTEMPT_AT], crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT])))
+
+
+def decode(data: bytes, remaining_ms: int, *, traced: bool = False, size: int = -1) -> Record:
     """The record as it reads with ``remaining_ms`` left to live. Raises `RecordUnreadable`, with no part of the data in its text.
 
     Its trace is read only where ``traced`` asks for it: no request does, and each would pay for it.
+    With ``size``, the bytes of the whole record, ``data`` ends where the body begins, which reads as empty then.
     A record in flight has lapsed exactly when what it has left is no more than its own retention.
     """
     if not data or data[0] != VERSION:
@@ -119,12 +177,12 @@ def decode(data: bytes, remaining_ms: int, *, traced: bool = False) -> Record:
     if remaining_ms < 0:
         raise RecordUnreadable("a record without an expiry is damaged")
     try:
-        return _decode(data, remaining_ms, traced)
-    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+        return _decode(data, remaining_ms, traced, size)
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise RecordUnreadable("a record is damaged") from error
 
 
-def _decode(data: bytes, remaining_ms: int, traced: bool) -> Record:
+def _decode(data: bytes, remaining_ms: int, traced: bool, size: int) -> Record:
     # Of a record in flight, what is taken for the length belongs to its retention.
     _, code, token, fingerprint, attempt, length = _OUTCOME.unpack_from(data)
     state = _STATES[code[0]]
@@ -135,18 +193,12 @@ def _decode(data: bytes, remaining_ms: int, traced: bool) -> Record:
     start = _OUTCOME.size
     submission = data.startswith(_MARKED, start)
     if not length:
-        trace = _read_trace(data[start:]) if traced else _NO_TRACE
+        trace = _read_alone(data, start, code, traced)
         return Record(state, token, fingerprint, attempt, trace=trace, submission=submission)
     end = start + length
     if end > len(data):
         raise ValueError("cut short")
-    packed = data[start:end]
-    head = orjson.loads(packed)
-    if packed.isascii() and _BACKSLASH not in packed:  # UTF-8 is the same then, and takes half the time
-        headers = tuple([(name.encode(), value.encode()) for name, value in head["h"]])
-    else:
-        headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
-    response = stored_response(int(head["s"]), headers, None if "o" in head else data[end:], int(head["t"]))
+    head, response = _read_response(data, start, end, code, size)
     trace = _NO_TRACE
     if traced:
         trace = _trace_of(head)
@@ -155,28 +207,102 @@ def _decode(data: bytes, remaining_ms: int, traced: bool) -> Record:
     return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
 
 
+def _read_response(data: bytes, start: int, end: int, code: bytes, size: int) -> tuple[dict[str, Any], StoredResponse]:
+    packed, body = data[start:end], data[end:]
+    head: dict[str, Any] = orjson.loads(packed)
+    if packed.isascii() and _BACKSLASH not in packed:  # UTF-8 is the same then, and takes half the time
+        headers = tuple([(name.encode(), value.encode()) for name, value in head["h"]])
+    else:
+        headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
+    if packed.startswith(_UNSEALED):
+        _look_at(head, headers, body)
+    else:
+        seal = head[_SEALS[code[0]]]
+        if size >= 0:
+            whole = seal[_CHECK_BYTES:] == str(size - end)
+        else:
+            begin = data[: end - _SEAL_BYTES - len(seal)]
+            whole = seal == f"{crc32(body, crc32(begin)):08x}{len(body)}"
+        if not whole:
+            raise ValueError("the seal is another record's")
+    status, completed_at_ms = head["s"], head["t"]
+    if not (_LEAST_STATUS <= status <= _MOST_STATUS and 0 <= completed_at_ms <= _LAST_INSTANT_MS):
+        raise ValueError("nothing ends with this status, or at this instant")
+    return head, stored_response(status, headers, None if "o" in head else body, completed_at_ms)
+
+
+def _look_at(head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
+    """Raises ``ValueError`` for what can't be replayed. For records that are not sealed."""
+    lines, lengths = head["h"], []
+    if type(head["s"]) is not int or type(head["t"]) is not int:  # true is no number
+        raise ValueError("a status and an instant are numbers")
+    if not isinstance(lines, list) or not all(isinstance(line, list) for line in lines):
+        raise ValueError("header lines are pairs in a list")
+    for name, value in headers:
+        if not _is_name(name) or not _is_value(value) or name.lower() in HOP_BY_HOP:
+            raise ValueError("this is no header line that is kept")
+        if name.lower() == b"content-length":
+            lengths.append(value)
+    if len(lengths) > 1 or not all(map(_is_length, lengths)):
+        raise ValueError("there is more than one length, or it is none")
+    # What answers HEAD has the length of what GET gets (RFC 9110 section 8.6), and what was not kept that of what it was.
+    if lengths and body and head["s"] not in _BODILESS and int(lengths[0]) != len(body):
+        raise ValueError("the body has another length")
+
+
+def _read_alone(data: bytes, start: int, code: bytes, traced: bool) -> Trace:
+    """The trace of an outcome without a response. Raises ``ValueError`` for what is none, or was damaged."""
+    apart = data[start:]
+    if not apart:
+        return _NO_TRACE
+    members = orjson.loads(apart)
+    if not isinstance(members, dict) or "h" in members:
+        raise ValueError("there is no response")
+    if not _NAMES.isdisjoint(members):
+        seal = members[_SEALS[code[0]]]
+        if seal != f"{crc32(data[: -_SEAL_BYTES - len(seal)]):08x}0":
+            raise ValueError("the seal is another record's")
+    return _trace_of(members) if traced else _NO_TRACE
+
+
 def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
     _, _, token, fingerprint, attempt, retention_ms, code, found_ms = _FLIGHT.unpack_from(data)
     found = _STATES[code[0]]
     if found not in _FOUND:
         raise ValueError("an attempt can't have found this state")
+    apart = data[_FLIGHT.size :]
+    sealed = len(apart) - _FLIGHT_SEAL_BYTES
+    if (
+        sealed > 0
+        and apart.startswith(b'"I":"', sealed)
+        and not apart.endswith(b'%08x"}' % _check_of_flight(data, apart[:sealed]))
+    ):
+        raise ValueError("the seal is another record's")
     lapsed = remaining_ms <= retention_ms
     state = State.UNKNOWN if lapsed else _IN_FLIGHT
-    apart = data[_FLIGHT.size :]
     trace = _read_trace(apart) if traced else _NO_TRACE
     submission = apart.startswith(_MARKED)
     return Record(state, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms, trace, submission)
 
 
-def _pack_apart(trace: Trace, submission: bool) -> bytes:
+def _open_apart(trace: Trace, submission: bool) -> bytes:
     members: dict[str, Any] = {"a": 1} if submission else {}
     _add_trace(members, trace)
-    return orjson.dumps(members) if members else b""
+    return _open(members)
+
+
+def _open(members: dict[str, Any]) -> bytes:
+    """A JSON object that takes another member."""
+    return orjson.dumps(members)[:-1] + b"," if members else b"{"
 
 
 def _add_trace(members: dict[str, Any], trace: Trace, *, begun: bool = True) -> None:
     if trace.gateway:
         members["g"] = _cut(trace.gateway, MAX_GATEWAY_BYTES)
+    if trace.method:
+        members["m"] = _METHODS.get(trace.method) or _cut(trace.method, MAX_ROUTE_BYTES)
+    if trace.route and trace.route != DEFAULT_ROUTE:
+        members["r"] = _cut(trace.route, MAX_ROUTE_BYTES)
     if trace.begun_at_ms and begun:
         members["b"] = trace.begun_at_ms
     if trace.took_ms is not None:
@@ -185,11 +311,17 @@ def _add_trace(members: dict[str, Any], trace: Trace, *, begun: bool = True) -> 
         members["n"] = _cut(trace.note, MAX_NOTE_BYTES)
 
 
-@lru_cache(maxsize=64)
-def _rest_of_claim(retention_ms: int, gateway: str) -> bytes:
-    """What follows the fingerprint, up to the time of begin: it is the same in every claim of a process under one policy."""
-    after = _FLIGHT.pack(VERSION, b"I", b"", b"", 1, retention_ms, b"A", 0)[_ATTEMPT_AT:]
-    return after + b'{"g":%b,"b":' % orjson.dumps(_cut(gateway, MAX_GATEWAY_BYTES))
+@lru_cache(maxsize=256)
+def _rest_of_claim(retention_ms: int, gateway: str, method: str, route: str) -> tuple[bytes, int]:
+    """What follows the fingerprint, up to the time of begin: it is the same in every claim of a process under one policy.
+
+    With it comes how far its checksum is.
+    """
+    fixed = _FLIGHT.pack(VERSION, b"I", b"", b"", 1, retention_ms, b"A", 0)
+    members: dict[str, Any] = {}
+    _add_trace(members, Trace(gateway, method=method, route=route))
+    apart = _open(members) + b'"b":'
+    return fixed[_ATTEMPT_AT:] + apart, crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT]))
 
 
 def _cut(text: str, most: int) -> str:
@@ -210,10 +342,12 @@ def _read_trace(data: bytes) -> Trace:
 
 
 def _trace_of(members: dict[str, Any]) -> Trace:
-    gateway, begun, took, note = (members.get(name) for name in "gbdn")
+    gateway, begun, took, note, method, route = (members.get(name) for name in "gbdnmr")
     return Trace(
         gateway if isinstance(gateway, str) else "",
         begun if type(begun) is int else 0,  # true is no number
         took if type(took) is int else None,
         note if isinstance(note, str) else "",
+        _SPELLED.get(method, method) if isinstance(method, str) else "",
+        route if isinstance(route, str) else DEFAULT_ROUTE if isinstance(method, str) else "",
     )

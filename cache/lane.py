@@ -51,6 +51,7 @@ class Lane:
         self._closed = False
         self._callers = 0
         self._failures = 0
+        self._away = False
         self._not_before = 0.0
         self._opened_at = 0.0
         self._error: CacheError = CacheUnavailable("no connection to Redis")
@@ -120,15 +121,22 @@ class Lane:
             return self._failed(CacheUnavailable(f"Redis at {self._opener.place} did not answer in time"))
         except CacheError as error:
             return self._failed(error)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            log.debug("what answered makes no sense", exc_info=error)
+            return self._failed(CacheUnavailable(f"what answers at {self._opener.place} does not answer as Redis does"))
         finally:
             self._opening = None
         self._opened_at = self._loop.time()
+        if self._away:
+            self._away = False
+            log.warning("Redis at %s is back", self.peer.place or self._opener.place)
         self._on_open(self.peer)
         return self.link
 
     def _failed(self, error: CacheError) -> CacheError:
         if self._failures == 0:
             log.warning("%s", error)
+        self._away = True
         self._error = error
         self._back_off()
         return error

@@ -127,6 +127,8 @@ def stored_response(
 
 MAX_GATEWAY_BYTES: Final = 40
 MAX_NOTE_BYTES: Final = 200
+MAX_ROUTE_BYTES: Final = 80
+DEFAULT_ROUTE: Final = "*"
 
 
 # What each request makes is neither frozen nor a named tuple, and made without what dataclasses generate: those take two to five
@@ -135,6 +137,7 @@ MAX_NOTE_BYTES: Final = 200
 class Trace:
     """What people ask about an attempt: which gateway made it, when it began, how long it took, what was noted at its end.
 
+    ``method`` and ``route`` say what was asked: the request's method, the pattern of its route; empty where they aren't known.
     Times are Unix milliseconds on the gateway's clock, 0 where they aren't known; ``took_ms`` is ``None`` while it runs.
     Nothing here decides anything, and every part is cut to a size that the memory of a store can bear.
     """
@@ -143,12 +146,24 @@ class Trace:
     begun_at_ms: int
     took_ms: int | None
     note: str
+    method: str
+    route: str
 
-    def __init__(self, gateway: str = "", begun_at_ms: int = 0, took_ms: int | None = None, note: str = "") -> None:
+    def __init__(
+        self,
+        gateway: str = "",
+        begun_at_ms: int = 0,
+        took_ms: int | None = None,
+        note: str = "",
+        method: str = "",
+        route: str = "",
+    ) -> None:
         self.gateway = gateway
         self.begun_at_ms = begun_at_ms
         self.took_ms = took_ms
         self.note = note
+        self.method = method
+        self.route = route
 
 
 _NO_TRACE: Final = Trace()

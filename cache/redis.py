@@ -29,6 +29,7 @@ from oncegate.cache.scripts import (
     EXTEND,
     GET,
     PEEK,
+    PURGE,
     RELEASE,
     RESOLVE,
     Script,
@@ -47,6 +48,9 @@ _RESOLUTIONS = {
     -2: Resolution.SETTLED,
     -3: Resolution.OTHER_ATTEMPT,
 }
+_OTHER_RECORD = -5
+_MOST_LOOKS = 3
+"""How often a record is looked at that has become another one by the time it is to be resolved."""
 
 
 class RedisCache:
@@ -176,8 +180,12 @@ class RedisCache:
             raise faults.of_reply(reply)
         if reply is None:
             return None
-        data, remaining_ms = reply
-        return Claim(False, decode(data, remaining_ms, traced=True), remaining_ms)
+        try:
+            data, remaining_ms, *size = reply
+            record = decode(data, remaining_ms, traced=True, size=size[0] if size else -1)
+        except (TypeError, ValueError) as error:
+            raise RecordUnreadable("Redis answered with something that is no record") from error
+        return Claim(False, record, remaining_ms)
 
     async def resolve(
         self,
@@ -193,19 +201,53 @@ class RedisCache:
     ) -> Resolution:
         """See `Cache.resolve`."""
         target = check_resolution(state, ttl_ms, response)
-        outcome = b""
-        if target is not State.ABSENT:  # fingerprint and attempt are placeholders: the script keeps the record's
-            outcome = encode(
-                Record(target, DEAD_TOKEN, DEAD_TOKEN, 1, response, trace=trace or Trace(), submission=submission)
-            )
+        for _ in range(_MOST_LOOKS):
+            outcome = b""
+            if target is not State.ABSENT:
+                held = await self.peek(key)
+                if held is None:
+                    return Resolution.ABSENT
+                looked_at = held.record
+                outcome = encode(
+                    Record(
+                        target,
+                        DEAD_TOKEN,
+                        looked_at.fingerprint,
+                        looked_at.attempt,
+                        response,
+                        trace=trace or Trace(),
+                        submission=submission,
+                    )
+                )
+            reply = await self._resolve(key, outcome, ttl_ms, force, attempt)
+            if reply in _RESOLUTIONS:
+                return _RESOLUTIONS[reply]
+            if reply != _OTHER_RECORD:
+                raise RecordUnreadable("a record is damaged, or of another version: it can't be resolved")
+        return Resolution.OTHER_ATTEMPT
+
+    async def _resolve(self, key: str, outcome: bytes, ttl_ms: int, force: bool, attempt: int) -> Reply:
         address = key.encode()
         packed = RESOLVE.call(address, outcome, b"%d" % ttl_ms, b"1" if force else b"0", b"%d" % attempt)
         routes = self._here() or await self._open()
         reply = await self._ask(routes, address, packed)
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
+        return reply
+
+    async def purge(self, key: str, looked_at: Record, *, force: bool = False) -> Resolution:
+        """Remove a record, unless it is another attempt's by now than ``looked_at``, or in flight and not by ``force``.
+
+        Not of the `Cache` protocol: what is purged is in a shared cache.
+        """
+        address = key.encode()
+        packed = PURGE.call(address, looked_at.token + looked_at.attempt.to_bytes(4, "big"), b"1" if force else b"0")
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, packed)
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
         if reply not in _RESOLUTIONS:
-            raise RecordUnreadable("a record is damaged, or of another version: it can't be resolved")
+            raise RecordUnreadable("Redis answered with something that is no answer")
         return _RESOLUTIONS[reply]
 
     async def append(self, stream: str, fields: Iterable[bytes], *, limit: int) -> str | None:
@@ -243,11 +285,15 @@ class RedisCache:
         reply = await (await ready(sessions[node].claims, deadline)).send(packed, deadline)
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
-        on, keys = reply
-        found = tuple([key.decode() for key in keys if _is_text(key)])
-        if on == b"0":
-            node, on = node + 1, b"0" if node + 1 < len(sessions) else b""
-        return Page(found, f"{node}.{on.decode()}" if on and len(sessions) > 1 else on.decode())
+        try:
+            on, keys = reply
+            found = tuple([key.decode() for key in keys if _is_text(key)])
+            there = on.decode("ascii")
+        except (TypeError, ValueError, AttributeError) as error:
+            raise CacheUnavailable("Redis answered a scan with something that is no page of keys") from error
+        if there == "0":
+            node, there = node + 1, "0" if node + 1 < len(sessions) else ""
+        return Page(found, f"{node}.{there}" if there and len(sessions) > 1 else there)
 
     async def check(self) -> list[str]:
         """See `Cache.check`."""

@@ -6,6 +6,7 @@ has its own session, and a session ends with its loop (`oncegate.cache.routes.Lo
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Callable
 
@@ -20,10 +21,13 @@ from oncegate.cache.routes import Detour, LoopGuard
 from oncegate.cache.scripts import pack
 from oncegate.cache.withdrawal import Elsewhere, Withdrawal, Withdrawals, nowhere
 
+log = logging.getLogger(__name__)
+
 LONGEST_HOLD = 5.0
 """Seconds that a failover, once announced, may take; then whoever is the master is used again."""
 
 _PING = pack(b"PING")
+_DBSIZE = pack(b"DBSIZE")
 _OTHER_MASTER = "Redis has another master now"
 
 
@@ -57,6 +61,9 @@ class Session:
         self._opener = opener
         self._watches: list[asyncio.Task[None]] = []
         self._guard = LoopGuard(self.close)
+        self._server: Peer | None = None
+        """Whoever was connected to last."""
+        self._counting: asyncio.Task[None] | None = None
 
     # -- as the routes of a topology of one
 
@@ -129,7 +136,7 @@ class Session:
         """Cut the connections, without warnings; also when the loop is closed already. Never raises."""
         self._closed = True  # what is lost by closing is withdrawn by the cache's next session
         with contextlib.suppress(RuntimeError):  # a loop that was closed under us takes no more callbacks
-            for task in (self._withdrawing, *self._watches):
+            for task in (self._withdrawing, self._counting, *self._watches):
                 if task is not None:
                     task.cancel()
         for lane in (self.claims, self.bodies):
@@ -137,12 +144,30 @@ class Session:
                 lane.close()
 
     def _on_open(self, peer: Peer) -> None:
+        before, self._server = self._server, peer
+        if before is not None and None not in (before.run_id, peer.run_id) and before.run_id != peer.run_id:
+            self._counting = self.loop.create_task(self._tell_of_other(peer))
         # Behind Sentinel, the last to be opened knows best who the master is. What the other one still talks to may be an
         # old master that takes writes until it hears of its demotion, and then forgets them.
         for lane in (self.claims, self.bodies):
             if lane.link is not None and lane.peer is not None and lane.peer.run_id != peer.run_id:
                 lane.link.fail(_OTHER_MASTER)
             lane.retry_now()
+
+    async def _tell_of_other(self, peer: Peer) -> None:
+        """Log that the server is another process than before, and how much it holds: what it has lost is executed again."""
+        count: object = None
+        link = self.claims.link or self.bodies.link
+        if link is not None:
+            with contextlib.suppress(CacheError):
+                count = await link.send(_DBSIZE, self.loop.time() + self._timeout)
+        if count == 0:
+            log.error(
+                "Redis at %s is another one now, and empty: what was executed before is executed again", peer.place
+            )
+        else:
+            holds = f"; it holds {count} keys" if isinstance(count, int) else ""
+            log.warning("Redis at %s is another one now, after a restart or a failover%s", peer.place, holds)
 
     def _on_place(self, place: str | None) -> None:
         for lane in (self.claims, self.bodies):

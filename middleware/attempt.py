@@ -64,6 +64,7 @@ class Attempt:
         "is_over",
         "key",
         "loop",
+        "method",
         "number",
         "outcome",
         "overdue",
@@ -87,11 +88,14 @@ class Attempt:
         submission: bool = False,
         token: bytes = b"",
         held_since: float = 0.0,
+        method: str = "",
     ) -> None:
         self.key = key
         self.token = token or os.urandom(TOKEN_BYTES)
         self.fingerprint = fingerprint
         self.policy = policy
+        self.method = method
+        """Of the request; empty where there is none. For people."""
         self.submission = submission
         """Its success says that a command was accepted to be processed later."""
         self.begun_at_ms = int(time() * 1000)
@@ -286,7 +290,9 @@ class Attempt:
         self._unschedule()
         seconds = monotonic() - self._started
         if state is not None:
-            trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note)
+            method = self.method
+            route = self.policy.route if method else ""
+            trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note, method, route)
             self.outcome = Record(
                 state,
                 self.token,

@@ -42,6 +42,7 @@ class Ask:
         "attempt",
         "fingerprint",
         "key",
+        "method",
         "policy",
         "raise_on_duplicate",
         "sent",
@@ -61,8 +62,10 @@ class Ask:
         raise_on_duplicate: bool = False,
         submission: bool = False,
         whole: bytes = b"",
+        method: str = "",
     ) -> None:
         self.key = key
+        self.method = method
         self.fingerprint = fingerprint
         self.policy = policy
         self.wait = wait
@@ -149,7 +152,7 @@ class Enforcer:
         if in_flight.slots >= in_flight.max_in_flight:
             return await self._read_only(ask)
         policy = ask.policy
-        attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, submission=ask.submission)
+        attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, submission=ask.submission, method=ask.method)
         in_flight.slots += 1
         answer: Claim | CacheError
         try:
@@ -191,7 +194,7 @@ class Enforcer:
             retention_ms=attempt.policy.retention_ms,
             takeover=takeover,
             adopt=attempt.adopt if attempt.policy.fails_open else None,
-            trace=Trace(gateway_id(), attempt.begun_at_ms),
+            trace=_trace(attempt.begun_at_ms, attempt.method, attempt.policy),
             submission=attempt.submission,
         )
 
@@ -205,7 +208,7 @@ class Enforcer:
             return False
         ask.token, ask.sent = urandom(TOKEN_BYTES), monotonic()
         if policy.fails_open:  # a claim that is won late must find it
-            ask.attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, token=ask.token)
+            ask.attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, token=ask.token, method=ask.method)
         in_flight.slots += 1
         if cache.claim_soon(
             ask.key,
@@ -216,7 +219,7 @@ class Enforcer:
             retention_ms=policy.retention_ms,
             takeover=policy.takeover,
             adopt=ask.attempt.adopt if ask.attempt is not None else None,
-            trace=Trace(gateway_id(), int(time() * 1000)),
+            trace=_trace(int(time() * 1000), ask.method, policy),
             then=then,
         ):
             return True
@@ -241,7 +244,13 @@ class Enforcer:
 
     def _attempt(self, ask: Ask) -> Attempt:
         return ask.attempt or Attempt(
-            self.in_flight, ask.key, ask.fingerprint, ask.policy, token=ask.token, held_since=ask.sent
+            self.in_flight,
+            ask.key,
+            ask.fingerprint,
+            ask.policy,
+            token=ask.token,
+            held_since=ask.sent,
+            method=ask.method,
         )
 
     async def _read_only(self, ask: Ask) -> Claim:
@@ -274,6 +283,10 @@ async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
     if attempt.outcome is None:
         return None
     return Claim(won=False, record=attempt.outcome, remaining_ms=attempt.policy.ttl_ms[attempt.outcome.state])
+
+
+def _trace(begun_at_ms: int, method: str, policy: Policy) -> Trace:
+    return Trace(gateway_id(), begun_at_ms, None, "", method, policy.route if method else "")
 
 
 def _tell(told: "asyncio.Future[Claim | CacheError]", answer: Claim | CacheError) -> None:

@@ -124,6 +124,7 @@ class EnforcedRequest:
             wants_error(fields, policy),
             submission=bool(policy.stream),
             whole=whole,
+            method=scope["method"],
         )
 
     def headers(self, attempt: Attempt | None = None) -> Headers:

@@ -197,3 +197,34 @@ async def test_streams_are_looked_at_only_where_a_route_is_asynchronous_and_fail
     (finding,) = await found("stream", cache=f"redis://:hunter2@127.0.0.1:{free_port()}", **ASYNC)
     assert finding.verdict is Verdict.FAILED
     assert "hunter2" not in finding.text
+
+
+REFUSING: list[tuple[dict[str, str], list[tuple[str, ...]], str]] = [
+    ({"maxmemory-policy": "noeviction"}, [("CONFIG", "SET", "maxmemory", "1")], "raise maxmemory"),
+    ({"min-replicas-to-write": "1"}, [], "bring replicas back"),
+    ({}, [("REPLICAOF", "127.0.0.1", "1")], "use the primary's address"),
+    (
+        {},
+        [("ACL", "SETUSER", "default", "resetkeys", "~other:*")],
+        "let the user run EVALSHA and SCRIPT LOAD, and read and write the keys checked:*",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "commands", "said"), REFUSING)
+async def test_a_cache_that_takes_no_records_is_found_and_said_what_to_do(
+    config: dict[str, str], commands: list[tuple[str, ...]], said: str
+) -> None:
+    with RedisServer(config=config) as redis:
+        for command in commands:
+            redis.command(*command)
+        findings = await found("cache", cache=redis.url)
+    assert findings[-1].verdict is Verdict.FAILED
+    assert "takes no records" in findings[-1].text
+    assert said in findings[-1].text
+
+
+async def test_nothing_is_left_of_the_record_that_was_tried(redis_url: str) -> None:
+    with RedisServer() as redis:
+        await found("cache", cache=redis.url)
+        assert redis.command("DBSIZE") == 0

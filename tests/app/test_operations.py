@@ -11,7 +11,7 @@ from oncegate.cache.memory import MemoryCache
 from oncegate.middleware.processor import NotProcessed
 from tests.app.served import served
 from tests.asgi_client import Client
-from tests.servers import free_port
+from tests.servers import RedisServer, free_port
 from tests.upstreams import OK, Upstream, answering
 
 
@@ -125,3 +125,29 @@ async def test_a_probe_that_hangs_is_a_no(monkeypatch: pytest.MonkeyPatch) -> No
         await never.wait()
 
     assert (await ask(Operations("/_oncegate", probe=probe, cache=MemoryCache()))).status == 503
+
+
+async def test_reading_is_told_from_writing() -> None:
+    """A Redis that is full, a replica, or without replicas, answers replays and refuses new keys."""
+    for needs_cache, status in ((False, 200), (True, 503)):
+        with RedisServer(config={"min-replicas-to-write": "1"}) as redis:
+            settings: dict[str, Any] = {"cache": redis.url, "ready_needs_cache": needs_cache, "cache_timeout": 10}
+            async with Upstream(answering(OK)) as upstream, served(upstream.url, **settings) as (client, _):
+                answer = await client.get("/_oncegate/readyz")
+                assert (answer.status_code, answer.json()["cache"]) == (status, "read-only")
+                told = (await client.get("/_oncegate/metrics")).text
+                assert "oncegate_cache_readable 1.0" in told
+                assert "oncegate_cache_writable 0.0" in told
+
+
+async def test_probes_write_to_the_cache_now_and_then_and_leave_nothing() -> None:
+    with RedisServer() as redis:
+        settings: dict[str, Any] = {"cache": redis.url, "cache_timeout": 10}
+        async with Upstream(answering(OK)) as upstream, served(upstream.url, **settings) as (client, _):
+            assert (await client.get("/_oncegate/readyz")).json()["cache"] == "available"
+            before = redis.calls("evalsha")
+            for _ in range(5):
+                assert (await client.get("/_oncegate/readyz")).json()["cache"] == "available"
+            assert redis.calls("evalsha") - before <= 3, "one probe more at most, on a machine that took its time"
+            assert "oncegate_cache_writable 1.0" in (await client.get("/_oncegate/metrics")).text
+            assert redis.command("DBSIZE") == 0

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from oncegate.app.bearer import MOST_LINES
 from oncegate.app.records import Records, Resolve
 from oncegate.cache.base import Resolution
 from oncegate.cache.claim import Claim
@@ -353,3 +354,24 @@ async def test_what_was_looked_at_is_what_is_resolved_even_if_a_retry_takes_over
     held = await cache.get(key)
     assert held is not None
     assert (held.record.state, held.record.attempt) == (State.IN_FLIGHT, 2)
+
+
+async def test_refused_log_ins_are_counted_and_logged_within_bounds(caplog: pytest.LogCaptureFixture) -> None:
+    async with Upstream(answering(OK)) as upstream, guarded(upstream.url) as client:
+        for _ in range(MOST_LINES + 5):
+            assert (await client.get(RECORDS, headers=operator("a-guess"))).status_code == 401
+        assert (await get(client)).status_code == 200
+        lines = [record.getMessage() for record in caplog.records if record.name == "oncegate.operators"]
+        assert lines == ["a log-in of an operator was refused: wrong or no token, from 127.0.0.1"] * MOST_LINES
+        assert "a-guess" not in caplog.text
+        told = (await client.get("/_oncegate/metrics")).text
+        assert f"oncegate_logins_refused_total {MOST_LINES + 5}.0" in told
+
+
+async def test_a_record_tells_the_method_and_the_route() -> None:
+    routes = [{"path": "/orders/*", "methods": ["POST", "PUT"]}]
+    async with Upstream(resetting_after()) as upstream, guarded(upstream.url, routes=routes) as client:
+        for path, route in (("/orders/7", "/orders/*"), ("/payments", "*")):
+            answer = await pay(client, "k-1", path=path, caller=path)
+            told = (await get(client, answer.json()["record"])).json()
+            assert (told["state"], told["method"], told["route"]) == ("unknown", "POST", route)

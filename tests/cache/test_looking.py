@@ -6,6 +6,7 @@ import pytest
 
 from oncegate.cache.base import Cache
 from oncegate.cache.codec import decode, encode, encode_claim
+from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from tests.cache.stores import Store
 from tests.cache.test_behaviours import LEASE, PRINT, RESPONSE, RETENTION, RETRY, TTL, A, B, bring_to, claim
@@ -150,8 +151,16 @@ async def test_a_resolution_tells_what_is_known_of_the_attempt(store: Store) -> 
 
 @pytest.mark.parametrize("junk", [b"{", b"[]", b'{"g":1,"b":"x","d":[],"n":null}', b"\xff\x00"])
 def test_a_trace_that_can_not_be_read_costs_no_record(junk: bytes) -> None:
-    for data in (encode_claim(A, PRINT, RETENTION), encode(Record(State.UNKNOWN, A, PRINT, 3))):
-        assert decode(data + junk, RETENTION, traced=True).trace == Trace()
+    assert decode(encode_claim(A, PRINT, RETENTION) + junk, RETENTION, traced=True).trace == Trace()
+
+
+def test_behind_an_outcome_without_a_response_there_is_an_object_or_nothing() -> None:
+    """Anything else was a response before it was damaged."""
+    before = encode(Record(State.UNKNOWN, A, PRINT, 3))[:42]
+    assert decode(before + b'{"g":1,"b":"x","d":[],"n":null}', RETENTION, traced=True).trace == Trace()
+    for junk in (b"{", b"[]", b"\xff\x00", b'{"h":[]}', b'{"S":"000000000"}'):
+        with pytest.raises(RecordUnreadable):
+            decode(before + junk, RETENTION)
 
 
 def test_a_trace_is_cut_to_what_a_store_can_bear() -> None:

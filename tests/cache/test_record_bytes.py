@@ -10,16 +10,16 @@ from oncegate.cache.record import Record, State, StoredResponse, Trace
 
 TOKEN, PRINT = b"owner-token-0123", b"fingerprint-0123"
 DAY = 86_400_000
-LINES = ((b"content-type", b"text/plain"), (b"etag", b'"a\\b"'), (b"x-name", b"caf\xe9\t\x7f"), (b"x-none", b""))
+LINES = ((b"content-type", b"text/plain"), (b"etag", b'"a\\b"'), (b"x-name", b"caf\xe9\t"), (b"x-none", b""))
 DONE = StoredResponse(201, LINES, b"\x00body", 1_700_000_000_250)
 WHO = Trace('gw-"1"/\u20ac', 1_700_000_000_000)
+ASKED = replace(WHO, method="POST", route="/payments/*")
 ENDED = replace(WHO, took_ms=250)
 BEGIN = TOKEN + PRINT + b"\x00\x00\x00\x01"
 FRESH = b"\x01I" + BEGIN + b"\x00\x00\x00\x00\x05\x26\x5c\x00" + b"A" + bytes(8)
-HEAD = (
-    '"s":201,"h":[["content-type","text/plain"],["etag","\\"a\\\\b\\""],["x-name","caf\u00e9\\t\x7f"],["x-none",""]],'
-    '"t":1700000000250'
-)
+STATUS, WHEN = '"s":201', '"t":1700000000250'
+LINED = '"h":[["content-type","text/plain"],["etag","\\"a\\\\b\\""],["x-name","caf\u00e9\\t"],["x-none",""]]'
+ASKS = '"m":"P","r":"/payments/*"'
 GATEWAY = '"g":"gw-\\"1\\"/\u20ac"'
 
 
@@ -29,20 +29,26 @@ def outcome(code: bytes, head: str, body: bytes = b"") -> bytes:
 
 
 CLAIMS = [
-    pytest.param(None, False, FRESH, id="bare"),
-    pytest.param(WHO, False, FRESH + f'{{{GATEWAY},"b":1700000000000}}'.encode(), id="traced"),
-    pytest.param(None, True, FRESH + b'{"a":1}', id="submission"),
-    pytest.param(WHO, True, FRESH + f'{{"a":1,{GATEWAY},"b":1700000000000}}'.encode(), id="traced submission"),
+    pytest.param(None, False, FRESH, "", id="bare"),
+    pytest.param(WHO, False, FRESH + f'{{{GATEWAY},"b":1700000000000}}'.encode(), "f8f6f0e4", id="traced"),
+    pytest.param(None, True, FRESH + b'{"a":1}', "f24a137b", id="submission"),
+    pytest.param(
+        WHO, True, FRESH + f'{{"a":1,{GATEWAY},"b":1700000000000}}'.encode(), "9a891c9f", id="traced submission"
+    ),
+    pytest.param(ASKED, False, FRESH + f'{{{GATEWAY},{ASKS},"b":1700000000000}}'.encode(), "0dcb49bc", id="asked"),
 ]
 
 
-@pytest.mark.parametrize(("trace", "submission", "data"), CLAIMS)
-def test_a_claim_is_stored_as_ever(trace: Trace | None, submission: bool, data: bytes) -> None:
-    assert encode_claim(TOKEN, PRINT, DAY, trace, submission=submission) == data
-    record = decode(data, DAY + 1, traced=True)
-    assert record == Record(State.IN_FLIGHT, TOKEN, PRINT, 1, retention_ms=DAY, submission=submission)
-    assert record.trace == (trace or Trace())
-    assert encode(record) == data
+@pytest.mark.parametrize(("trace", "submission", "data", "check"), CLAIMS)
+def test_a_claim_is_stored_as_ever(trace: Trace | None, submission: bool, data: bytes, check: str) -> None:
+    """What an earlier version stored had no seal: it reads the same."""
+    sealed = data if not check else data[:-1] + f',"I":"{check}"}}'.encode()
+    assert encode_claim(TOKEN, PRINT, DAY, trace, submission=submission) == sealed
+    for stored in (data, sealed):
+        record = decode(stored, DAY + 1, traced=True)
+        assert record == Record(State.IN_FLIGHT, TOKEN, PRINT, 1, retention_ms=DAY, submission=submission)
+        assert record.trace == (trace or Trace())
+        assert encode(record) == sealed
 
 
 def test_claims_under_other_policies_and_of_other_gateways_keep_apart() -> None:
@@ -55,32 +61,54 @@ def test_claims_under_other_policies_and_of_other_gateways_keep_apart() -> None:
 
 
 OUTCOMES = [
-    pytest.param(State.SUCCEEDED, DONE, ENDED, False, outcome(b"S", f'{{{HEAD},{GATEWAY},"d":250}}', b"\x00body")),
-    pytest.param(State.FAILED, DONE, Trace(), True, outcome(b"F", f'{{"a":1,{HEAD}}}', b"\x00body")),
-    pytest.param(State.SUCCEEDED, DONE._replace(body=None), Trace(), False, outcome(b"S", f'{{{HEAD},"o":1}}')),
+    pytest.param(State.SUCCEEDED, DONE, ENDED, False, f'{GATEWAY},"d":250', "3a2bd6155", id="traced"),
+    pytest.param(State.FAILED, DONE, Trace(), True, "", "f4eaeed95", id="submission"),
+    pytest.param(State.SUCCEEDED, DONE._replace(body=None), Trace(), False, '"o":1', "4662a4570", id="omitted"),
     pytest.param(
-        State.SUCCEEDED, DONE._replace(body=b""), WHO, False, outcome(b"S", f'{{{HEAD},{GATEWAY},"b":1700000000000}}')
-    ),
-    pytest.param(State.UNKNOWN, None, Trace(), False, b"\x01U" + BEGIN + bytes(4)),
-    pytest.param(
-        State.UNKNOWN,
-        None,
-        replace(ENDED, note="why"),
-        True,
-        b"\x01U" + BEGIN + bytes(4) + f'{{"a":1,{GATEWAY},"b":1700000000000,"d":250,"n":"why"}}'.encode(),
+        State.SUCCEEDED, DONE._replace(body=b""), ASKED, False, f'{GATEWAY},{ASKS},"b":1700000000000', "868e0ed20"
     ),
 ]
 
 
-@pytest.mark.parametrize(("state", "response", "trace", "submission", "data"), OUTCOMES)
-def test_an_outcome_is_stored_as_ever(
-    state: State, response: StoredResponse | None, trace: Trace, submission: bool, data: bytes
+@pytest.mark.parametrize(("state", "response", "trace", "submission", "more", "seal"), OUTCOMES)
+def test_a_response_is_stored_with_its_seal(
+    state: State, response: StoredResponse, trace: Trace, submission: bool, more: str, seal: str
 ) -> None:
+    """By an earlier version: without one, the status first."""
     record = Record(state, TOKEN, PRINT, 1, response, trace=trace, submission=submission)
-    assert encode(record) == data
-    assert decode(data, 1) == record
-    assert decode(data, 1).trace == Trace(), "no request pays for what it does not read"
-    assert decode(data, 1, traced=True).trace == trace
+    mark, more = '"a":1,' * submission, "," * bool(more) + more
+    code, name = state.value[0].upper().encode(), state.value[0].upper()
+    before = outcome(code, f"{{{mark}{STATUS},{LINED},{WHEN}{more}}}", response.body or b"")
+    sealed = outcome(code, f'{{{mark}{LINED},{STATUS},{WHEN}{more},"{name}":"{seal}"}}', response.body or b"")
+    assert encode(record) == sealed
+    for data in (before, sealed):
+        assert decode(data, 1) == record
+        assert decode(data, 1).trace == Trace(), "no request pays for what it does not read"
+        assert decode(data, 1, traced=True).trace == trace
+        head = data[: len(data) - len(response.body or b"")]
+        kept = None if response.body is None else b""
+        assert decode(head, 1, size=len(data)).response == response._replace(body=kept)
+
+
+NOTED = f'"a":1,{GATEWAY},"b":1700000000000,"d":250,"n":"why"'
+ALONE = [
+    pytest.param(Trace(), False, "", "dc5f68da0", id="bare"),
+    pytest.param(replace(ENDED, note="why"), True, NOTED, "1df13a940", id="noted"),
+]
+
+
+@pytest.mark.parametrize(("trace", "submission", "members", "seal"), ALONE)
+def test_an_outcome_without_a_response_is_stored_with_its_seal(
+    trace: Trace, submission: bool, members: str, seal: str
+) -> None:
+    record = Record(State.UNKNOWN, TOKEN, PRINT, 1, trace=trace, submission=submission)
+    begin = b"\x01U" + BEGIN + bytes(4)
+    before = begin + (f"{{{members}}}".encode() if members else b"")
+    sealed = begin + f'{{{members}{"," * bool(members)}"U":"{seal}"}}'.encode()
+    assert encode(record) == sealed
+    for data in (before, sealed):
+        assert decode(data, 1) == record
+        assert decode(data, 1, traced=True).trace == trace
 
 
 def test_a_takeover_in_flight_is_stored_as_ever() -> None:
@@ -110,6 +138,21 @@ def test_a_header_reads_the_same_however_its_characters_were_escaped(spelled: st
         '{"s":"x","h":[],"t":1}',
         '{"s":200,"h":[],"t":[]}',
         '{"s":200,"h":[["a","\u0394"]],"t":1}',
+        *(f'{{"s":{status},"h":[],"t":1}}' for status in (0, 42, 101, 199, 1000, -200, "true", "2e2", '"200"', 2**70)),
+        *(
+            f'{{"s":200,"h":[],"t":{instant}}}'
+            for instant in (-1, 2**63, 10**300, "NaN", "1e400", '"1"', "null", "true")
+        ),
+        *(f'{{"s":200,"h":[["{name}","b"]],"t":1}}' for name in ("", "a b", "a:", "\u00e9", "\\r\\n", "\\u0000", "te")),
+        *(f'{{"s":200,"h":[["a","{value}"]],"t":1}}' for value in ("\\r\\nx: y", "\\n", "\\u0000", "\\u007f")),
+        *(f'{{"s":200,"h":[["content-length","{value}"]],"t":1}}' for value in ("", "-1", "1,1", "0x1", "1" * 30)),
+        '{"s":200,"h":[["content-length","1"],["content-length","1"]],"t":1}',
+        '{"s":200,"h":[["transfer-encoding","chunked"]],"t":1}',
+        '{"s":200,"h":["ab","cd"],"t":1}',
+        '{"s":200,"h":{"ab":"cd"},"t":1}',
+        '{"h":[],"s":200,"t":1}',
+        '{"h":[],"s":200,"t":1,"S":7}',
+        '{"h":[],"s":200,"t":1,"S":"00000000"}',
     ],
 )
 def test_a_head_that_is_none_makes_the_record_unreadable(head: str) -> None:

@@ -231,3 +231,40 @@ async def test_closing_twice_and_using_it_again_works(redis_server: RedisServer)
     await cache.close()
     await cache.get("nothing")
     await cache.close()
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.startswith("oncegate.cache")]
+
+
+@pytest.mark.parametrize("persist", [True, False])
+async def test_a_redis_that_is_another_one_is_told_of_once(persist: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with RedisServer(persist=persist) as server:
+        cache = RedisCache.from_url(server.url, timeout=TIMEOUT)
+        await until_it_answers(cache)
+        while not (await cache.claim(server.key("kept"), token=os.urandom(16), **LEASE)).won:
+            pass  # a slow machine may answer too late
+        server.stop()
+        await eventually(lambda: session_of(cache).claims.link is None)
+        assert not await answers(cache)
+        server.start()
+        await until_it_answers(cache)
+        place = session_of(cache).place
+        what = "after a restart or a failover; it holds 1 keys" if persist else "and empty: what was executed before"
+        await eventually(lambda: any(what in line for line in said(caplog)))
+        for _ in range(20):
+            await answers(cache)
+        assert len([line for line in said(caplog) if line.startswith(f"Redis at {place} is another one now")]) == 1
+        assert [line for line in said(caplog) if line.endswith("is back")] == [f"Redis at {place} is back"]
+        await cache.close()
+
+
+async def test_a_connection_that_broke_and_is_there_again_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    with RedisServer() as server:
+        cache = RedisCache.from_url(server.url, timeout=IN_TIME)
+        assert await answers(cache)
+        server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await eventually(lambda: session_of(cache).claims.link is None)
+        assert await answers(cache)
+        assert said(caplog) == []
+        await cache.close()
