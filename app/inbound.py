@@ -6,8 +6,9 @@ reads otherwise, is judged here:
 
 - it buffers a field line until it ends, however long it is: heads and trailers are bounded, and so is the time for a head;
 - it hands trailers over like header fields: they are dropped, so that nothing is added to a request behind the checks;
-- it takes the body of a request with ``Upgrade`` for another protocol: nothing behind such a request is read;
 - it takes a request line that a bare LF ends for one of HTTP/0.9, and passes on versions that nobody speaks: refused;
+- it knows some methods and refuses others, speaks RTSP, and takes what follows an ``Upgrade`` for another protocol: see
+  `oncegate.app.inbound_parser`;
 - it has no opinion on which host is meant: one clear `Host` is asked for, and a target's own authority counts.
 
 Pipelined requests wait for their turn, and nothing more is read meanwhile. One timer serves all time limits: it goes by a
@@ -27,11 +28,12 @@ from uvicorn.server import ServerState
 from oncegate.app.inbound_head import (
     HeadTooLarge,
     VersionRefused,
+    asks_for_websocket,
     asks_to_go_ahead,
     scope_of,
     without_authority,
-    without_offer,
 )
+from oncegate.app.inbound_parser import InboundParser
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.inbound_socket import address_of, unacknowledged
 
@@ -71,8 +73,7 @@ class InboundConnection(asyncio.Protocol):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # uvicorn's server looks at it, too
         self.tasks = server_state.tasks
         self._connections = server_state.connections
-        self._parser = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows a `close` is ignored
+        self._parser = InboundParser(self)
         self._server: tuple[str, int] | None = None
         self._client: tuple[str, int] | None = None
         self._scheme = "http"
@@ -86,7 +87,8 @@ class InboundConnection(asyncio.Protocol):
         self._pipelined: deque[InboundRequest] = deque()
         # What bounds it.
         self._in_message = False
-        self._in_head = False
+        self.in_head = False
+        """Whether a request's head has begun, and isn't complete."""
         self._too_large = False
         self._deaf = False
         self._stopping = False
@@ -123,20 +125,16 @@ class InboundConnection(asyncio.Protocol):
         if self.writable is not None:
             self.writable.set()
             self.writable = None
-        self._parser = None  # type: ignore[assignment]  # it refers back to us: without it the collector has nothing to do
+        self._parser.close()
 
     def data_received(self, data: bytes) -> None:
         """Parse, then judge what is still unfinished."""
         if self._deaf:
             return  # behind an Upgrade (another protocol's, or a body that isn't seen as one), or behind what was refused
-        if not self._in_message and data.find(b"h2c") >= 0:
-            data = without_offer(data)
         self._fed = len(data)
         self._quiet += self._fed
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # the gateway answers it
+            self._parser.feed(data, begins=not self._in_message)
         except httptools.HttpParserError:
             self._refuse()
         self._begin_waiting()
@@ -144,7 +142,7 @@ class InboundConnection(asyncio.Protocol):
             if self._quiet > MAX_HEAD_BYTES:
                 self._too_large = True
                 self._refuse()
-            elif not self._in_head:
+            elif not self.in_head:
                 if self.writable is None:
                     self._within(STALL_SECONDS)
             elif self._answering is None and self._deadline == math.inf:
@@ -177,7 +175,7 @@ class InboundConnection(asyncio.Protocol):
         """The first byte of a request."""
         self._url = b""
         self._headers = []
-        self._in_message = self._in_head = True
+        self._in_message = self.in_head = True
         self._quiet = 0
         if self.writable is None:
             self._deadline = math.inf
@@ -192,12 +190,13 @@ class InboundConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole: its size is known exactly, and the request can begin."""
-        self._in_head = False
+        self.in_head = False
         if self.writable is None:
             self._deadline = math.inf  # what is left of the time for a head must not end its request
-        parser = self._parser
+        parser = self._parser.parser
         version = parser.get_http_version()
-        if version not in ("1.1", "1.0"):
+        method = self._parser.method()
+        if version not in ("1.1", "1.0") or not self._parser.is_http(method, self._url):
             # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
             # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
             raise VersionRefused
@@ -205,7 +204,7 @@ class InboundConnection(asyncio.Protocol):
         fields = dict(headers)
         host = fields.get(b"host", b"")
         if not host or host != self._host or len(fields) != len(headers) or self._url[:1] != b"/":
-            self._url = without_authority(self._url, parser.get_method(), version, headers)
+            self._url = without_authority(self._url, method, version, headers)
             self._host = host  # as a rule it is the same in all requests of a connection
         expects_go_ahead = b"expect" in fields and version == "1.1" and asks_to_go_ahead(headers)
         if self._quiet + self._fed > MAX_HEAD_BYTES:
@@ -214,14 +213,17 @@ class InboundConnection(asyncio.Protocol):
                 self._too_large = True
                 raise HeadTooLarge
         keep_alive = version == "1.1" and parser.should_keep_alive()
+        upgrades = b"upgrade" in fields and version == "1.1" and asks_for_websocket(headers)
         if parser.should_upgrade():
-            # The parser takes what follows for another protocol, a body that was announced too. The gateway refuses, and
-            # nothing more may be read: a body would be taken for the next request.
+            if not upgrades and method != b"CONNECT":
+                self._parser.parse_again(method, self._url, version, headers)
+                return
+            # It is refused, and nothing more may be read: a body would be taken for the next request.
             self._deaf = True
             keep_alive = False
-        scope = scope_of(self._url, parser.get_method(), version, headers)
+        scope = scope_of(self._url, method, version, headers)
         scope["server"], scope["client"], scope["scheme"] = self._server, self._client, self._scheme
-        request = InboundRequest(self, scope, keep_alive, expects_go_ahead, upgrades=b"upgrade" in fields)
+        request = InboundRequest(self, scope, keep_alive, expects_go_ahead, upgrades=upgrades)
         self._reading = request
         self._quiet = 0
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
@@ -240,6 +242,8 @@ class InboundConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The last byte of a request, trailers included."""
+        if self._parser.parses_again:
+            return
         self._in_message = False
         if self._reading is not None:
             self._reading.feed_end()
@@ -342,7 +346,7 @@ class InboundConnection(asyncio.Protocol):
 
     def _idle(self) -> None:
         """Nothing is being answered: the next request, or the rest of its head, has a while to come."""
-        self._within(HEAD_SECONDS if self._in_head else KEEP_ALIVE_SECONDS)
+        self._within(HEAD_SECONDS if self.in_head else KEEP_ALIVE_SECONDS)
 
     def _is_awaited(self) -> bool:
         """Whether it is for the client to go on: its request is not whole, and we take what comes and have nothing to say."""
@@ -377,7 +381,7 @@ class InboundConnection(asyncio.Protocol):
                 return
             self.transport.abort()
             return
-        if self._in_message and not self._in_head and self._answering is not None and not self._is_awaited():
+        if self._in_message and not self.in_head and self._answering is not None and not self._is_awaited():
             self._within(STALL_SECONDS)
             return
         self.close()

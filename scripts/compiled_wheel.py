@@ -21,6 +21,7 @@ MODULES = (
     "app/http1",
     "app/inbound",
     "app/inbound_head",
+    "app/inbound_parser",
     "app/inbound_request",
     "app/metrics",
     "app/passing",

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import shutil
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -119,6 +121,29 @@ async def test_the_body_of_an_upgrade_is_not_the_next_request(framing: bytes) ->
             assert (await reader.read()).count(b"HTTP/1.1") == 0
             writer.close()
         assert upstream.arrivals == 0
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+async def test_curl_may_offer_http_2(tmp_path: Path) -> None:
+    body = tmp_path / "body"
+    body.write_bytes(b"x" * 300_000)
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        for options in ((), ("--data-binary", f"@{body}"), ("-T", str(body), "-H", "Transfer-Encoding: chunked")):
+            asked = ["-H", "Idempotency-Key: k" + "".join(options)[:2], *options, f"{client.base_url}"]
+            curl = await asyncio.create_subprocess_exec(
+                "curl", "-sS", "--http2", "-w", "%{http_code}", *asked, stdout=asyncio.subprocess.PIPE
+            )
+            got, _ = await asyncio.wait_for(curl.communicate(), PATIENCE)
+            assert got.endswith(b"200"), options
+        assert [len(request.body) for request in upstream.requests] == [0, 300_000, 300_000]
+        assert not {"upgrade", "http2-settings"} & {name for request in upstream.requests for name, _ in request.fields}
+
+
+async def test_an_unknown_method_is_passed_on() -> None:
+    async with Upstream(answering(OK, OK)) as upstream, served(upstream.url) as (client, _):
+        for method in ("FOO", "VERSION-CONTROL"):
+            assert (await client.request(method, "/", content=b"body")).status_code == 200
+        assert [request.line for request in upstream.requests] == ["FOO / HTTP/1.1", "VERSION-CONTROL / HTTP/1.1"]
 
 
 async def test_an_offer_of_h2c_is_ignored() -> None:
