@@ -13,6 +13,13 @@ _is_host: Final = re.compile(_HOST + rb"*").fullmatch
 _ABSOLUTE: Final = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
 """A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
 
+TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+MALFORMED: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
+    b"connection: close\r\n\r\nInvalid HTTP request received.\n"
+)
+
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 _METHODS: Final = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
 _HASH: Final = ord("#")  # a number is found faster than bytes

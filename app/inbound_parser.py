@@ -17,9 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
+from oncegate.app.inbound_head import (
+    HeadTooLarge,
+    VersionRefused,
+    asks_for_websocket,
+    asks_to_go_ahead,
+    scope_of,
+    without_authority,
+)
+
 if TYPE_CHECKING:
     from oncegate.app.inbound import InboundConnection
 
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
 _LF: Final = 10  # a number is found faster than bytes
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _STAND_IN: Final = b"PUT"
@@ -31,27 +42,18 @@ _NO_METHOD_OF_HTTP: Final = "Invalid method for HTTP/x.x request"
 
 
 class InboundParser:
-    """Feeds what a client sends to ``protocol``, which has the callbacks of httptools' `HttpRequestParser`.
+    """Makes requests of what one ``connection``'s client sends. ``in_head``: a head has begun, and isn't complete."""
 
-    Once a head is complete, the protocol asks for its `method` and whether it `is_http`, and may have it parsed again.
-    """
-
-    __slots__ = (
-        "_again",
-        "_begins",
-        "_data",
-        "_earlier",
-        "_held",
-        "_method",
-        "_names_http",
-        "_placed",
-        "_protocol",
-        "parser",
-    )
-
-    def __init__(self, protocol: "InboundConnection") -> None:
-        self._protocol: Any = protocol
-        self.parser: Any = _new_parser(protocol)
+    def __init__(self, connection: "InboundConnection") -> None:
+        self._connection: Any = connection
+        self.in_head = False
+        self._too_large = False
+        self._url = b""
+        self._host = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._quiet = 0
+        """Bytes since the request began or a piece of its body was handed on: a head's, or trailers'."""
+        self._parser: Any = _new_parser(self)
         self._data = b""
         self._begins = -1
         """Where in ``_data`` a request begins, from which on others can be found; -1: not known."""
@@ -66,38 +68,95 @@ class InboundParser:
         self._names_http = False
 
     def close(self) -> None:
-        """Drop what refers back to the protocol: without it the collector has nothing to do."""
-        self._protocol = self.parser = None
-
-    # -- asked by the protocol, once a head is complete ---------------------------------------------------------------
-
-    def method(self) -> bytes:
-        """The request's method, as it came."""
-        method, self._method = self._method, b""
-        return method or self.parser.get_method()
-
-    def is_http(self, method: bytes, url: bytes) -> bool:
-        """Whether the request line, which has them, is one of HTTP's."""
-        if self._names_http:
-            self._names_http = False
-            return True
-        raw, self._earlier = self._earlier + self._data, b""
-        line = b"%b %b " % (method, url)
-        return line + b"RTSP/" not in raw and line + b"ICE/" not in raw
-
-    def parse_again(self, method: bytes, url: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> None:
-        """Parse this head again, without its ``Upgrade``: what was made of it counts for nothing."""
-        known = self.parser.get_method()
-        if known != method:
-            self._method = method
-        lines = [b"%b %b HTTP/%b" % (known, url, version.encode())]
-        lines += [b"%b: %b" % field for field in headers if field[0] != b"upgrade"]
-        self._again = b"\r\n".join(lines) + _END_OF_HEAD
+        """Drop what refers back to us: without it the collector has nothing to do."""
+        self._connection = self._parser = None
 
     @property
-    def parses_again(self) -> bool:
-        """Whether the message that is complete is none yet."""
-        return bool(self._again)
+    def is_too_large(self) -> bool:
+        """Whether the head that is being read, or the trailers, are beyond `MAX_HEAD_BYTES`."""
+        return self._too_large or self._quiet > MAX_HEAD_BYTES
+
+    # -- httptools' callbacks -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._url = b""
+        self._headers = []
+        self.in_head = True
+        self._quiet = 0
+        self._connection.request_begins()
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request's target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field of the head. (Of trailers, too: the list is one that nobody reads by then.)"""
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: its size is known exactly, and the request can begin."""
+        self.in_head = False
+        parser = self._parser
+        version = parser.get_http_version()
+        method: bytes = self._method or parser.get_method()
+        self._method = b""
+        if self._names_http:  # as a rule
+            self._names_http = False
+        else:
+            self._check_protocol(method)
+        if version not in ("1.1", "1.0"):
+            # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
+            # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
+            raise VersionRefused
+        headers = self._headers
+        fields = dict(headers)
+        host = fields.get(b"host", b"")
+        if not host or host != self._host or len(fields) != len(headers) or self._url[:1] != b"/":
+            self._url = without_authority(self._url, method, version, headers)
+            self._host = host  # as a rule it is the same in all requests of a connection
+        expects_go_ahead = b"expect" in fields and version == "1.1" and asks_to_go_ahead(headers)
+        if self._quiet + len(self._data) > MAX_HEAD_BYTES:
+            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
+            if size > MAX_HEAD_BYTES:
+                self._too_large = True
+                raise HeadTooLarge
+        upgrades = b"upgrade" in fields and version == "1.1" and asks_for_websocket(headers)
+        ends: bool = parser.should_upgrade()
+        if ends and not upgrades and method != b"CONNECT":
+            self._parse_again(method, version)
+            return
+        # Of what is refused because of an upgrade nothing more may be read: a body would be taken for the next request.
+        keep_alive = version == "1.1" and not ends and parser.should_keep_alive()
+        self._quiet = 0
+        self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
+        scope = scope_of(self._url, method, version, headers)
+        self._connection.head_is_complete(scope, keep_alive, expects_go_ahead, upgrades=upgrades, ends=ends)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of body."""
+        self._quiet = 0
+        self._connection.body_came(body)
+
+    def on_message_complete(self) -> None:
+        """The last byte of a request, trailers included."""
+        if not self._again:
+            self._connection.request_is_whole()
+
+    def _check_protocol(self, method: bytes) -> None:
+        raw, self._earlier = self._earlier + self._data, b""
+        line = b"%b %b " % (method, self._url)
+        if line + b"RTSP/" in raw or line + b"ICE/" in raw:
+            raise VersionRefused
+
+    def _parse_again(self, method: bytes, version: str) -> None:
+        """Have this head parsed again without its ``Upgrade``: what was made of it counts for nothing."""
+        known = self._parser.get_method()
+        if known != method:
+            self._method = method
+        lines = [b"%b %b HTTP/%b" % (known, self._url, version.encode())]
+        lines += [b"%b: %b" % field for field in self._headers if field[0] != b"upgrade"]
+        self._again = b"\r\n".join(lines) + _END_OF_HEAD
 
     # -- fed ----------------------------------------------------------------------------------------------------------
 
@@ -110,6 +169,7 @@ class InboundParser:
         else:
             self._begins = -1
         self._data = data
+        self._quiet += len(data)
         at = 0
         if self._held:
             self._data, self._held = self._held + data, b""
@@ -118,13 +178,13 @@ class InboundParser:
                 raise httptools.HttpParserInvalidMethodError
         while at >= 0:
             try:
-                self.parser.feed_data(memoryview(self._data)[at:] if at else self._data)
+                self._parser.feed_data(memoryview(self._data)[at:] if at else self._data)
                 at = -1
             except httptools.HttpParserUpgrade as pause:
                 at = self._go_on(at + pause.args[0])
             except httptools.HttpParserError as error:
                 at = self._retry(error)
-        if self._protocol.in_head and not self._names_http and not self._held:
+        if self.in_head and not self._names_http and not self._held:
             self._remember()
         self._data = b""
 
@@ -133,10 +193,10 @@ class InboundParser:
         head, self._again = self._again, b""
         if not head:
             return -1  # the request is refused, and nothing behind it is read
-        self.parser = _new_parser(self._protocol)
+        self._parser = _new_parser(self)
         self._begins = -1
         self._names_http = True
-        self.parser.feed_data(head)
+        self._parser.feed_data(head)
         return at
 
     def _retry(self, error: httptools.HttpParserError) -> int:
@@ -167,8 +227,8 @@ class InboundParser:
             return -1
         self._method = found[1]
         self._names_http = True  # else llhttp refuses its stand-in
-        self.parser = _new_parser(self._protocol)
-        self.parser.feed_data(_STAND_IN)
+        self._parser = _new_parser(self)
+        self._parser.feed_data(_STAND_IN)
         self._begins = found.end(1)
         return self._begins
 
@@ -182,7 +242,7 @@ class InboundParser:
             self._earlier, self._placed = self._data, False
 
     def _last(self) -> int:
-        """Where the last request of ``_data`` begins that llhttp gets to. (As what it takes for a beginning: CRs and LFs count.)"""
+        """Where the last request of ``_data`` begins that llhttp gets to; line breaks before it count as part of it."""
         seen = _Ends()
         parser = httptools.HttpRequestParser(seen)
         data, at = self._data, self._begins

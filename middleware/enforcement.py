@@ -3,6 +3,7 @@
 from collections.abc import Awaitable
 
 from oncegate.middleware.asgi import App, Receive, Scope, Send
+from oncegate.middleware.buffered import Buffered
 from oncegate.middleware.bypass import Bypass
 from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.exchange import Exchange
@@ -20,6 +21,7 @@ class Enforcement:
     __slots__ = (
         "app",
         "body_timeout",
+        "buffered",
         "date_header",
         "enforcer",
         "namespace",
@@ -38,6 +40,7 @@ class Enforcement:
         *,
         namespace: str,
         body_timeout: float,
+        buffered: Buffered,
         date_header: bool,
         observe: Observe | None,
         warn_of_signed_callers: bool,
@@ -48,6 +51,7 @@ class Enforcement:
         self.enforcer = enforcer
         self.namespace = namespace
         self.body_timeout = body_timeout
+        self.buffered = buffered
         self.date_header = date_header
         self.observe = observe
         self.warn_of_signed_callers = warn_of_signed_callers
