@@ -226,7 +226,7 @@ class Exchange:
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 
     def _begin(self, attempt: Attempt, body: bytes, told: "asyncio.Future[None]") -> Execution:
-        """Run the attempt, which has a slot. ``told`` is done once there is a response to be relayed, or it has lasted too long."""
+        """Run the attempt, which has a slot. ``told`` is done once there is a response to be relayed, or it lasts too long."""
         self._let_go()
         run = Execution(self._enforcement, attempt)
         in_flight, loop = self._enforcement.enforcer.in_flight, told.get_loop()
