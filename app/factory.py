@@ -70,6 +70,7 @@ def create_gateway(
         routes=settings.routes,
         namespace=settings.namespace,
         max_in_flight=settings.max_in_flight,
+        max_buffered=settings.max_buffered,
         body_timeout=settings.body_timeout,
         drain_timeout=settings.shutdown_timeout,
         cors=cors,
@@ -162,7 +163,14 @@ def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, tuple[str, Cal
     from oncegate.cache.memory import MemoryCache
 
     most = float(settings.max_in_flight * settings.workers)
-    gauges = {"attempts_limit": ("Attempts that may run at once, over all workers.", lambda: most)}
+    most_bytes = float(settings.max_buffered * settings.workers)
+    gauges = {
+        "attempts_limit": ("Attempts that may run at once, over all workers.", lambda: most),
+        "buffered_limit_bytes": (
+            "What the bodies that wait to be admitted may be, over all workers.",
+            lambda: most_bytes,
+        ),
+    }
     if isinstance(cache, MemoryCache):
         held: MemoryCache = cache
         gauges["memory_cache_bytes"] = ("What the records in memory count for.", lambda: float(held.size_bytes))

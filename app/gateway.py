@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from oncegate.app.direct import Direct
 from oncegate.app.forward import IDEMPOTENT
+from oncegate.app.inbound_head import asks_for_websocket
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.operations import Operations
 from oncegate.cache.base import Cache
@@ -65,7 +66,7 @@ class Gateway:
     def direct(self, request: InboundRequest) -> bool:
         """Take a request that is whole, where that goes without a task. ``False``: nothing was done, call the app.
 
-        None that asks for an upgrade comes here.
+        None that asks for a WebSocket comes here.
         """
         scope, lane = request.scope, self._lane
         if lane is None or scope["path"].startswith(self._prefix) or self.operations.owns(scope):
@@ -84,7 +85,7 @@ class Gateway:
         if path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below)):
             await self.operations(scope, receive, send)
             return
-        if _asks_for_upgrade(scope):
+        if asks_for_websocket(scope["headers"]) and scope["http_version"] == "1.1":
             await self._fail(scope, send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
             return
         await self.answer(self._forward(scope, receive, send), scope, send)
@@ -166,7 +167,3 @@ class Gateway:
         """Let attempts end, then let go of connections."""
         await self._drain()
         await self._close()
-
-
-def _asks_for_upgrade(scope: Scope) -> bool:
-    return any(name == b"upgrade" for name, _ in scope["headers"])

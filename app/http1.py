@@ -71,6 +71,10 @@ _unsafe_in_query: Final = re.compile(rb"[\x00-\x20\x7f#]").search
 _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
 
+EMPTY_QUERY: Final = "oncegate.empty_query"
+"""In a scope whose target has a query without a character in it, which ASGI has no place for."""
+
+
 class RequestRefused(Exception):
     """A request that can't be forwarded without guessing: answer ``status``; nothing of it goes upstream."""
 
@@ -204,7 +208,9 @@ class RequestWriter:
             path = self._base + path
         elif path != b"*" or scope["method"] != "OPTIONS":
             raise RequestRefused(400, "the request target is not a path")
-        return b"%b?%b" % (path, query) if query else path
+        if query:
+            return b"%b?%b" % (path, query)
+        return path + b"?" if EMPTY_QUERY in scope else path
 
 
 def _forwarded_on(

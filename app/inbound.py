@@ -6,9 +6,10 @@ reads otherwise, is judged here:
 
 - it buffers a field line until it ends, however long it is: heads and trailers are bounded, and so is the time for a head;
 - it hands trailers over like header fields: they are dropped, so that nothing is added to a request behind the checks;
-- it takes the body of a request with ``Upgrade`` for another protocol: nothing behind such a request is read;
 - it takes a request line that a bare LF ends for one of HTTP/0.9, and passes on versions that nobody speaks: refused;
-- it takes white space off the beginning of a field's value, but leaves it at the end: it goes (RFC 9110 section 5.5);
+- it leaves white space behind a field's value: it goes (RFC 9110 section 5.5), in `oncegate.app.inbound_parser`;
+- it knows some methods and refuses others, speaks RTSP, and takes what follows an ``Upgrade`` for another protocol: see
+  `oncegate.app.inbound_parser`;
 - it has no opinion on which host is meant: one clear `Host` is asked for, and a target's own authority counts.
 
 Pipelined requests wait for their turn, and nothing more is read meanwhile. One timer serves all time limits: it goes by a
@@ -19,25 +20,23 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from oncegate.app.inbound_deadline import Deadline
 from oncegate.app.inbound_head import (
-    HeadTooLarge,
-    VersionRefused,
-    asks_to_go_ahead,
-    scope_of,
-    without_authority,
-    without_offer,
+    MALFORMED,
+    TIMED_OUT,
+    TOO_LARGE,
 )
+from oncegate.app.inbound_lingering import Lingering, may_linger
+from oncegate.app.inbound_parser import InboundParser
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.inbound_socket import address_of, unacknowledged
 
-MAX_HEAD_BYTES: Final = 64 * 1024
-"""Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
 HEAD_SECONDS = 15.0
 """For a head to arrive once it has begun."""
 KEEP_ALIVE_SECONDS = 75.0
@@ -46,15 +45,11 @@ close it: a close that crosses a request on its way makes the sender wonder whet
 STALL_SECONDS = 60.0
 """A client that takes nothing of its response for so long is dropped; so is one that sends nothing more of a body that is
 waited for. (The body of an enforced request has a limit of its own, as a whole.)"""
+HALF_CLOSED_SECONDS = 60.0
+"""For who has said all (has shut its sending side) is answered, but can't be told from who has left: so long without anything
+to be written, then it counts as gone."""
 HIGH_WATER = 65536
 """Bytes of a request's body that wait to be received; with more, reading pauses."""
-
-_SPACE: Final = 32  # a number is found faster than bytes
-_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-_MALFORMED: Final = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
-    b"connection: close\r\n\r\nInvalid HTTP request received.\n"
-)
 
 
 class InboundConnection(asyncio.Protocol):
@@ -73,30 +68,22 @@ class InboundConnection(asyncio.Protocol):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # uvicorn's server looks at it, too
         self.tasks = server_state.tasks
         self._connections = server_state.connections
-        self._parser = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows a `close` is ignored
+        self._parser = InboundParser(self)
         self._server: tuple[str, int] | None = None
         self._client: tuple[str, int] | None = None
         self._scheme = "http"
         # The request that is being read, the one that is being answered, and those that wait for it.
-        self._url = b""
-        self._host = b""
-        self._headers: list[tuple[bytes, bytes]] = []
         self._reading: InboundRequest | None = None
         self._answering: InboundRequest | None = None
         self._to_begin = False
         self._pipelined: deque[InboundRequest] = deque()
         # What bounds it.
         self._in_message = False
-        self._in_head = False
-        self._too_large = False
         self._deaf = False
         self._stopping = False
-        self._fed = 0
-        self._quiet = 0  # bytes since the message began or a piece of body was handed on: a head's, or trailers'
-        self._deadline = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
+        self._half_closed = False
+        self._lingering: Lingering | None = None
+        self._deadline = Deadline(self.loop, self._look)
         self._unsent = 0
         self._read_paused = False
         self.writable: asyncio.Event | None = None
@@ -111,13 +98,19 @@ class InboundConnection(asyncio.Protocol):
         channel = transport.get_extra_info("socket")
         self._server, self._client = address_of(channel.getsockname), address_of(channel.getpeername)
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
-        self._within(KEEP_ALIVE_SECONDS)
+        self._deadline.within(KEEP_ALIVE_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
         """The connection is gone: the requests on it are told, and end as they see fit."""
         self._connections.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.close()
+        if self._lingering is not None:
+            self._lingering.end()
+        self._leave()
+        self._parser.close()
+
+    def _leave(self) -> None:
+        """Nobody is answered any more."""
         for request in (self._answering, self._reading):
             if request is not None:
                 request.leave()
@@ -125,110 +118,87 @@ class InboundConnection(asyncio.Protocol):
         if self.writable is not None:
             self.writable.set()
             self.writable = None
-        self._parser = None  # type: ignore[assignment]  # it refers back to us: without it the collector has nothing to do
 
     def data_received(self, data: bytes) -> None:
         """Parse, then judge what is still unfinished."""
-        if self._deaf:
-            return  # behind an Upgrade (another protocol's, or a body that isn't seen as one), or behind what was refused
-        if not self._in_message and data.find(b"h2c") >= 0:
-            data = without_offer(data)
-        self._fed = len(data)
-        self._quiet += self._fed
+        if (
+            self._deaf
+        ):  # behind an Upgrade (another protocol's, or a body that isn't seen as one), or behind what was refused
+            if self._lingering is not None and not self.transport.is_closing():
+                self._linger_on(len(data))
+            return
+        parser = self._parser
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # the gateway answers it
+            parser.feed(data, begins=not self._in_message)
         except httptools.HttpParserError:
             self._refuse()
         self._begin_waiting()
         if self._in_message and not self.transport.is_closing():
-            if self._quiet > MAX_HEAD_BYTES:
-                self._too_large = True
+            if parser.is_too_large:
                 self._refuse()
-            elif not self._in_head:
+            elif not parser.in_head:
                 if self.writable is None:
-                    self._within(STALL_SECONDS)
-            elif self._answering is None and self._deadline == math.inf:
-                self._within(HEAD_SECONDS)
+                    self._deadline.within(STALL_SECONDS)
+            elif self._answering is None and self._deadline.at == math.inf:
+                self._deadline.within(HEAD_SECONDS)
 
-    def eof_received(self) -> None:
-        """The client says no more, by which we take it that it has left (as most servers do): the transport closes."""
-        self._watch_the_rest()
+    def eof_received(self) -> bool:
+        """The client says no more. What it has asked as a whole is answered; what it has begun to ask is no request.
+
+        (Behind a pipelined request nothing is read, its end neither: this is about the last one.)
+        """
+        self._half_closed = True
+        if (
+            self._lingering is not None
+            or self._answering is None
+            or self._reading is not None
+            or self._scheme == "https"
+        ):
+            self._watch_the_rest()
+            return False  # the transport closes
+        self._deaf = self._stopping = True
+        self._in_message = False
+        if self.writable is None:
+            self._deadline.within(HALF_CLOSED_SECONDS)
+        return True
 
     def pause_writing(self) -> None:
         """The client takes less than it is given: see to it that it takes something."""
         self.writable = asyncio.Event()
         self._unsent = unacknowledged(self.transport)
-        self._within(STALL_SECONDS)
+        self._deadline.within(STALL_SECONDS)
 
     def resume_writing(self) -> None:
         """The client takes more again."""
         if self.writable is not None:
             self.writable.set()
             self.writable = None
-            self._deadline = math.inf
+            self._deadline.at = math.inf
             if self.transport.is_closing():
                 self._watch_the_rest()
-            elif self._answering is None:
+            elif self._half_closed:
+                self._deadline.within(HALF_CLOSED_SECONDS)
+            elif self._answering is None and self._lingering is None:
                 self._idle()
 
     # -- the parser's side --------------------------------------------------------------------------------------------
 
-    def on_message_begin(self) -> None:
+    def request_begins(self) -> None:
         """The first byte of a request."""
-        self._url = b""
-        self._headers = []
-        self._in_message = self._in_head = True
-        self._quiet = 0
+        self._in_message = True
         if self.writable is None:
-            self._deadline = math.inf
+            self._deadline.at = math.inf
 
-    def on_url(self, url: bytes) -> None:
-        """A piece of the request's target."""
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head. (Of trailers, too: the list is one that nobody reads by then.)"""
-        if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
-            value = value.rstrip(b" \t")
-        self._headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        """The head is whole: its size is known exactly, and the request can begin."""
-        self._in_head = False
+    def head_is_complete(
+        self, scope: dict[str, Any], keep_alive: bool, expects_go_ahead: bool, *, upgrades: bool, ends: bool
+    ) -> None:
+        """The request can begin. ``ends``: what follows is another protocol's."""
         if self.writable is None:
-            self._deadline = math.inf  # what is left of the time for a head must not end its request
-        parser = self._parser
-        version = parser.get_http_version()
-        if version not in ("1.1", "1.0"):
-            # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
-            # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
-            raise VersionRefused
-        headers = self._headers
-        fields = dict(headers)
-        host = fields.get(b"host", b"")
-        if not host or host != self._host or len(fields) != len(headers) or self._url[:1] != b"/":
-            self._url = without_authority(self._url, parser.get_method(), version, headers)
-            self._host = host  # as a rule it is the same in all requests of a connection
-        expects_go_ahead = b"expect" in fields and version == "1.1" and asks_to_go_ahead(headers)
-        if self._quiet + self._fed > MAX_HEAD_BYTES:
-            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
-            if size > MAX_HEAD_BYTES:
-                self._too_large = True
-                raise HeadTooLarge
-        keep_alive = version == "1.1" and parser.should_keep_alive()
-        if parser.should_upgrade():
-            # The parser takes what follows for another protocol, a body that was announced too. The gateway refuses, and
-            # nothing more may be read: a body would be taken for the next request.
-            self._deaf = True
-            keep_alive = False
-        scope = scope_of(self._url, parser.get_method(), version, headers)
+            self._deadline.at = math.inf  # what is left of the time for a head must not end its request
+        self._deaf = ends
         scope["server"], scope["client"], scope["scheme"] = self._server, self._client, self._scheme
-        request = InboundRequest(self, scope, keep_alive, expects_go_ahead, upgrades=b"upgrade" in fields)
+        request = InboundRequest(self, scope, keep_alive, expects_go_ahead, upgrades=upgrades)
         self._reading = request
-        self._quiet = 0
-        self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
         if self._answering is None:
             self._answering = request
             self._to_begin = True  # when all that has arrived is parsed: usually all of it is there by then
@@ -236,20 +206,19 @@ class InboundConnection(asyncio.Protocol):
             self.pause_reading()
             self._pipelined.append(request)
 
-    def on_body(self, body: bytes) -> None:
+    def body_came(self, body: bytes) -> None:
         """A piece of body: its size is the middleware's and the forwarder's business."""
-        self._quiet = 0
         if self._reading is not None and self._reading.feed(body) > HIGH_WATER:
             self.pause_reading()
 
-    def on_message_complete(self) -> None:
+    def request_is_whole(self) -> None:
         """The last byte of a request, trailers included."""
         self._in_message = False
         if self._reading is not None:
             self._reading.feed_end()
             self._reading = None
         if self.writable is None:
-            self._deadline = math.inf
+            self._deadline.at = math.inf
             if self._answering is None:
                 self._idle()
 
@@ -263,8 +232,10 @@ class InboundConnection(asyncio.Protocol):
     def write(self, data: bytes) -> bool:
         """Hand bytes to the transport. False: the client is gone."""
         transport = self.transport
-        if transport.is_closing():
+        if transport.is_closing() or self._lingering is not None:
             return False
+        if self._half_closed and self.writable is None:
+            self._deadline.within(HALF_CLOSED_SECONDS)
         try:
             transport.write(data)
         except (OSError, RuntimeError):  # uvloop raises where asyncio only logs: no business of who happens to write
@@ -280,7 +251,7 @@ class InboundConnection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Take more again."""
-        if self._read_paused and not self.transport.is_closing():
+        if self._read_paused and not self._half_closed and not self.transport.is_closing():
             self._read_paused = False
             self.transport.resume_reading()
 
@@ -298,7 +269,7 @@ class InboundConnection(asyncio.Protocol):
         else:
             if self._read_paused:
                 self.resume_reading()
-            if self._deadline == math.inf:
+            if self._deadline.at == math.inf:
                 self._idle()
 
     def _begin_waiting(self) -> None:
@@ -326,8 +297,35 @@ class InboundConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection once its client has taken what was written: it must take something now and then."""
+        may_say_more = (self._in_message or self._deaf) and not self._half_closed
+        if may_say_more and self._lingering is None and not self.transport.is_closing() and may_linger():
+            self._linger()
+            return
         self.transport.close()
         self._watch_the_rest()
+
+    def _linger(self) -> None:
+        self._leave()
+        self._answering = self._reading = None
+        self._deaf = self._stopping = True
+        self._in_message = self._to_begin = False
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._lingering = Lingering(self, self.loop)
+        self.resume_reading()
+        self._linger_on(0)
+
+    def _linger_on(self, size: int) -> None:
+        """Its client has sent ``size`` bytes more, which nobody reads."""
+        seconds = 0.0 if self._lingering is None else self._lingering.drop(size)
+        if not seconds:
+            self.transport.close()
+            self._watch_the_rest()
+        elif self.transport.get_write_buffer_size():
+            if not size:
+                self._watch_the_rest()
+        else:
+            self._deadline.within(seconds)
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 
@@ -341,12 +339,13 @@ class InboundConnection(asyncio.Protocol):
                 self._pipelined.pop()  # its head was in order, its body isn't
             return
         if not (self._reading is not None and self._reading.begun):
-            self.write(_TOO_LARGE if self._too_large else _MALFORMED)
+            self.write(TOO_LARGE if self._parser.is_too_large else MALFORMED)
+        self._deaf = True
         self.close()
 
     def _idle(self) -> None:
         """Nothing is being answered: the next request, or the rest of its head, has a while to come."""
-        self._within(HEAD_SECONDS if self._in_head else KEEP_ALIVE_SECONDS)
+        self._deadline.within(HEAD_SECONDS if self._parser.in_head else KEEP_ALIVE_SECONDS)
 
     def _is_awaited(self) -> bool:
         """Whether it is for the client to go on: its request is not whole, and we take what comes and have nothing to say."""
@@ -356,32 +355,26 @@ class InboundConnection(asyncio.Protocol):
     def _watch_the_rest(self) -> None:
         if self.transport.get_write_buffer_size():
             self._unsent = unacknowledged(self.transport)
-            self._within(STALL_SECONDS)
-
-    def _within(self, seconds: float) -> None:
-        self._deadline = self.loop.time() + seconds
-        if self._deadline < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = self._deadline
-            self._timer = self.loop.call_at(self._deadline, self._look)
+            self._deadline.within(STALL_SECONDS)
 
     def _look(self) -> None:
-        """The timer fired: at the deadline, or at one that has been moved since."""
-        self._timer, self._timer_at = None, math.inf
-        if self._deadline > self.loop.time():
-            if self._deadline < math.inf:
-                self._within(self._deadline - self.loop.time())
-            return
-        if self.writable is not None or self.transport.is_closing():
-            unsent = unacknowledged(self.transport)
+        """The deadline was reached."""
+        transport = self.transport
+        lingers = self._lingering is not None
+        if self.writable is not None or transport.is_closing() or (lingers and transport.get_write_buffer_size()):
+            unsent = unacknowledged(transport)
             if unsent < self._unsent:  # it does take something, if slowly
                 self._unsent = unsent
-                self._within(STALL_SECONDS)
+                self._deadline.within(STALL_SECONDS)
                 return
-            self.transport.abort()
+            transport.abort()
             return
-        if self._in_message and not self._in_head and self._answering is not None and not self._is_awaited():
-            self._within(STALL_SECONDS)
+        if self._in_message and not self._parser.in_head and self._answering is not None and not self._is_awaited():
+            self._deadline.within(STALL_SECONDS)
             return
+        if lingers or self._half_closed or (self._in_message and not self._parser.in_head):
+            transport.close()  # of a request that was not sent as a whole, or answered, there is nothing to say
+            return
+        if self._in_message:
+            self.write(TIMED_OUT)
         self.close()

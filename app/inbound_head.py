@@ -1,4 +1,4 @@
-"""The rules of a request's head that the parser does not keep: whose it is to answer, and offers that mean nothing here."""
+"""The rules of a request's head that the parser does not keep: whose it is to answer, and what it asks for."""
 
 import re
 from typing import Any, Final
@@ -6,12 +6,19 @@ from urllib.parse import unquote
 
 import httptools
 
+from oncegate.app.http1 import EMPTY_QUERY
+
 _HOST: Final = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
 _is_host: Final = re.compile(_HOST + rb"*").fullmatch
 _ABSOLUTE: Final = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
 """A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
-_OFFER_OF_H2C: Final = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 
+TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+MALFORMED: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
+    b"connection: close\r\n\r\nInvalid HTTP request received.\n"
+)
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 _METHODS: Final = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
@@ -59,24 +66,25 @@ def asks_to_go_ahead(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
 
 
-def without_offer(data: bytes) -> bytes:
-    """``data`` without a first head's ``Upgrade: h2c``, which a server may ignore (RFC 9110 section 7.8).
-
-    Java's client makes the offer with every first request, and httptools would not see the body of such a request.
-    """
-    end = data.find(b"\r\n\r\n")
-    return _OFFER_OF_H2C.sub(b"", data[:end]) + data[end:] if end > 0 else data
+def asks_for_websocket(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether ``Upgrade`` names a protocol that its client can't do without. (It can without h2c: RFC 9110 section 7.8.)"""
+    return any(
+        name == b"upgrade"
+        and b"websocket" in [protocol.partition(b"/")[0].strip(b" \t") for protocol in value.lower().split(b",")]
+        for name, value in headers
+    )
 
 
 def scope_of(url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
     """What ASGI calls a request's scope, but for what only the connection knows."""
     if url[:1] == b"/" and _HASH not in url:
-        raw_path, _, query = url.partition(b"?")
+        raw_path, mark, query = url.partition(b"?")
     else:
         parsed: Any = httptools.parse_url(url)  # whose stubs say that there is always a query
         raw_path, query = parsed.path, b"" if parsed.query is None else parsed.query
+        mark = b"?" if b"?" in url.partition(b"#")[0] else b""
     path = raw_path.decode("ascii")
-    return {
+    scope: dict[str, Any] = {
         "type": "http",
         "asgi": _ASGI,
         "http_version": version,
@@ -87,3 +95,6 @@ def scope_of(url: bytes, method: bytes, version: str, headers: list[tuple[bytes,
         "query_string": query,
         "headers": headers,
     }
+    if mark and not query:
+        scope[EMPTY_QUERY] = True
+    return scope

@@ -39,7 +39,7 @@ _FAILED: Final = (
 
 
 class InboundRequest:
-    """``upgrades``: it asks for another protocol.
+    """``upgrades``: it asks for a WebSocket.
 
     ``begun``: something of the response may have been written; ``gone``: nobody is there any more to take it.
     """

@@ -71,7 +71,7 @@ class Metrics(Watch):
         self._submissions = {(route, outcome): columns.take() for route in submissions for outcome in SUBMISSIONS}
         self._cache = {operation: Histogram(columns, CACHE_BOUNDS) for operation in OPERATIONS}
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
-        self._in_flight, self._waiting = columns.take(), columns.take()
+        self._in_flight, self._waiting, self._buffered = columns.take(), columns.take(), columns.take()
         self._numbers = SharedNumbers(columns.count, workers)
         self._row = self._numbers.row
         self._gauges = dict(gauges or {})
@@ -82,7 +82,7 @@ class Metrics(Watch):
         """This process is worker ``index`` from now on: what its predecessor had under way is gone, what it counted stays."""
         self._numbers.take(index)
         self._row = self._numbers.row
-        self._row[self._in_flight] = self._row[self._waiting] = 0
+        self._row[self._in_flight] = self._row[self._waiting] = self._row[self._buffered] = 0
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
@@ -118,6 +118,10 @@ class Metrics(Watch):
     def outcomes_waiting(self, change: int) -> None:
         """See `Watch`."""
         self._row[self._waiting] += change
+
+    def bodies_waiting(self, change: int) -> None:
+        """See `Watch`."""
+        self._row[self._buffered] += change
 
     def submitted(self, route: str, outcome: str) -> None:
         """Count one submission: ``accepted``, or why not."""
@@ -184,6 +188,11 @@ class Metrics(Watch):
         )
         yield self._histogram("cache", "operation", self._cache, "Until the cache answered.")
         yield self._gauge("attempts_in_flight", "Attempts that run now.", self._numbers.total(self._in_flight))
+        yield self._gauge(
+            "buffered_bytes",
+            "Bytes of requests' bodies that wait to be admitted.",
+            self._numbers.total(self._buffered),
+        )
         yield self._gauge(
             "outcomes_waiting", "Outcomes that the cache has not taken yet.", self._numbers.total(self._waiting)
         )

@@ -48,6 +48,9 @@ class GatewaySettings(BaseSettings):
     cache_timeout: Seconds = Field(0.5, description="per command to the cache")
     memory_limit: Bytes = Field(268435456, description="bytes that memory:// may hold; then new keys get 503")
     max_in_flight: Annotated[int, Field(ge=1)] = Field(1000, description="attempts per process; beyond: 503 overloaded")
+    max_buffered: Bytes = Field(
+        67108864, description="bytes of bodies per process that wait to be admitted; beyond: 503 overloaded"
+    )
     stream_limit: Annotated[int, Field(ge=1)] = Field(
         100000, description="commands that a stream may hold of what its consumers still need; then 503 overloaded"
     )

@@ -60,6 +60,7 @@ class Attempt:
         "_timer",
         "begun_at_ms",
         "fingerprint",
+        "has_slot",
         "held_since",
         "is_over",
         "key",
@@ -116,6 +117,8 @@ class Attempt:
         """Tries to record the outcome, where the cache did not take it at once."""
         self.is_over = False
         """Nothing of it runs any more; its slot is free once it is ``told``."""
+        self.has_slot = True
+        """Whether it counts towards ``max_in_flight``."""
         self._in_flight = in_flight
         self._cache = in_flight.cache
         self._started = self.held_since

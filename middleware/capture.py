@@ -21,7 +21,7 @@ class Capture:
     """What an attempt answers. ``send`` is the ASGI send callable for its command processor; a lost client is not its concern.
 
     ``status`` is 0 until the response has begun. ``body`` is what is kept of it: ``None`` once it went past ``cap`` bytes.
-    ``bodiless`` says that the head is all there is to it. `finish` is for subclasses that do something with it before it ends.
+    ``bodiless`` says that the head is all there is to it. `finish` and `outgrow` are for subclasses.
     Set ``deaf``, and whatever is sent is dropped. While it is ``patient``, the head of a short response waits for its body.
     """
 
@@ -80,6 +80,9 @@ class Capture:
     def finish(self) -> None:
         """Called once, when the response is whole. It sees to it that `end` is called: before, the last byte is not read."""
         self.end()
+
+    def outgrow(self) -> None:
+        """Called once, when the response is more than is kept: from now on the client sets the pace."""
 
     async def send(self, message: Message) -> None:
         """ASGI ``send``. Messages after the end, and of other types, are dropped."""
@@ -156,6 +159,7 @@ class Capture:
         self._kept_bytes += len(chunk)
         if self._kept_bytes > self._cap:
             self._kept = None
+            self.outgrow()
         elif not self._kept:
             self._kept = chunk
         elif isinstance(self._kept, list):

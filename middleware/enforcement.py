@@ -5,6 +5,7 @@ from typing import Final
 from urllib.parse import quote
 
 from oncegate.middleware.asgi import App, Receive, Scope, Send
+from oncegate.middleware.buffered import Buffered
 from oncegate.middleware.bypass import Bypass
 from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.enforce import Enforcer
@@ -25,6 +26,7 @@ class Enforcement:
     __slots__ = (
         "app",
         "body_timeout",
+        "buffered",
         "cors",
         "date_header",
         "enforcer",
@@ -44,6 +46,7 @@ class Enforcement:
         *,
         namespace: str,
         body_timeout: float,
+        buffered: Buffered,
         date_header: bool,
         cors: CrossOrigin | None,
         observe: Observe | None,
@@ -55,6 +58,7 @@ class Enforcement:
         self.enforcer = enforcer
         self.namespace = namespace
         self.body_timeout = body_timeout
+        self.buffered = buffered
         self.cors = cors
         self.date_header = date_header
         self.observe = observe

@@ -54,6 +54,7 @@ class Exchange:
         "_context",
         "_enforcement",
         "_found",
+        "_held",
         "_left",
         "_receive",
         "_request",
@@ -83,6 +84,8 @@ class Exchange:
         self._context: Context | None = None
         self._found: Found = None
         self._left = False
+        self._held = 0
+        """Bytes of the body that are counted as waiting to be admitted."""
 
     def serve(self) -> Awaitable[None]:
         """What answers the request, to be awaited. Raises only what an in-process app raised."""
@@ -99,9 +102,14 @@ class Exchange:
         body: bytes | None = None
         refusal: Refusal | None = None
         try:
-            body = await read_body(self._receive, request.fields, limit, self._enforcement.body_timeout)
+            body = await read_body(self._receive, request.fields, limit, self._enforcement.body_timeout, self._hold)
         except Refusal as error:
             refusal = error
+        except BaseException:
+            self._let_go()
+            raise
+        if body is None:
+            self._let_go()
         if refusal is not None:
             await self._answer(request.refused(refusal))
         if body is None:
@@ -116,7 +124,8 @@ class Exchange:
                 self._leave(end)
                 raise
         found, self._found = self._found, None
-        await self.decide(self._ask, body, found)
+        body = None
+        await self.decide(self._ask, self._body, found)
 
     def _claimed(self, answer: Any) -> None:
         """The cache has answered, in a context of its own. An answer that is none must not end here: who waits is told."""
@@ -139,6 +148,7 @@ class Exchange:
     def _leave(self, end: BaseException) -> None:
         """The request ends while it waits for the cache's answer, or for its attempt."""
         self._left = True
+        self._let_go()
         if isinstance(self._found, Execution):
             self._found.leave()
         elif self._found is None:
@@ -154,12 +164,15 @@ class Exchange:
                 if isinstance(found, Exception):
                     raise found
                 if not isinstance(found, Execution):
+                    self._hold_what_may_wait(ask, body, found)
                     try:
                         outcome = found if isinstance(found, Attempt) else await enforcer.admit(ask, found)
                     finally:
                         if ask.waited:
                             request.applied = int(ask.wait)
                     if isinstance(outcome, Verdict):
+                        body = self._body = b""  # its client may take the answer as slowly as it likes
+                        self._let_go()
                         await self._answer(request.told(outcome))
                         return
                     found = await self._begun(outcome, body)
@@ -171,10 +184,33 @@ class Exchange:
                 raise Overloaded("The request was overtaken again and again before it could begin: try again later.")
         except (Refusal, RecordUnreadable, CacheUnavailable) as error:
             refused = error
+        finally:
+            self._let_go()
         if refused is not None:
             await self._answer(request.refused(refused))
         elif failure is not None:
             raise failure
+
+    def _hold(self, size: int) -> None:
+        """Count them as waiting. Raises `Overloaded` where that is too much."""
+        self._enforcement.buffered.take(size)
+        self._held += size
+
+    def _hold_what_may_wait(self, ask: Ask, body: bytes, found: "Found | Attempt") -> None:
+        """Count a body for whose request it may be long before there is a slot, or an answer. Raises `Overloaded`."""
+        if isinstance(found, Verdict):
+            may_wait = found.decision is Decision.IN_FLIGHT and ask.wait > 0
+        else:
+            in_flight = self._enforcement.enforcer.in_flight
+            may_wait = found is None and (ask.wait > 0 or in_flight.slots >= in_flight.max_in_flight)
+        if may_wait and not self._held:
+            self._hold(len(body))
+
+    def _let_go(self) -> None:
+        """They wait no longer."""
+        if self._held:
+            self._enforcement.buffered.give_back(self._held)
+            self._held = 0
 
     # -- not enforced -------------------------------------------------------------------------------------------------
 
@@ -190,7 +226,8 @@ class Exchange:
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 
     def _begin(self, attempt: Attempt, body: bytes, told: "asyncio.Future[None]") -> Execution:
-        """Run the attempt. ``told`` is done once there is a response to be relayed, or that has lasted too long."""
+        """Run the attempt, which has a slot. ``told`` is done once there is a response to be relayed, or it lasts too long."""
+        self._let_go()
         run = Execution(self._enforcement, attempt)
         in_flight, loop = self._enforcement.enforcer.in_flight, told.get_loop()
         work = run.execute(self._attempt_scope(attempt, run), body)

@@ -66,6 +66,10 @@ class Execution(Capture):
         stored = None if state is None else respond.stored(self.status, self.headers, self.body, attempt.policy)
         attempt.settle_soon(state, stored, self.end)
 
+    def outgrow(self) -> None:
+        """See `Capture.outgrow`. What is left is a transfer, as of what passes through; it takes no slot from commands."""
+        self._enforcement.enforcer.in_flight.free(self.attempt)
+
     def execute(self, scope: dict[str, Any], body: bytes) -> Coroutine[Any, Any, None]:
         """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
         self._body = body

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from oncegate.cache.base import Cache
 from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
+from oncegate.middleware.buffered import MAX_BUFFERED, Buffered
 from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.enforcement import Enforcement
@@ -25,10 +26,11 @@ class IdempotencyMiddleware:
     """Enforces idempotency keys in front of an ASGI app.
 
     ``namespace`` separates services that share a cache (no colon in it). ``max_in_flight`` bounds the attempts of this
-    process; ``body_timeout`` (seconds) bounds the arrival of an enforced request's body, and how long a client may stall
-    over a response too large to keep; ``drain_timeout`` (seconds) bounds how long the lifespan's shutdown waits for
-    attempts. ``date_header`` adds a Date to answers made here, for servers that add none; ``cors`` lets scripts in browsers
-    read them, where no CORS middleware goes around this. ``observe`` is told of each answer,
+    process, ``max_buffered`` the bytes of bodies that wait to be admitted; ``body_timeout`` (seconds) bounds the arrival of an
+    enforced request's body, and how long a client may stall over a response too large to keep; ``drain_timeout`` (seconds)
+    bounds how long the lifespan's shutdown waits for attempts. ``date_header`` adds a Date to answers made here, for servers that
+    add none; ``cors`` lets scripts in browsers read them, where no CORS middleware goes around this. ``observe`` is told of
+    each answer,
     ``watch`` of attempts. ``submit`` is called in the app's place for a request that is to be processed later: it accepts the
     command (see `oncegate.middleware.extensions.Submission`), answers 202, or raises
     `oncegate.middleware.processor.NotAccepted`.
@@ -47,6 +49,7 @@ class IdempotencyMiddleware:
         routes: Sequence[Route] = (),
         namespace: str = "default",
         max_in_flight: int = 1000,
+        max_buffered: int = MAX_BUFFERED,
         body_timeout: float = 30.0,
         drain_timeout: float = 30.0,
         date_header: bool = False,
@@ -56,8 +59,8 @@ class IdempotencyMiddleware:
     ) -> None:
         if not namespace or ":" in namespace:
             raise ValueError("namespace must not be empty and must not hold a colon")
-        if max_in_flight < 1 or body_timeout <= 0 or drain_timeout < 0:
-            raise ValueError("max_in_flight and body_timeout must be above 0, drain_timeout not below")
+        if max_in_flight < 1 or max_buffered < 1 or body_timeout <= 0 or drain_timeout < 0:
+            raise ValueError("max_in_flight, max_buffered and body_timeout must be above 0, drain_timeout not below")
         if submit is None and any(route.mode != "sync" for route in routes):
             raise ValueError("a route's mode is sync where nothing takes submissions: give submit")
         for line in route_advice(routes):
@@ -72,6 +75,7 @@ class IdempotencyMiddleware:
             self.enforcer,
             namespace=namespace,
             body_timeout=body_timeout,
+            buffered=Buffered(max_buffered, self.enforcer.in_flight.watch),
             date_header=date_header,
             cors=cors,
             observe=observe,

@@ -33,8 +33,8 @@ _CLAIM_POLL: Final = 0.01
 class InFlight:
     """Owns the tasks of a process's attempts, so that no client and no cancelled request can end them.
 
-    ``slots`` counts the claims under way and the attempts that run; `oncegate.middleware.enforce.Enforcer` keeps it
-    at or below ``max_in_flight``. ``closing`` is set by `drain`: a cancellation is the process's end from then on.
+    ``slots`` counts the claims under way and the attempts that run, unless set `free`; `oncegate.middleware.enforce.Enforcer`
+    keeps it at or below ``max_in_flight``. ``closing`` is set by `drain`: a cancellation is the process's end from then on.
     """
 
     def __init__(self, cache: Cache, max_in_flight: int, watch: Watch | None = None) -> None:
@@ -43,6 +43,7 @@ class InFlight:
         self.watch = watch or _NOBODY
         self.max_in_flight = max_in_flight
         self.slots = 0
+        self._freed = 0
         self.closing = False
         self.limits = LoopDeadlines()
         self._attempts: dict[bytes, Attempt] = {}
@@ -147,13 +148,23 @@ class InFlight:
             attempt.is_over = True
             return
         del self._attempts[attempt.token]
-        self.slots -= 1
+        if attempt.has_slot:
+            self.slots -= 1
+        else:
+            self._freed -= 1
         if self.watch is _NOBODY:
             return
         try:
             self.watch.attempt_ended(attempt.policy.route)
         except Exception:
             log.exception(_FAILED)
+
+    def free(self, attempt: Attempt) -> None:
+        """The attempt runs on, but needs its slot no more: how long it takes is up to its client."""
+        if attempt.has_slot:
+            attempt.has_slot = False
+            self.slots -= 1
+            self._freed += 1
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work``, which must not raise, for as long as the process lives."""
@@ -214,7 +225,7 @@ class InFlight:
         self.closing = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while (tasks := self._tasks_of(loop)) or self.slots > len(self._attempts):
+        while (tasks := self._tasks_of(loop)) or self.slots + self._freed > len(self._attempts):
             left = deadline - loop.time()
             if left <= 0:
                 break

@@ -58,5 +58,8 @@ class Watch:
     def cache_failed(self, operation: str, seconds: float) -> None:
         """It did not answer in time, or refused."""
 
+    def bodies_waiting(self, change: int) -> None:
+        """So many more bytes of requests' bodies, or fewer, are held whose requests are not admitted yet."""
+
     def outcomes_waiting(self, change: int) -> None:
         """So many more outcomes, or fewer, wait for the cache to take them."""

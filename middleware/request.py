@@ -1,6 +1,7 @@
 """What the HTTP door reads of a request: preferences, and the body, whole or not at all."""
 
 import re
+from collections.abc import Callable
 from time import monotonic
 from typing import Final
 from uuid import uuid4
@@ -96,10 +97,17 @@ def wants_error(fields: Fields, policy: Policy) -> bool:
     return policy.raise_on_duplicate or lines[0].strip().lower() in (b"?1", b"1", b"true")
 
 
-async def read_body(receive: Receive, fields: Fields, limit: int, timeout: float) -> bytes | None:
+def _uncounted(_: int) -> None:
+    pass
+
+
+async def read_body(
+    receive: Receive, fields: Fields, limit: int, timeout: float, hold: Callable[[int], None] = _uncounted
+) -> bytes | None:
     """The whole body, or ``None`` where the client left before its last chunk: then there was no request.
 
-    Raises `PayloadTooLarge` beyond ``limit`` bytes (at once where Content-Length says so) and `RequestTimeout`.
+    Raises `PayloadTooLarge` beyond ``limit`` bytes (at once where Content-Length says so), `RequestTimeout`, and what ``hold``
+    raises, which is called with the size of each piece of a body that comes in several.
     """
     declared = fields.get(CONTENT_LENGTH)
     if declared is not None and declared[0].isdigit() and int(declared[0][:20]) > limit:
@@ -109,17 +117,19 @@ async def read_body(receive: Receive, fields: Fields, limit: int, timeout: float
         message = await within(timeout, receive())
         if not message.get("more_body", False):  # as a rule
             return None if message["type"] == "http.disconnect" else _chunk(message, 0, limit)
-        return await within(max(0.0, timeout - (monotonic() - began)), _whole(message, receive, limit))
+        return await within(max(0.0, timeout - (monotonic() - began)), _whole(message, receive, limit, hold))
     except TimeoutError:
         raise RequestTimeout(f"The body did not arrive within {timeout:g} seconds.") from None
 
 
-async def _whole(message: Message, receive: Receive, limit: int) -> bytes | None:
+async def _whole(message: Message, receive: Receive, limit: int, hold: Callable[[int], None]) -> bytes | None:
     """The body that begins with ``message``, which is not all of it."""
     chunks: list[bytes] = []
     size = 0
     while message["type"] != "http.disconnect":
-        chunks.append(chunk := _chunk(message, size, limit))
+        chunk = _chunk(message, size, limit)
+        hold(len(chunk))
+        chunks.append(chunk)
         size += len(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)

@@ -56,6 +56,7 @@ def held(gateway: Gateway) -> dict[str, int]:
     watches = lane._forwarder._watches
     return {
         "slots": in_flight.slots,
+        "buffered": lane._enforcement.buffered.bytes,
         "attempts": len(in_flight._attempts),
         "background": len(in_flight._background),
         "unsaved": len(in_flight._unsaved) + in_flight._unsaved_bytes,

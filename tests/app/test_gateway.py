@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import shutil
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from oncegate.app import inbound, outgoing
+from oncegate.app import inbound, inbound_lingering, inbound_parser, outgoing
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway import StartRefused
 from oncegate.app.settings import GatewaySettings
@@ -129,6 +131,29 @@ async def test_the_body_of_an_upgrade_is_not_the_next_request(framing: bytes) ->
         assert upstream.arrivals == 0
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+async def test_curl_may_offer_http_2(tmp_path: Path) -> None:
+    body = tmp_path / "body"
+    body.write_bytes(b"x" * 300_000)
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        for options in ((), ("--data-binary", f"@{body}"), ("-T", str(body), "-H", "Transfer-Encoding: chunked")):
+            asked = ["-H", "Idempotency-Key: k" + "".join(options)[:2], *options, f"{client.base_url}"]
+            curl = await asyncio.create_subprocess_exec(
+                "curl", "-sS", "--http2", "-w", "%{http_code}", *asked, stdout=asyncio.subprocess.PIPE
+            )
+            got, _ = await asyncio.wait_for(curl.communicate(), PATIENCE)
+            assert got.endswith(b"200"), options
+        assert [len(request.body) for request in upstream.requests] == [0, 300_000, 300_000]
+        assert not {"upgrade", "http2-settings"} & {name for request in upstream.requests for name, _ in request.fields}
+
+
+async def test_an_unknown_method_is_passed_on() -> None:
+    async with Upstream(answering(OK, OK)) as upstream, served(upstream.url) as (client, _):
+        for method in ("FOO", "VERSION-CONTROL"):
+            assert (await client.request(method, "/", content=b"body")).status_code == 200
+        assert [request.line for request in upstream.requests] == ["FOO / HTTP/1.1", "VERSION-CONTROL / HTTP/1.1"]
+
+
 async def test_an_offer_of_h2c_is_ignored() -> None:
     offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAoAAAAAIAAAAA"}
     async with Upstream(answering(OK, OK)) as upstream, served(upstream.url) as (client, _):
@@ -172,8 +197,8 @@ async def test_advice_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
 async def test_a_head_beyond_the_bound_is_refused() -> None:
     async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
         fits = b"GET /_oncegate/healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Large: %b\r\n\r\n"
-        assert (await raw(client, fits % (b"x" * (inbound.MAX_HEAD_BYTES - 100)))).startswith(b"HTTP/1.1 200")
-        refused = await raw(client, fits % (b"x" * inbound.MAX_HEAD_BYTES))
+        assert (await raw(client, fits % (b"x" * (inbound_parser.MAX_HEAD_BYTES - 100)))).startswith(b"HTTP/1.1 200")
+        refused = await raw(client, fits % (b"x" * inbound_parser.MAX_HEAD_BYTES))
         assert refused.startswith(b"HTTP/1.1 431 ")
 
 
@@ -184,28 +209,29 @@ async def test_a_head_beyond_the_bound_is_refused() -> None:
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
     ],
 )
-async def test_a_line_without_an_end_is_not_read_for_ever(head: bytes) -> None:
+async def test_a_line_without_an_end_is_not_read_for_ever(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbound_lingering, "LINGERING_BYTES", inbound_parser.MAX_HEAD_BYTES)
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
         writer.write(head)
         sent = 0
         try:
             async with asyncio.timeout(PATIENCE):
-                while sent < 64 * inbound.MAX_HEAD_BYTES:
+                while sent < 64 * inbound_parser.MAX_HEAD_BYTES:
                     writer.write(b"x" * 16384)
                     await writer.drain()
                     await asyncio.sleep(0)  # the kernel may take all of it at once: the gateway is to have its turns
                     sent += 16384
         except ConnectionError:
             pass
-        assert reader.at_eof() or sent < 64 * inbound.MAX_HEAD_BYTES
+        assert reader.at_eof() or sent < 64 * inbound_parser.MAX_HEAD_BYTES
         writer.close()
 
 
 async def test_a_head_that_trickles_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound, "HEAD_SECONDS", 0.1)
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
-        assert await raw(client, b"GET / HTTP/1.1\r\nHost:") == b""
+        assert (await raw(client, b"GET / HTTP/1.1\r\nHost:")).startswith(b"HTTP/1.1 408 ")
         assert upstream.arrivals == 0
 
 

@@ -90,3 +90,19 @@ async def test_a_caller_told_by_its_host_is_told_by_the_one_that_counts() -> Non
         spoofed = await raw(client, b"POST http://other/a HTTP/1.1\r\nHost: tenant\r\n" + key)
         assert b"idempotent-replayed" not in spoofed
         assert upstream.arrivals == 2
+
+
+@pytest.mark.parametrize("target", [b"/a?", b"/a??", b"/a", b"/a?#f", b"http://b/a?"])
+async def test_an_empty_query_stays_one(target: bytes) -> None:
+    answer, upstream = await exchanged(b"POST " + target + b" HTTP/1.1\r\nHost: a\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    expected = b"/" + target.partition(b"#")[0].rpartition(b"/")[2]
+    assert upstream.requests[0].line == f"POST {expected.decode()} HTTP/1.1"
+
+
+async def test_an_empty_query_is_none_to_a_fingerprint() -> None:
+    key = b" HTTP/1.1\r\nHost: tenant\r\nIdempotency-Key: k\r\n" + CLOSE
+    async with Upstream(answering(OK, OK)) as upstream, served(upstream.url) as (client, _):
+        await raw(client, b"POST /a?" + key)
+        assert b"idempotent-replayed: true" in await raw(client, b"POST /a" + key)
+        assert [request.line for request in upstream.requests] == ["POST /a? HTTP/1.1"]

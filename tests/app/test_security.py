@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from oncegate.app import inbound
+from oncegate.app import inbound_parser
 from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse
 from tests.app.served import raw, served
@@ -103,7 +103,7 @@ async def test_many_fields_and_long_ones_are_refused_as_a_whole() -> None:
     """The bound counts all fields of a request; one request's fill doesn't count for the next on its connection."""
     head = b"GET /a HTTP/1.1\r\nHost: a\r\n%b\r\n"
     many = b"".join(b"X-%d: %b\r\n" % (number, b"v" * 500) for number in range(150))
-    few = many[: inbound.MAX_HEAD_BYTES // 2].rpartition(b"\r\n")[0] + b"\r\n"
+    few = many[: inbound_parser.MAX_HEAD_BYTES // 2].rpartition(b"\r\n")[0] + b"\r\n"
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         assert (await raw(client, head % many)).startswith(b"HTTP/1.1 431 ")
         assert upstream.arrivals == 0

@@ -45,6 +45,12 @@ class Wire(asyncio.Transport):
         self._closing = True
         self.seen.append("abort")
 
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.seen.append("eof")
+
     def pause_reading(self) -> None:
         self.seen.append("pause")
 

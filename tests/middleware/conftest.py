@@ -62,6 +62,7 @@ async def door(cache: Cache, namespace: str) -> AsyncIterator[MakeDoor]:
     for one in made:
         assert await one.middleware.drain(PATIENCE) == 0, "an attempt does not end"
         assert one.slots == 0, "a slot leaked"
+        assert one.buffered == 0, "bytes of a body are still counted"
 
 
 @pytest.fixture

@@ -223,6 +223,10 @@ class Door:
     def slots(self) -> int:
         return self.middleware.enforcer.in_flight.slots
 
+    @property
+    def buffered(self) -> int:
+        return self.middleware.enforcement.buffered.bytes
+
 
 async def waits(begin: Callable[[], Call], answered: Answered, operation: str = "claim") -> Call:
     """The request that ``begin`` makes, once it waits: once it was told by the cache that another one is in flight."""
