@@ -32,6 +32,7 @@ from oncegate.app.inbound_head import (
     without_authority,
     without_offer,
 )
+from oncegate.app.inbound_pieces import PIECE_BYTES, Pieces
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.inbound_socket import address_of, unacknowledged
 
@@ -78,6 +79,7 @@ class InboundConnection(asyncio.Protocol):
         self._scheme = "http"
         # The request that is being read, the one that is being answered, and those that wait for it.
         self._url = b""
+        self._rest_of_url = bytearray()
         self._host = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._reading: InboundRequest | None = None
@@ -85,11 +87,8 @@ class InboundConnection(asyncio.Protocol):
         self._to_begin = False
         self._pipelined: deque[InboundRequest] = deque()
         # What bounds it.
-        self._in_message = False
-        self._in_head = False
-        self._too_large = False
-        self._deaf = False
-        self._stopping = False
+        self._in_message = self._in_head = False
+        self._too_large = self._deaf = self._stopping = False
         self._fed = 0
         self._quiet = 0  # bytes since the message began or a piece of body was handed on: a head's, or trailers'
         self._deadline = math.inf
@@ -97,6 +96,7 @@ class InboundConnection(asyncio.Protocol):
         self._timer_at = math.inf
         self._unsent = 0
         self._read_paused = False
+        self._unparsed = Pieces(self)
         self.writable: asyncio.Event | None = None
         """What is to be awaited before more is written; ``None``: nothing."""
 
@@ -120,6 +120,7 @@ class InboundConnection(asyncio.Protocol):
             if request is not None:
                 request.leave()
         self._pipelined.clear()
+        self._unparsed.drop()
         if self.writable is not None:
             self.writable.set()
             self.writable = None
@@ -129,6 +130,7 @@ class InboundConnection(asyncio.Protocol):
         """Parse, then judge what is still unfinished."""
         if self._deaf:
             return  # behind an Upgrade (another protocol's, or a body that isn't seen as one), or behind what was refused
+        data = self._unparsed.first(data) if len(data) > PIECE_BYTES else data
         if not self._in_message and data.find(b"h2c") >= 0:
             data = without_offer(data)
         self._fed = len(data)
@@ -184,7 +186,12 @@ class InboundConnection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request's target."""
-        self._url += url
+        if self._url:
+            self._rest_of_url += (
+                url  # of a target that comes byte by byte, adding to the bytes would copy all of them each time
+            )
+        else:
+            self._url = url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head. (Of trailers, too: the list is one that nobody reads by then.)"""
@@ -193,6 +200,9 @@ class InboundConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The head is whole: its size is known exactly, and the request can begin."""
         self._in_head = False
+        if self._rest_of_url:
+            self._url += self._rest_of_url
+            self._rest_of_url = bytearray()
         if self.writable is None:
             self._deadline = math.inf  # what is left of the time for a head must not end its request
         parser = self._parser
@@ -256,6 +266,11 @@ class InboundConnection(asyncio.Protocol):
         """Whether the request that is being answered is the last one."""
         return self._stopping and not self._pipelined
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether what the client sends is parsed; false while what it sent before waits for its turn."""
+        return not self._read_paused and not self.transport.is_closing()
+
     def write(self, data: bytes) -> bool:
         """Hand bytes to the transport. False: the client is gone."""
         transport = self.transport
@@ -278,7 +293,10 @@ class InboundConnection(asyncio.Protocol):
         """Take more again."""
         if self._read_paused and not self.transport.is_closing():
             self._read_paused = False
-            self.transport.resume_reading()
+            if self._unparsed:
+                self._unparsed.go_on()
+            else:
+                self.transport.resume_reading()
 
     def answered(self, keep_alive: bool) -> None:
         """The response has been written: on to the next request, if there may be one."""

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from oncegate.cache.record import State
+from oncegate.middleware.path_pattern import PathPattern
 from oncegate.middleware.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route
 
 RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"
@@ -39,6 +40,9 @@ OURS: Final = (b"idempotent-replayed", b"idempotency-key")
 _SOON = 1.0
 _SUBMISSION_BYTES: Final = 65536
 """More than what answers a submission can have."""
+_KEPT_PATHS: Final = 4096
+_KEPT_CHARACTERS: Final = 256
+"""Of a path whose route is kept, so that what clients send fills no more than some 2 MB (5 where it isn't Latin-1)."""
 _PARAMETERS: Final = re.compile(r";[^/]*")
 
 
@@ -74,7 +78,8 @@ class Policy:
     """Whether attempts run without a record while the cache is down."""
     # As in the settings, where it takes long to look them up, and every request does.
     raise_on_duplicate: bool
-    as_json: bool
+    json_bytes: int
+    """The longest body that is compared as a JSON value; -1: none is."""
     max_request_body: int
     max_response_body: int
     response_timeout: float
@@ -162,7 +167,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         takeover=frozenset(takeover),
         fails_open=settings.on_cache_down == "fail_open",
         raise_on_duplicate=settings.raise_on_duplicate,
-        as_json=settings.fingerprint == "json",
+        json_bytes=settings.max_json_fingerprint if settings.fingerprint == "json" else -1,
         max_request_body=settings.max_request_body,
         max_response_body=settings.max_response_body,
         response_timeout=float(settings.response_timeout),
@@ -175,21 +180,23 @@ def _ms(seconds: float) -> int:
 
 
 class Policies:
-    """All routes. `match` is what a request asks first, so its answers are kept (a bounded number of them)."""
+    """All routes. `match` is what a request asks first, so its answers are kept, for a bounded number of short paths."""
 
     def __init__(self, settings: IdempotencySettings, routes: Sequence[Route] = ()) -> None:
         self._default = compile_policy(settings)
         self._routes = [
-            (_pattern(route.path), frozenset(route.methods), compile_policy(settings, route)) for route in routes
+            (PathPattern(route.path), frozenset(route.methods), compile_policy(settings, route)) for route in routes
         ]
         self._methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self._routes])
-        self._find = lru_cache(maxsize=4096)(self._search)
+        self._find = lru_cache(maxsize=_KEPT_PATHS)(self._search)
 
     def match(self, method: str, path: str) -> Policy | None:
         """The rules for a request, or ``None`` where it is not under enforcement. ``path`` is percent-decoded."""
         if method not in self._methods:
             return None
-        return self._find(method, path) if self._routes else self._default
+        if not self._routes:
+            return self._default
+        return self._find(method, path) if len(path) <= _KEPT_CHARACTERS else self._search(method, path)
 
     def all(self) -> list[Policy]:
         """Every policy, the default last."""
@@ -211,7 +218,7 @@ class Policies:
         normal = normalise(path)
         spellings = (normal, normal + "/") if path.endswith("/") else (normal,)
         for pattern, methods, policy in self._routes:
-            if method in methods and any(pattern.fullmatch(spelling) for spelling in spellings):
+            if method in methods and any(map(pattern.matches, spellings)):
                 return policy
         return self._default if method in DEFAULT_METHODS else None
 
@@ -221,11 +228,14 @@ def normalise(path: str) -> str:
 
     Upstreams differ in what they fold together; a spelling that one of them folds must not slip past a route.
     """
+    segments = [segment for segment in path.split("/") if segment and segment != "."]
+    if ".." not in segments:
+        return "/" + "/".join(segments)
     kept: list[str] = []
-    for segment in path.split("/"):
+    for segment in segments:
         if segment == "..":
             del kept[-1:]
-        elif segment not in ("", "."):
+        else:
             kept.append(segment)
     return "/" + "/".join(kept)
 
@@ -243,7 +253,3 @@ def _strictness(policy: Policy | None) -> tuple[bool, bool, bool]:
     if policy is None:
         return False, False, False
     return True, policy.settings.require_key, policy.settings.require_scope
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in path.split("*")), re.DOTALL)
