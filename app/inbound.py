@@ -88,14 +88,13 @@ class InboundConnection(asyncio.Protocol):
         self._pipelined: deque[InboundRequest] = deque()
         # What bounds it.
         self._in_message = self._in_head = False
-        self._too_large = self._deaf = self._stopping = False
+        self._too_large = self._deaf = self._stopping = self._read_paused = False
         self._fed = 0
         self._quiet = 0  # bytes since the message began or a piece of body was handed on: a head's, or trailers'
         self._deadline = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._unsent = 0
-        self._read_paused = False
         self._unparsed = Pieces(self)
         self.writable: asyncio.Event | None = None
         """What is to be awaited before more is written; ``None``: nothing."""
