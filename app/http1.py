@@ -9,7 +9,7 @@ meaning: else any client could have ``Authorization`` or the idempotency key tak
 
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -214,7 +214,7 @@ class RequestWriter:
 
 
 def _forwarded_on(
-    peer: str, scheme: str, host: bytes, special: list[tuple[bytes, bytes]], named: frozenset[bytes]
+    peer: str, scheme: str, host: bytes, special: list[tuple[bytes, bytes]], named: Set[bytes]
 ) -> list[bytes]:
     """Says who asked, as lines: a trusted proxy's word is kept and added to."""
     lines: list[bytes] = []
@@ -265,13 +265,20 @@ def connection_options(value: bytes) -> frozenset[bytes]:
     return usual or frozenset([option.strip(b" \t") for option in value.lower().split(b",")])
 
 
-def _judge(special: list[tuple[bytes, bytes]], length: int | None) -> tuple[frozenset[bytes], bool]:
+def with_options(named: Set[bytes], value: bytes) -> set[bytes]:
+    """``named`` and the options of one more ``Connection`` field, in one set, since each of thousands may add to it."""
+    united = named if isinstance(named, set) else set(named)
+    united.update(connection_options(value))
+    return united
+
+
+def _judge(special: list[tuple[bytes, bytes]], length: int | None) -> tuple[Set[bytes], bool]:
     """Reads what else decides: which fields ``Connection`` names, and whether the body is chunked."""
-    named = _NOTHING
+    named: Set[bytes] = _NOTHING
     coding: bytes | None = None
     for name, value in special:
         if name == b"connection":
-            named |= connection_options(value)
+            named = with_options(named, value) if named else connection_options(value)
         elif name == b"transfer-encoding":
             if coding is not None or length is not None:
                 raise RequestRefused(400, "the body's framing is ambiguous")

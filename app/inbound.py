@@ -34,6 +34,7 @@ from oncegate.app.inbound_head import (
 )
 from oncegate.app.inbound_lingering import Lingering, may_linger
 from oncegate.app.inbound_parser import InboundParser
+from oncegate.app.inbound_pieces import PIECE_BYTES, Pieces
 from oncegate.app.inbound_request import InboundRequest
 from oncegate.app.inbound_socket import address_of, unacknowledged
 
@@ -79,13 +80,11 @@ class InboundConnection(asyncio.Protocol):
         self._pipelined: deque[InboundRequest] = deque()
         # What bounds it.
         self._in_message = False
-        self._deaf = False
-        self._stopping = False
-        self._half_closed = False
+        self._deaf = self._stopping = self._half_closed = self._read_paused = False
         self._lingering: Lingering | None = None
         self._deadline = Deadline(self.loop, self._look)
         self._unsent = 0
-        self._read_paused = False
+        self._unparsed = Pieces(self)
         self.writable: asyncio.Event | None = None
         """What is to be awaited before more is written; ``None``: nothing."""
 
@@ -115,18 +114,18 @@ class InboundConnection(asyncio.Protocol):
             if request is not None:
                 request.leave()
         self._pipelined.clear()
+        self._unparsed.drop()
         if self.writable is not None:
             self.writable.set()
             self.writable = None
 
     def data_received(self, data: bytes) -> None:
         """Parse, then judge what is still unfinished."""
-        if (
-            self._deaf
-        ):  # behind an Upgrade (another protocol's, or a body that isn't seen as one), or behind what was refused
+        if self._deaf:  # behind an Upgrade, or behind what was refused
             if self._lingering is not None and not self.transport.is_closing():
                 self._linger_on(len(data))
             return
+        data = self._unparsed.first(data) if len(data) > PIECE_BYTES else data
         parser = self._parser
         try:
             parser.feed(data, begins=not self._in_message)
@@ -229,6 +228,11 @@ class InboundConnection(asyncio.Protocol):
         """Whether the request that is being answered is the last one."""
         return self._stopping and not self._pipelined
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether what the client sends is parsed; false while what it sent before waits for its turn."""
+        return not self._read_paused and not self.transport.is_closing()
+
     def write(self, data: bytes) -> bool:
         """Hand bytes to the transport. False: the client is gone."""
         transport = self.transport
@@ -253,7 +257,10 @@ class InboundConnection(asyncio.Protocol):
         """Take more again."""
         if self._read_paused and not self._half_closed and not self.transport.is_closing():
             self._read_paused = False
-            self.transport.resume_reading()
+            if self._unparsed:
+                self._unparsed.go_on()
+            else:
+                self.transport.resume_reading()
 
     def answered(self, keep_alive: bool) -> None:
         """The response has been written: on to the next request, if there may be one."""

@@ -50,6 +50,7 @@ class InboundParser:
         self.in_head = False
         self._too_large = False
         self._url = b""
+        self._rest_of_url = bytearray()
         self._host = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._quiet = 0
@@ -58,7 +59,7 @@ class InboundParser:
         self._data = b""
         self._begins = -1
         """Where in ``_data`` a request begins, from which on others can be found; -1: not known."""
-        self._earlier = b""
+        self._earlier = bytearray()  # of a head that comes byte by byte, adding to bytes would copy all of them each time
         """What earlier reads brought of a head whose request line was not looked at."""
         self._placed = True
         """Whether ``_earlier`` begins with the request."""
@@ -89,7 +90,10 @@ class InboundParser:
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request's target."""
-        self._url += url
+        if self._url:
+            self._rest_of_url += url
+        else:
+            self._url = url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head. (Of trailers, too: the list is one that nobody reads by then.)"""
@@ -100,6 +104,9 @@ class InboundParser:
     def on_headers_complete(self) -> None:
         """The head is whole: its size is known exactly, and the request can begin."""
         self.in_head = False
+        if self._rest_of_url:
+            self._url += self._rest_of_url
+            self._rest_of_url = bytearray()
         parser = self._parser
         version = parser.get_http_version()
         method: bytes = self._method or parser.get_method()
@@ -147,7 +154,7 @@ class InboundParser:
             self._connection.request_is_whole()
 
     def _check_protocol(self, method: bytes) -> None:
-        raw, self._earlier = self._earlier + self._data, b""
+        raw, self._earlier = self._earlier + self._data, bytearray()
         line = b"%b %b " % (method, self._url)
         if line + b"RTSP/" in raw or line + b"ICE/" in raw:
             raise VersionRefused
@@ -211,7 +218,7 @@ class InboundParser:
         if self._begins >= 0:
             at = self._last()
         elif self._earlier and self._placed:
-            self._data, self._earlier = self._earlier + self._data, b""
+            self._data, self._earlier = bytes(self._earlier + self._data), bytearray()
             at = 0
         else:
             raise error
@@ -240,9 +247,9 @@ class InboundParser:
         if self._earlier:
             self._earlier += self._data
         elif self._begins >= 0:
-            self._earlier, self._placed = self._data[self._last() :], True
+            self._earlier, self._placed = bytearray(self._data[self._last() :]), True
         else:
-            self._earlier, self._placed = self._data, False
+            self._earlier, self._placed = bytearray(self._data), False
 
     def _last(self) -> int:
         """Where the last request of ``_data`` begins that llhttp gets to; line breaks before it count as part of it."""

@@ -13,16 +13,17 @@ The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it
   HTTP/1.0), and refuses what follows: one that says so carries no other request, and the response behind a 1xx is read on.
 """
 
+from collections.abc import Set
 from typing import Final, NoReturn
 
 from httptools import HttpParserError, HttpResponseParser
 
-from oncegate.app.http1 import END_TO_END, HOP_BY_HOP, connection_options
+from oncegate.app.http1 import END_TO_END, HOP_BY_HOP, connection_options, with_options
 
 MAX_HEAD_BYTES: Final = 65536
 """The most bytes of a response's heads (interim ones included), or of its trailers."""
 MAX_FIELDS: Final = 256
-"""The most fields of a response's heads, interim ones included."""
+"""The most fields of a response's heads, and interim responses beside them."""
 
 _STAYS: Final = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
 _SPECIAL: Final = HOP_BY_HOP | {b"content-length", b"date"}
@@ -171,10 +172,10 @@ class ResponseReader:
         self.status = status
         self.complete = self._is_head
 
-    def _read_fields(self, version: str) -> tuple[frozenset[bytes], bool, bool]:
+    def _read_fields(self, version: str) -> tuple[Set[bytes], bool, bool]:
         """Keeps what is end-to-end. Of what decides: the options of ``Connection``; is there a length; is the body chunked."""
         kept = self.headers
-        options = _NONE
+        options: Set[bytes] = _NONE
         has_length = chunked = False
         for field in self._lines:
             name, value = field
@@ -187,7 +188,7 @@ class ResponseReader:
                 self.has_date = True
                 kept.append(field)
             elif name == b"connection":
-                options = options | connection_options(value) if options else connection_options(value)
+                options = with_options(options, value) if options else connection_options(value)
             elif name == b"keep-alive":
                 self.idle_timeout = _idle_timeout(value)
             elif name == b"transfer-encoding":
@@ -226,6 +227,7 @@ class ResponseReader:
         if any(name in (b"content-length", b"transfer-encoding") for name, _ in self._lines):
             self._refuse("an interim response that announces a body")
         self._interim = True
+        self._fields += 1  # for its status line: without any fields, thousands of them would come for nothing
         self._interim_bytes += self._size()
         self._lines = []
 

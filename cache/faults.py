@@ -23,6 +23,7 @@ REDIRECTIONS: Final = frozenset({"MOVED", "ASK"})
 UNDECIDED: Final = frozenset({"TRYAGAIN", "CLUSTERDOWN"})
 """No node of the cluster can run the command right now. It did not run."""
 
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 _CLASS: Final = re.compile(r"[A-Z][A-Z0-9]{1,30}(?=[ :]|$)")
 _HINTS: Final = {
     "ERR": "an error that it does not classify",
@@ -53,7 +54,7 @@ def redirection(error: ReplyError) -> tuple[str, int] | None:
     """Where a ``MOVED`` or ``ASK`` reply points: a host (empty: the one that was asked) and a port; ``None``: nowhere."""
     _, _, target = str(error).rpartition(" ")
     host, _, port = target.rpartition(":")
-    return (host, int(port)) if port.isdigit() and host != "?" else None
+    return (host, int(port)) if _PORT.fullmatch(port) and host != "?" else None
 
 
 def of_reply(error: ReplyError) -> CacheError:
@@ -106,7 +107,7 @@ def _system_error(error: OSError) -> str:
 
 def check_version(text: str) -> tuple[int, ...]:
     """The version as numbers; raises `CacheUnsupported` where it is older than 7.0 or can't be made out."""
-    numbers = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    numbers = tuple(int(part) for part in re.findall(r"[0-9]{1,9}", text)[:3])
     if numbers < LEAST_VERSION:
         found = text if numbers else "of unknown version"
         raise CacheUnsupported(f"Redis {found} is too old: oncegate needs Redis 7.0 or newer; upgrade the server")

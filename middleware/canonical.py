@@ -2,13 +2,19 @@
 
 Member order, white space and the spelling of strings don't count; numbers are kept digit by digit, since a decoder would
 make one of 1.0 and 1, or of two 19-digit integers.
+
+It is done on the event loop, so what matters is the worst shape for its size: lists and objects within each other, of which
+each takes some 500 ns. ``max_json_fingerprint`` bounds the size by that.
 """
 
 import json
+from collections.abc import Callable
 from json.encoder import encode_basestring_ascii
 
 MAX_DEPTH = 64
 """Deeper JSON has no canonical form. A fixed number: Python's own recursion limit would depend on who called."""
+
+_CONSTANTS = {None: b"null", True: b"true", False: b"false"}
 
 
 class NotCanonical(ValueError):
@@ -17,46 +23,58 @@ class NotCanonical(ValueError):
 
 def canonical_json(body: bytes) -> bytes:
     """The one spelling of a JSON value. Raises `NotCanonical` where it has none."""
+    pieces: list[bytes] = []
     try:
-        value = json.loads(
-            body.decode(),
-            parse_int=_Digits,
-            parse_float=_Digits,
-            parse_constant=_no_constant,
-            object_pairs_hook=_no_repeats,
-        )
-        return _spell(value, MAX_DEPTH).encode("ascii")
+        _spell(_DECODER.decode(body.decode()), MAX_DEPTH, pieces.append)
     except (ValueError, RecursionError) as error:
         raise NotCanonical("no canonical form") from error
-
-
-class _Digits(str):
-    """A number, as it was spelled."""
-
-    __slots__ = ()
+    return b"".join(pieces)
 
 
 def _no_constant(name: str) -> object:
     raise NotCanonical(f"{name} is not JSON")
 
 
-def _no_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+# What is made of each value is what takes least: numbers become bytes as they are spelled, objects tuples of name and value.
+_DECODER = json.JSONDecoder(
+    parse_int=str.encode, parse_float=str.encode, parse_constant=_no_constant, object_pairs_hook=tuple
+)
+
+
+def _spell(value: object, depth: int, add: Callable[[bytes], None]) -> None:
+    """Adds the pieces of ``value``, to be joined once: joined at each level, they would be copied at each."""
+    if depth < 0:
+        raise NotCanonical("nested too deep")
+    if isinstance(value, bytes):
+        add(value)
+    elif isinstance(value, str):
+        add(encode_basestring_ascii(value).encode("ascii"))
+    elif isinstance(value, list):
+        _spell_list(value, depth - 1, add)
+    elif isinstance(value, tuple):
+        _spell_object(value, depth - 1, add)
+    else:
+        add(_CONSTANTS[value])  # type: ignore[index]  # nothing else comes out of JSON
+
+
+def _spell_list(items: list[object], depth: int, add: Callable[[bytes], None]) -> None:
+    between = b"["
+    for item in items:
+        add(between)
+        between = b","
+        _spell(item, depth, add)
+    add(b"]" if items else b"[]")
+
+
+def _spell_object(pairs: tuple[tuple[str, object], ...], depth: int, add: Callable[[bytes], None]) -> None:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise NotCanonical("a member name is repeated")
-    return members
-
-
-def _spell(value: object, depth: int) -> str:
-    if depth < 0:
-        raise NotCanonical("nested too deep")
-    if isinstance(value, _Digits):
-        return str(value)
-    if isinstance(value, str):
-        return encode_basestring_ascii(value)
-    if isinstance(value, dict):
-        members = [f"{encode_basestring_ascii(name)}:{_spell(value[name], depth - 1)}" for name in sorted(value)]
-        return "{" + ",".join(members) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join([_spell(item, depth - 1) for item in value]) + "]"
-    return {True: "true", False: "false", None: "null"}[value]  # type: ignore[index]  # nothing else comes out of JSON
+    between = b"{"
+    for name in sorted(members):
+        add(between)
+        between = b","
+        add(encode_basestring_ascii(name).encode("ascii"))
+        add(b":")
+        _spell(members[name], depth, add)
+    add(b"}" if members else b"{}")

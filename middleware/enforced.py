@@ -114,7 +114,8 @@ class EnforcedRequest:
         """What `oncegate.middleware.enforce.Enforcer` is asked for."""
         scope, policy, fields = self._scope, self.policy, self.fields
         path = scope.get("raw_path") or scope["path"].encode()
-        whole = fingerprint(scope["method"], path, scope.get("query_string", b""), body, as_json=policy.as_json)
+        as_json = len(body) <= policy.json_bytes
+        whole = fingerprint(scope["method"], path, scope.get("query_string", b""), body, as_json=as_json)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
         return Ask(
             look_up_key,

@@ -13,6 +13,8 @@ from typing import Any, Final
 from oncegate.middleware.errors import KeyInvalid
 
 MAX_KEY_CHARACTERS: Final = 255
+_MAX_FIELD_BYTES: Final = 4096
+"""Of a key's field value: room for every character escaped, and for parameters, which nobody is known to send."""
 _DIGEST_BYTES: Final = 15
 """120 bits: no collision to be feared, and exactly 20 base64 characters without padding."""
 
@@ -62,6 +64,8 @@ def parse_key(value: bytes) -> str:
     if _is_plain(value):  # as the rest do
         return value[1:-1].decode("ascii")
     value = value.strip(b" \t")
+    if len(value) > _MAX_FIELD_BYTES:
+        raise KeyInvalid(f"The key's field has {len(value)} characters: send a key of 1 to {MAX_KEY_CHARACTERS}.")
     if _is_bare(value):
         return value.decode("ascii")
     if not value:

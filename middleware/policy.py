@@ -48,6 +48,9 @@ _PERCENT: Final = ord("%")  # a number is found faster than bytes
 _SOON = 1.0
 _SUBMISSION_BYTES: Final = 65536
 """More than what answers a submission can have."""
+_KEPT_PATHS: Final = 4096
+_KEPT_CHARACTERS: Final = 256
+"""Of a path whose route is kept, so that what clients send fills no more than some 2 MB (5 where it isn't Latin-1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,8 @@ class Policy:
     """Whether another query or body under a succeeded key is warned of, and answered with the replay."""
     # As in the settings, where it takes long to look them up, and every request does.
     raise_on_duplicate: bool
-    as_json: bool
+    json_bytes: int
+    """The longest body that is compared as a JSON value; -1: none is."""
     max_request_body: int
     max_response_body: int
     response_timeout: float
@@ -180,7 +184,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
         fails_open=settings.on_cache_down == "fail_open",
         warns=settings.on_mismatch == "warn",
         raise_on_duplicate=settings.raise_on_duplicate,
-        as_json=settings.fingerprint == "json",
+        json_bytes=settings.max_json_fingerprint if settings.fingerprint == "json" else -1,
         max_request_body=settings.max_request_body,
         max_response_body=settings.max_response_body,
         response_timeout=float(settings.response_timeout),
@@ -193,7 +197,7 @@ def _ms(seconds: float) -> int:
 
 
 class Policies:
-    """All routes. `match` is what a request asks first, so its answers are kept (a bounded number of them)."""
+    """All routes. `match` is what a request asks first, so its answers are kept, for a bounded number of short paths."""
 
     def __init__(self, settings: IdempotencySettings, routes: Sequence[Route] = ()) -> None:
         self._default = compile_policy(settings)
@@ -205,7 +209,7 @@ class Policies:
             for route, (_, methods, policy) in zip(routes, self._routes, strict=True)
         ]
         self._methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self._routes])
-        self._find = lru_cache(maxsize=4096)(self._search)
+        self._find = lru_cache(maxsize=_KEPT_PATHS)(self._search)
 
     def match(self, method: str, path: str, raw_path: bytes | None = None) -> Policy | None:
         """The rules for a request, or ``None`` where it is not under enforcement.
@@ -218,7 +222,7 @@ class Policies:
             return self._default
         if raw_path is not None and _PERCENT in raw_path and holds_encoded_syntax(raw_path):
             return self._search(method, path, raw_path)
-        return self._find(method, path)
+        return self._find(method, path) if len(path) <= _KEPT_CHARACTERS else self._search(method, path)
 
     def all(self) -> list[Policy]:
         """Every policy, the default last."""

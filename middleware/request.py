@@ -1,6 +1,5 @@
 """What the HTTP door reads of a request: preferences, and the body, whole or not at all."""
 
-import re
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
@@ -10,13 +9,9 @@ from oncegate.middleware.asgi import Message, Receive
 from oncegate.middleware.errors import CallerMissing, KeyMissing, PayloadTooLarge, RequestTimeout
 from oncegate.middleware.key import Fields, parse_key, read_key, scope_parts
 from oncegate.middleware.policy import CONTENT_LENGTH, COOKIE, PREFER, RAISE_HEADER, Policy
+from oncegate.middleware.prefer import preferences
 from oncegate.middleware.within import within
 
-_PREFERENCE: Final = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
-"""One member of the list: a comma within a quoted string ends none."""
-_WAIT: Final = re.compile(rb'\s*wait\s*=\s*"?([0-9]+)"?\s*(?:;.*)?', re.IGNORECASE | re.DOTALL)
-_RESPOND_ASYNC: Final = re.compile(rb'\s*respond-async\s*(?:=\s*""\s*)?(?:;.*)?', re.IGNORECASE | re.DOTALL)
-"""An empty value is none (RFC 7240 section 2)."""
 _SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
 """Authorization schemes whose value changes with each request."""
 _SIGNED_INITIALS: Final = frozenset(scheme[:1] for scheme in _SIGNED)
@@ -70,11 +65,12 @@ def is_signed(fields: Fields) -> bool:
 
 def wanted_wait(fields: Fields, policy: Policy) -> int:
     """Seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``."""
-    if PREFER not in fields:
+    lines = fields.get(PREFER)
+    if lines is None:  # as a rule
         return 0
-    for value in fields[PREFER]:
-        for found in filter(None, map(_WAIT.fullmatch, _PREFERENCE.findall(value))):
-            seconds = found[1].lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
+    for name, value in preferences(lines):
+        if name == b"wait" and value.isdigit():
+            seconds = value.lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
             return min(int(seconds or 0), int(policy.settings.max_wait))
     return 0
 
@@ -82,11 +78,8 @@ def wanted_wait(fields: Fields, policy: Policy) -> int:
 def wants_async(fields: Fields) -> bool:
     """Whether the caller would have the command accepted now and processed later: ``Prefer: respond-async``
     (RFC 7240 section 4.1)."""
-    return any(
-        _RESPOND_ASYNC.fullmatch(preference)
-        for value in fields.get(PREFER, ())
-        for preference in _PREFERENCE.findall(value)
-    )
+    lines = fields.get(PREFER)
+    return lines is not None and (b"respond-async", b"") in preferences(lines)
 
 
 def wants_error(fields: Fields, policy: Policy) -> bool:

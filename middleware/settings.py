@@ -67,6 +67,7 @@ class IdempotencySettings(BaseModel):
         False, description="answer a duplicate with an error that carries the original result"
     )
     fingerprint: Literal["raw", "json"] = Field("raw", description="compare bodies byte by byte, or as JSON values")
+    max_json_fingerprint: Bytes = Field(8192, description='the longest body that "json" reads; beyond: byte by byte')
     drop_headers: tuple[FieldName, ...] = Field((), description="response headers that are not stored")
     max_request_body: Bytes = Field(1048576, description="an enforced request's body; beyond: 413")
     max_response_body: Bytes = Field(1048576, description="a response's body; beyond: kept without it")

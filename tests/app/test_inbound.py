@@ -26,6 +26,22 @@ async def test_pipelined_requests_are_answered_in_their_order() -> None:
     assert [b"connection: close" in answer for answer in answers] == [False, False, False, True]
 
 
+async def test_a_long_burst_is_answered_in_its_order_and_whole() -> None:
+    """Twice what one read brings: parsed in pieces, each of which ends somewhere within a request."""
+    number = 512 * 1024 // len(GET % b"00000")
+    burst = b"".join(GET % b"%05d" % each for each in range(number))
+    body = bytes(range(256)) * 1200
+    post = b"POST /posted HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    async with serving(echo) as (reader, writer):
+        writer.write(burst + post + CLOSE)
+        answers = (await reader.read()).split(b"HTTP/1.1 200 OK\r\n")[1:]
+    assert [answer.partition(b"\r\n\r\n")[2] for answer in answers] == [
+        *(b"/%05d " % each for each in range(number)),
+        b"/posted " + body,
+        b"/last ",
+    ]
+
+
 async def test_what_is_malformed_does_not_take_away_the_answer_before_it() -> None:
     go_on = asyncio.Event()
 

@@ -135,3 +135,9 @@ async def test_c2_key_comes_in_the_configured_header(door: MakeDoor) -> None:
     assert (await there.send(key=None, headers=[("request-token", "a")])).replayed
     assert (await there.send(key="a")).code == "key-missing"
     assert app.calls == 1
+
+
+@pytest.mark.parametrize(("size", "status"), [(4096, 201), (4097, 400)])
+async def test_c2_key_parameters_are_ignored_up_to_a_size(door: MakeDoor, size: int, status: int) -> None:
+    answer = await door(Answering(201)).send(key='"k"' + ";" + "a" * (size - 4))
+    assert answer.status == status

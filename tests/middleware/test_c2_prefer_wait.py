@@ -255,3 +255,19 @@ async def test_c2_wait_that_ends_in_a_refusal_was_applied_too(door: MakeDoor) ->
     assert waiter.value("preference-applied") == "wait=30"
     busy.release()
     await other.answered()
+
+
+@pytest.mark.parametrize(("padding", "applied"), [(1000, "wait=7"), (2000, None)])
+async def test_c2_wait_is_ignored_in_a_header_that_nobody_would_send(
+    door: MakeDoor, padding: int, applied: str | None
+) -> None:
+    app = Answering(201, held=True)
+    there = door(app)
+    holder = there.begin()
+    await app.arrivals()
+    waiter = there.begin(headers=[("prefer", 'a="' + "b" * padding + '"'), ("prefer", "wait=7")])
+    await there.state()
+    app.release()
+    await holder.answered()
+    await waiter.answered()
+    assert waiter.value("preference-applied") == applied

@@ -1,7 +1,11 @@
 """CONTRACT 5, the fingerprint: what makes two requests under one key the same."""
 
+import json
+import random
+
 import pytest
 
+from oncegate.middleware.canonical import canonical_json
 from oncegate.middleware.fingerprint import fingerprint
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
@@ -129,3 +133,37 @@ def test_c5_fingerprint_a_raw_body_that_looks_canonical_is_not_taken_for_json() 
 def test_c5_fingerprint_of_absurd_nesting_is_no_error() -> None:
     for body in (b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 50_000 + b"1" + b"}" * 50_000):
         assert fingerprint("POST", b"/", b"", body, as_json=True) == fingerprint("POST", b"/", b"", body)
+
+
+async def test_c5_fingerprint_as_json_up_to_a_size_that_is_a_setting(door: MakeDoor) -> None:
+    """It is found on the event loop: beyond the size, bodies are compared byte by byte. The size of a retry's body decides."""
+    there = door(Answering(201), fingerprint="json", max_json_fingerprint=14)
+    await there.send(b'{"a":1,"b":22}', key="short")
+    assert (await there.send(b'{"b":22,"a":1}', key="short")).replayed
+    await there.send(b'{"a":1,"b":222}', key="long")
+    assert (await there.send(b'{"a":1,"b":222}', key="long")).replayed
+    assert (await there.send(b'{"b":222,"a":1}', key="long")).code == "key-reused"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_c5_fingerprint_as_json_is_that_of_the_standard_librarys_spelling(seed: int) -> None:
+    value = arbitrary(random.Random(seed), 5)
+    spelled = json.dumps(value, indent=1).encode()
+    plain = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    assert canonical_json(spelled) == plain
+
+
+def arbitrary(chance: random.Random, depth: int) -> object:
+    leaves = (None, True, False, -7, 1.5e300, "", "\u20ac\n", '"\\')
+    kind = chance.randrange(3) if depth else 2
+    if kind == 0:
+        return [arbitrary(chance, depth - 1) for _ in range(chance.randrange(4))]
+    if kind == 1:
+        return {chance.choice("abc\u20acd"): arbitrary(chance, depth - 1) for _ in range(chance.randrange(4))}
+    return chance.choice(leaves)
+
+
+@pytest.mark.parametrize(("depth", "canonical"), [(64, True), (65, True), (66, False)])
+def test_c5_fingerprint_as_json_of_what_nests_too_deep_is_raw(depth: int, canonical: bool) -> None:
+    body = b"[ " * depth + b"]" * depth
+    assert (fingerprint("POST", b"/", b"", body, as_json=True) != fingerprint("POST", b"/", b"", body)) is canonical

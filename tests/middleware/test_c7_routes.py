@@ -1,5 +1,6 @@
 """CONTRACT 7, [[routes]]: which request is under which rules."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from pydantic import ValidationError
 
 from oncegate.cache.memory import MemoryCache
 from oncegate.middleware.http import IdempotencyMiddleware
+from oncegate.middleware.path_pattern import PathPattern
 from oncegate.middleware.policy import Policies, compile_policy
 from oncegate.middleware.readings import normalise
 from oncegate.middleware.settings import IdempotencySettings, Route
@@ -194,3 +196,36 @@ async def test_c7_a_root_that_only_looks_alike_is_none(door: MakeDoor) -> None:
     assert (await there.send(key=None, **scoped("/apix/pay", "/api"))).status == 201
     assert (await there.send(key=None, **scoped("/api/pay/a/b", "/api", b"/api/pay/a%2fb"))).code == "key-missing"
     assert (await there.send(key=None, **scoped("/api/pay/a/b", "/api"))).status == 201
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("/a*a", "/a", False),
+        ("/a*a", "/aa", True),
+        ("/a*b*b", "/ab", False),
+        ("/a*b*b", "/abb", True),
+        ("*", "/", True),
+        ("/**/x", "//x", True),
+        ("/a*", "/a\nb", True),
+        ("/*/b", "/a/c/b", True),
+        ("/*ab*abc", "/ababc", True),
+        ("/*abc*ab", "/ababc", False),
+        ("/a.c", "/abc", False),
+    ],
+)
+def test_c7_a_star_stands_for_any_run_of_characters(pattern: str, path: str, matches: bool) -> None:
+    assert PathPattern(pattern).matches(path) is matches
+
+
+def test_c7_routes_of_long_paths_are_not_kept() -> None:
+    """Whoever sends them would fill the memory: 4,000 of 60 KB are 240 MB."""
+    policies = Policies(IdempotencySettings(), [route("/a*")])
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            assert policies.match("POST", "/a" + "x" * 60_000 + str(number)) is not None
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000

@@ -1,0 +1,384 @@
+"""What a client, an upstream or Redis sends takes time in proportion to its size, whatever it is made of.
+
+Each parser is given inputs in which one piece is repeated, which is what drives a parser with more than one way to read its
+input through all of them. Hypothesis makes the pieces of what means something to the parser.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from hiredis import ProtocolError, Reader, ReplyError
+from httptools import HttpParserError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oncegate.app import inbound_head
+from oncegate.app.bearer import is_bearer
+from oncegate.app.http1 import RequestRefused, RequestWriter, TrustedPeers, connection_options
+from oncegate.app.response import ResponseReader
+from oncegate.cache import faults
+from oncegate.cache.codec import decode
+from oncegate.cache.errors import CacheError
+from oncegate.cache.record import StoredResponse
+from oncegate.middleware import respond
+from oncegate.middleware.canonical import NotCanonical, canonical_json
+from oncegate.middleware.errors import Refusal
+from oncegate.middleware.fingerprint import fingerprint
+from oncegate.middleware.key import parse_key, pick, record_key, scope_parts
+from oncegate.middleware.path_pattern import PathPattern
+from oncegate.middleware.policy import Policies, compile_policy, folded, normalise
+from oncegate.middleware.prefer import preferences, read_line
+from oncegate.middleware.problems import original_result
+from oncegate.middleware.request import read_body, wants_error
+from oncegate.middleware.settings import IdempotencySettings, Route
+from oncegate.retry import retry_after_seconds
+from tests.growth import is_linear
+
+REFUSALS = (
+    Refusal,
+    NotCanonical,
+    RequestRefused,
+    CacheError,
+    inbound_head.HostRefused,
+    ProtocolError,
+    HttpParserError,
+    ValueError,
+)
+"""What parsers may say of what they are given."""
+RULES = compile_policy(IdempotencySettings(scope=("header:Authorization", "header:Cookie")))
+POLICIES = Policies(IdempotencySettings(), [Route(path="/a*b*c*/d"), Route(path="*/a*a*;*")])
+WRITER = RequestWriter(b"", b"upstream", TrustedPeers([]))
+BEHIND_PROXY = RequestWriter(b"", b"upstream", TrustedPeers(["10.0.0.0/8"]))
+
+Parser = Callable[[bytes], object]
+
+
+def lines_of(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Field lines, as a server gives them."""
+    return [(name.strip().lower(), value) for name, _, value in (line.partition(b":") for line in data.split(b"\n"))]
+
+
+def caller(data: bytes) -> object:
+    fields = pick(lines_of(data), RULES.wanted)
+    return record_key("n", "k", scope_parts(fields, RULES.scope_names))
+
+
+def forwarded(data: bytes, writer: RequestWriter = WRITER) -> object:
+    scope = {"method": "POST", "path": "/", "raw_path": b"/", "client": ("10.0.0.1", 1), "headers": lines_of(data)}
+    return writer.head(scope)
+
+
+def target(data: bytes) -> object:
+    return inbound_head.scope_of(b"/" + data, b"POST", "1.1", [])
+
+
+def authority(data: bytes) -> object:
+    return inbound_head.without_authority(data, b"POST", "1.1", [(b"host", b"a"), *lines_of(data)[:1]])
+
+
+def route(data: bytes) -> object:
+    return POLICIES.match("POST", "/" + data.decode("latin-1"))
+
+
+def upstream_head(data: bytes, piece: int = 65536) -> object:
+    reader = ResponseReader()
+    reader.expect(is_head=False)
+    for start in range(0, len(data), piece):
+        reader.feed(data[start : start + piece])
+    return reader.take()
+
+
+def record(head: bytes) -> object:
+    fixed = b"\x01S" + bytes(32) + (1).to_bytes(4, "big") + len(head).to_bytes(4, "big")
+    return decode(fixed + head, 1000, traced=True)
+
+
+def redis_reply(data: bytes) -> object:
+    reader = Reader()
+    for start in range(0, len(data), 64):
+        reader.feed(data[start : start + 64])
+    with suppress(TypeError):  # a map as the name of a map's member
+        return reader.gets()
+    return None
+
+
+def whole_body(data: bytes) -> object:
+    """A body that comes in pieces of eight bytes."""
+    starts = iter(range(0, len(data), 8))
+
+    async def receive() -> Any:
+        start = next(starts, None)
+        return {
+            "body": data[start : start + 8] if start is not None else b"",
+            "more_body": start is not None,
+            "type": "x",
+        }
+
+    return asyncio.run(read_body(receive, {}, len(data), 20.0))
+
+
+JSON = (
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b"[[]],",
+    b'{"":',
+    b"1,",
+    b"1.0e1,",
+    b'"N":1,',
+    b'"",',
+    b"\\u0000",
+    b'"',
+    b"\\",
+    b"null,",
+    b" ",
+)
+FIELD = (
+    b'"',
+    b"\\",
+    b'\\"',
+    b"a",
+    b"=",
+    b";",
+    b",",
+    b" ",
+    b"\t",
+    b'a="',
+    b"wait=1",
+    b"; a",
+    b"N",
+    b":",
+    b"*",
+    b"\xff",
+    b"\0",
+)
+LINES: tuple[bytes, ...] = (
+    b"authorization: a\n",
+    b"cookie: a=b; c\n",
+    b"prefer: wait=1\n",
+    b"a:\n",
+    b"connection: a, b\n",
+    b"connection: N\n",
+)
+LINES = (
+    *LINES,
+    b"c,",
+    b"N:\n",
+    b"x-forwarded-for: a\n",
+    b"x_forwarded_for: b\n",
+    b"content-length: 1\n",
+    b"transfer-encoding: chunked\n",
+)
+PATH = (
+    b"/",
+    b"//",
+    b"a",
+    b"b",
+    b"/a",
+    b"ab",
+    b"bc",
+    b"c",
+    b"..",
+    b".",
+    b";",
+    b"\\",
+    b"%2e",
+    b"%",
+    b"/../",
+    b"/a;b/",
+    b"d",
+    b"?",
+    b"#",
+)
+HEAD: tuple[bytes, ...] = (
+    b"\r\n",
+    b"HTTP/1.1 200 OK\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\n",
+    b"a: b\r\n",
+    b"connection: N\r\n",
+    b"N,",
+    b"keep-alive: timeout=1,",
+)
+HEAD = (
+    *HEAD,
+    b"transfer-encoding: chunked\r\n\r\n",
+    b"1\r\na\r\n",
+    b"b",
+    b" ",
+    b"\t",
+    b":",
+    b"0\r\n\r\n",
+    b"content-length: 9\r\n",
+)
+REPLY = (
+    b"*1\r\n",
+    b"*3\r\n",
+    b"$1\r\na\r\n",
+    b":1\r\n",
+    b"+OK\r\n",
+    b"-MOVED 1 a:1\r\n",
+    b"-ERR ",
+    b"a",
+    b"$-1\r\n",
+    b"_\r\n",
+    b"%1\r\n",
+)
+WORDS = (b"MOVED ", b"ASK 1 ", b"OOM", b"A", b"a:1", b":", b"1", b" ", b"9", b".", b"WRONGTYPE ")
+
+PARSERS: dict[str, tuple[Parser, tuple[bytes, ...]]] = {
+    "key": (parse_key, FIELD),
+    "preferences": (read_line, FIELD),
+    "preferences, all lines": (lambda data: preferences(data.split(b"\t")), FIELD),
+    "raise on duplicate": (lambda data: wants_error({b"idempotency-raise-on-duplicate": [data]}, RULES), FIELD),
+    "caller": (caller, LINES),
+    "operator": (lambda data: is_bearer({"headers": [(b"authorization", data)]}, b"token"), (*FIELD, b"Bearer ")),
+    "forwarded head": (forwarded, (*LINES, *FIELD)),
+    "forwarded head, proxy's": (lambda data: forwarded(data, BEHIND_PROXY), LINES),
+    "connection options": (connection_options, FIELD),
+    "target": (target, PATH),
+    "authority": (authority, (*PATH, b"http://", b"a.b", b"@", b"[", b"host: a\n")),
+    "offer": (
+        lambda data: inbound_head.without_offer(data + b"\r\n\r\n"),
+        (b"\r\n", b"upgrade:", b" ", b"h2c", b"\t", b"a"),
+    ),
+    "route": (route, PATH),
+    "normalised path": (lambda data: normalise(data.decode("latin-1")), PATH),
+    "folded path": (lambda data: folded(data.decode("latin-1")), PATH),
+    "body as JSON": (canonical_json, JSON),
+    "body": (lambda data: fingerprint("POST", data, data, data, as_json=True), JSON),
+    "body in pieces": (whole_body, (b"a", b"b")),
+    "duplicate": (lambda data: original_result(StoredResponse(200, (), data, 0)), JSON),
+    "upstream's head": (upstream_head, HEAD),
+    "upstream's head, in pieces": (lambda data: upstream_head(data, 16), HEAD),
+    "stored response": (lambda data: respond.stored(200, lines_of(data), b"", RULES), LINES),
+    "record": (record, (*JSON, b'{"s":200,"t":0,"h":[', b'["a","b"],', b'["a",""]', b'"\xc3\xa9"')),
+    "Redis's reply": (redis_reply, REPLY),
+    "Redis's error": (lambda data: faults.of_claim_reply(ReplyError(data.decode("latin-1"))), WORDS),
+    "Redis's redirection": (lambda data: faults.redirection(ReplyError(data.decode("latin-1"))), WORDS),
+    "Redis's version": (lambda data: faults.check_version(data.decode("latin-1")), WORDS),
+    "Retry-After": (
+        lambda data: retry_after_seconds(data.decode("latin-1"), None, datetime.now(UTC)),
+        (*FIELD, b"Mon, ", b"Jan"),
+    ),
+}
+
+
+SIZES = (2048, 60_000)
+"""Bytes. What isn't linear should be found among little: at 60 KB it may take minutes."""
+
+
+def sparing(parser: Parser) -> Parser:
+    """``parser``, whose refusals are as good as what it returns."""
+
+    def parse(sent: bytes) -> None:
+        with suppress(*REFUSALS):
+            parser(sent)
+
+    return parse
+
+
+def pieces(tokens: tuple[bytes, ...], most: int) -> st.SearchStrategy[bytes]:
+    return st.lists(st.sampled_from(tokens), max_size=most).map(b"".join)
+
+
+def several(piece: bytes, size: int) -> bytes:
+    """``piece`` again and again, with its number where it says N: what is repeated may be many different things, too."""
+    if b"N" not in piece:
+        return piece * (size // len(piece))
+    return b"".join(piece.replace(b"N", b"%05d" % number) for number in range(size // (len(piece) + 4)))
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_the_cost_of_what_is_sent_is_linear_in_its_size(name: str, data: st.DataObject) -> None:
+    parser, tokens = PARSERS[name]
+    before, after = data.draw(pieces(tokens, 3)), data.draw(pieces(tokens, 2))
+    repeated = data.draw(pieces(tokens, 4).filter(bool))
+
+    def make(size: int) -> bytes:
+        return before + several(repeated, size) + after
+
+    assert all(is_linear(sparing(parser), make, size) for size in SIZES)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_the_cost_of_each_piece_again_and_again_is_linear(name: str) -> None:
+    parser, tokens = PARSERS[name]
+    for token in tokens:
+        assert all(is_linear(sparing(parser), partial(several, token), size) for size in SIZES), token
+
+
+# What each was before, or might become: the measure has to find it.
+def old_prefer(data: bytes) -> object:
+    return re.findall(rb'(?:[^,"]|"(?:[^"\\]|\\.)*")+', data)
+
+
+def old_pattern(data: bytes) -> object:
+    return re.compile(rb"/a.*b.*/c", re.DOTALL).fullmatch(data)
+
+
+def ambiguous_parameters(data: bytes) -> object:
+    return re.compile(rb'"a"(?: *; *[a-z]* *)*').fullmatch(data)
+
+
+def added_up(data: bytes) -> object:
+    chunks: tuple[bytes, ...] = ()
+    for number in range(len(data)):
+        chunks += (data[number : number + 1],)
+    return b"".join(chunks)
+
+
+def taken_out_one_by_one(data: bytes) -> object:
+    lines = [b"%d" % number for number in range(len(data) // 8)]
+    for line in sorted(lines, reverse=True):
+        lines.remove(line)
+    return lines
+
+
+def united_line_by_line(data: bytes) -> object:
+    named: frozenset[bytes] = frozenset()
+    for number in range(len(data) // 8):
+        named |= frozenset([b"%d" % number])
+    return named
+
+
+def looked_for_in_a_list(data: bytes) -> object:
+    named = [b"%d" % number for number in range(len(data) // 8)]
+    return [line for line in named if line + b"x" not in named]
+
+
+@pytest.mark.parametrize(
+    ("parser", "before", "repeated", "largest"),
+    [
+        (old_prefer, b'"', b'\\"', 2048),
+        (old_pattern, b"/a", b"b", 4096),
+        (ambiguous_parameters, b'"a";', b" ", 256),
+        (added_up, b"", b"a", 16384),
+        (taken_out_one_by_one, b"", b"a", 16384),
+        (united_line_by_line, b"", b"a", 16384),
+        (looked_for_in_a_list, b"", b"a", 16384),
+    ],
+)
+def test_what_is_quadratic_is_found(parser: Parser, before: bytes, repeated: bytes, largest: int) -> None:
+    assert not is_linear(parser, lambda size: before + repeated * (size // len(repeated)) + b"!", largest)
+
+
+@pytest.mark.parametrize(
+    ("stars", "path"),
+    [
+        ("/a*b*c*d*/e", "/a" + "bcd" * 20_000),
+        ("*a*a*a*a*b", "a" * 60_000),
+        ("*ab*ab*ab*", "a" * 60_000),
+        ("*", "/" * 60_000),
+    ],
+)
+def test_a_path_is_matched_in_linear_time_whatever_the_stars(stars: str, path: str) -> None:
+    assert is_linear(PathPattern(stars).matches, lambda size: path[:size], len(path))
