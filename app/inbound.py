@@ -299,8 +299,9 @@ class InboundConnection(asyncio.Protocol):
         """The server stops: an idle connection is closed at once, another one after the response that is under way."""
         self._stopping = True
         self._pipelined.clear()
-        if self._answering is None:
-            self.close()
+        if self._answering is None:  # who is still sending waits for no answer
+            self.transport.close()
+            self._watch_the_rest()
 
     def close(self) -> None:
         """Close the connection once its client has taken what was written: it must take something now and then."""
@@ -382,6 +383,6 @@ class InboundConnection(asyncio.Protocol):
         if lingers or self._half_closed or (self._in_message and not self._parser.in_head):
             transport.close()  # of a request that was not sent as a whole, or answered, there is nothing to say
             return
-        if self._in_message:
+        if self._in_message and self._answering is None:
             self.write(TIMED_OUT)
         self.close()

@@ -1,6 +1,7 @@
 """How connections end: clients that are still sending hear why, and those that have said all are answered."""
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from oncegate.app import inbound, inbound_lingering
+from oncegate.app.inbound import InboundConnection
 from oncegate.middleware.asgi import Receive, Scope, Send
 from tests.app.lane import CREATED, gateway_at, keyed, request, talking
 from tests.app.listening import GET, echo, head, piece, serving
@@ -73,6 +75,25 @@ async def test_a_client_that_is_still_sending_hears_that_its_head_took_too_long(
         got = await reader.read()
     assert got.startswith(b"HTTP/1.1 200 ")
     assert b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" in got
+
+
+async def test_a_server_that_stops_waits_for_nobody_who_has_only_begun() -> None:
+    async with serving(echo) as (_, writer):
+        writer.write(GET % b"" + b"GET /b HTTP/1.1\r\nX: ")
+        (connection,) = await begun()
+        connection.shutdown()
+        assert connection.transport.is_closing()
+        assert not inbound_lingering._lingering
+
+
+async def begun() -> list[InboundConnection]:
+    """The connections of which half a head has been read."""
+    while True:
+        open_ones = [each for each in gc.get_objects() if isinstance(each, InboundConnection) and each._server]
+        found = [each for each in open_ones if each._parser.in_head and not each.transport.is_closing()]
+        if found:
+            return found
+        await asyncio.sleep(0.01)
 
 
 async def test_a_request_that_has_only_begun_is_no_request_to_be_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
