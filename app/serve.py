@@ -1,6 +1,6 @@
 """Running the gateway: sockets, processes, signals, and a stop that finishes what was begun.
 
-SIGTERM or SIGINT: not ready from now on; after ``drain_delay`` the port closes; attempts in flight end, those whose
+SIGTERM, SIGINT or SIGQUIT: not ready from now on; after ``drain_delay`` the port closes; attempts in flight end, those whose
 clients have left too; exit code 0. What is still running after ``shutdown_timeout`` is left to its lease.
 """
 
@@ -16,7 +16,7 @@ from functools import partial
 
 import uvicorn
 
-from oncegate.app import logs
+from oncegate.app import logs, signals
 from oncegate.app.accept import Acceptor
 from oncegate.app.configuration import ConfigurationError, admin_token
 from oncegate.app.factory import create_gateway
@@ -63,7 +63,7 @@ def serve(
     work = partial(_work, gateway, settings, sockets, announce)
     if settings.workers == 1:
         return work(None)
-    return Workers(settings.workers, work, sockets).run()
+    return Workers(settings.workers, work, sockets, gateway.worker_died).run()
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -118,8 +118,9 @@ def _work(
     )
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
     # its own, they make it stop as soon as it has started.
-    for caught in (signal.SIGTERM, signal.SIGINT):
+    for caught in signals.STOPPING:
         signal.signal(caught, server.handle_exit)
+    signals.ignore()
     if index is not None:
         gateway.enter(index)
         unblock_signals()
@@ -177,6 +178,7 @@ class _Server(uvicorn.Server):
             return
         self._acceptor = Acceptor(sockets, self._connection)
         self._acceptor.start()
+        signals.log_ignored()
         _spare_the_collector()
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         url = f"http://{host}:{sockets[0].getsockname()[1]}"
