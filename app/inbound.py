@@ -99,6 +99,8 @@ class InboundConnection(asyncio.Protocol):
         self._read_paused = False
         self.writable: asyncio.Event | None = None
         """What is to be awaited before more is written; ``None``: nothing."""
+        self.gone: Callable[[], None] | None = None
+        """Called when the connection is gone."""
 
     # -- the transport's side -----------------------------------------------------------------------------------------
 
@@ -114,6 +116,8 @@ class InboundConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
         """The connection is gone: the requests on it are told, and end as they see fit."""
         self._connections.discard(self)
+        if self.gone is not None:
+            self.gone()
         if self._timer is not None:
             self._timer.cancel()
         for request in (self._answering, self._reading):

@@ -209,7 +209,10 @@ class _Server(uvicorn.Server):
             self._announce(url)
 
     def _connection(self) -> asyncio.Protocol:
-        return InboundConnection(self.config, self.server_state, self.lifespan.state)
+        connection = InboundConnection(self.config, self.server_state, self.lifespan.state)
+        if self._balance is not None and self._acceptor is not None:
+            connection.gone = self._acceptor.publish  # what is held no more must not count in the others' parts
+        return connection
 
     async def on_tick(self, counter: int) -> bool:
         if self._parent is not None and os.getppid() != self._parent:
