@@ -16,6 +16,7 @@ from typing import Any
 
 from loadtests import aims, builds, capacity, cost_report, duplicates, gateway_report, middleware_report
 from loadtests.bed import OURS
+from loadtests.machine import told as describe
 from loadtests.processes import HERE, ROOT
 from loadtests.report import Results, Table, spread
 
@@ -64,8 +65,7 @@ def _machine(results: Everything) -> str:
     versions = {**results["middleware"].versions, **results["gateway"].versions}
     told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return (
-        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB, Linux {machine['kernel']}, "
-        f"Python {machine['python']}; {machine['pinned']}. {told}.\n\n"
+        f"{describe(machine)}. {told}.\n\n"
         + Table("", ["bench", "builds", "begun", "commit", "rounds", "load before", "command"], rows).markdown()
     )
 
