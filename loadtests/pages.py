@@ -70,6 +70,20 @@ def _machine(results: Everything) -> str:
     )
 
 
+def others() -> list[Results]:
+    """The results of `scripts/bench gateway` on other machines that are kept: docs/performance/others/NAME.json."""
+    return [Results.read(path) for path in sorted((KEPT / "others").glob("*.json"))]
+
+
+def on_other_machines(found: list[Results]) -> str:
+    """Their machines and tables."""
+    parts = [
+        f"{describe(each.about['machine'])}; commit `{each.about['commit']}`.\n\n{_tables(gateway_report.tables(each))}"
+        for each in found
+    ]
+    return "\n\n".join(parts) or "No other machine's results are kept yet."
+
+
 def _of(what: str, build: str) -> str:
     """A heading, with the build where it is not the one from source."""
     return what if build == builds.SOURCE else f"{what}, {build}"
@@ -157,6 +171,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "middleware": lambda results: _tables(middleware_report.tables(results["middleware"])),
     "cost": lambda results: _tables(cost_report.tables(results["cost"])),
     "duplicates": lambda results: _tables(duplicates.tables(results["duplicates"])),
+    "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
 }
