@@ -86,7 +86,7 @@ class Workers:
                 self._exit_code = 1
                 self._stop(signal.SIGTERM)
                 continue
-            if self._stopping and code == 0:
+            if self._stopping and code in (0, REFUSED):
                 continue
             self._count_death(index, process, code)
             if self._stopping:
