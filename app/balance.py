@@ -13,8 +13,8 @@ from oncegate.app.shared_numbers import SharedNumbers
 
 SLACK: Final = 1.25
 """So many times its fair part a worker may hold, before it leaves connections to others."""
-STALE_SECONDS: Final = 0.5
-"""Who has published nothing for as long is stopped, or stuck, and gets no part. It does so five times as often."""
+STALE_SECONDS: Final = 1.0
+"""Who has published nothing for as long is stopped, or stuck, and gets no part. It does so ten times as often."""
 _HELD, _AT = 0, 1
 
 
