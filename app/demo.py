@@ -1,5 +1,8 @@
 """``oncegate demo``: a payments service, the gateway in front of it, and what becomes of each request, live."""
 
+import asyncio
+import signal
+
 from rich.console import Console
 from rich.text import Text
 
@@ -45,7 +48,13 @@ def run(port: int | None = None) -> int:
             log_level="warning",
             shutdown_timeout=10,
         )
-        code = serve(settings, observe=view.decision, announce=lambda url: view.introduce(upstream.url, url))
+
+        def announce(url: str) -> None:
+            # Unlike a server, it ends with its terminal.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
+            view.introduce(upstream.url, url)
+
+        code = serve(settings, observe=view.decision, announce=announce)
     view.farewell(payments)
     return code
 

@@ -1,6 +1,6 @@
 """The one place that wires: settings in, gateway out."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -107,6 +107,8 @@ def create_gateway(
         drain=partial(middleware.drain, settings.shutdown_timeout),
         close=close,
         enter=metrics.enter,
+        worker_died=metrics.worker_died,
+        sample=_sampling(settings, cache, metrics),
         lane=Direct(middleware.enforcement, forwarder),
         cors=cors,
     )
@@ -124,6 +126,14 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
     return Submitter(
         cache, settings.namespace, prefix=settings.prefix, limit=settings.stream_limit, count=metrics.submitted
     )
+
+
+def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Callable[[], Awaitable[None]] | None:
+    if not settings.sample_records:
+        return None
+    from oncegate.app.sampling import sample
+
+    return partial(sample, create_records(settings, cache), settings.sample_records, metrics.sampled)
 
 
 def create_records(settings: GatewaySettings, cache: Cache) -> Records:

@@ -4,6 +4,7 @@ It is thin on purpose: a request that passes through costs one look at its path 
 response isn't touched. What goes wrong with it arrives as an exception, and is answered at the end of `Gateway.__call__`.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -31,7 +32,8 @@ class Gateway:
     """``forward`` is the way to the upstream, with the middleware in front of it.
 
     `start` and `stop` belong to the lifespan; ``drain`` is awaited between, when the server stops: attempts end there.
-    ``enter`` tells a forked worker's number to what workers share.
+    ``enter`` tells a forked worker's number to what workers share; ``worker_died`` tells of one that ended unasked how many
+    outcomes it took with it, and the ids of those records that are known. ``sample`` runs from start to stop, in one process.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class Gateway:
         drain: Callable[[], Awaitable[object]],
         close: Callable[[], Awaitable[None]],
         enter: Callable[[int], None] = lambda _: None,
+        worker_died: Callable[[int], tuple[int, list[str]]] = lambda _: (0, []),
+        sample: Callable[[], Awaitable[None]] | None = None,
         lane: Direct | None = None,
         cors: CrossOrigin | None = None,
     ) -> None:
@@ -59,7 +63,10 @@ class Gateway:
         self._write = write
         self._drain = drain
         self._close = close
-        self.enter = enter
+        self._enter = enter
+        self.worker_died = worker_died
+        self._sample = sample
+        self._sampling: asyncio.Future[None] | None = None
         self._lane = lane
         self._cors = cors
 
@@ -120,6 +127,12 @@ class Gateway:
             return
         await send({"type": "http.response.body", "body": answer.body})
 
+    def enter(self, index: int) -> None:
+        """This process is worker ``index`` from now on."""
+        self._enter(index)
+        if index:
+            self._sample = None  # the first one does, for all
+
     # -- lifespan -----------------------------------------------------------------------------------------------------
 
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,6 +169,8 @@ class Gateway:
         except CacheError as error:
             await self._close()
             raise StartRefused(f"cache: {error}") from None
+        if self._sample is not None:
+            self._sampling = asyncio.ensure_future(self._sample())
 
     async def _try_writing(self) -> None:
         try:
@@ -165,5 +180,7 @@ class Gateway:
 
     async def stop(self) -> None:
         """Let attempts end, then let go of connections."""
+        if self._sampling is not None:
+            self._sampling.cancel()
         await self._drain()
         await self._close()

@@ -87,6 +87,8 @@ class InboundConnection(asyncio.Protocol):
         self._unparsed = Pieces(self)
         self.writable: asyncio.Event | None = None
         """What is to be awaited before more is written; ``None``: nothing."""
+        self.gone: Callable[[], None] | None = None
+        """Called when the connection is gone."""
 
     # -- the transport's side -----------------------------------------------------------------------------------------
 
@@ -102,6 +104,8 @@ class InboundConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
         """The connection is gone: the requests on it are told, and end as they see fit."""
         self._connections.discard(self)
+        if self.gone is not None:
+            self.gone()
         self._deadline.close()
         if self._lingering is not None:
             self._lingering.end()

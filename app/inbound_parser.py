@@ -59,7 +59,9 @@ class InboundParser:
         self._data = b""
         self._begins = -1
         """Where in ``_data`` a request begins, from which on others can be found; -1: not known."""
-        self._earlier = bytearray()  # of a head that comes byte by byte, adding to bytes would copy all of them each time
+        self._earlier = (
+            bytearray()
+        )  # of a head that comes byte by byte, adding to bytes would copy all of them each time
         """What earlier reads brought of a head whose request line was not looked at."""
         self._placed = True
         """Whether ``_earlier`` begins with the request."""

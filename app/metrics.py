@@ -7,6 +7,7 @@ writes it down (its own mode for several processes keeps a file per process and 
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import time
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 
 from oncegate import __version__
+from oncegate.app.pending_records import PendingRecords
 from oncegate.app.shared_numbers import Columns, Histogram, SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.gate import Decision
@@ -31,6 +33,8 @@ SUBMISSIONS: Final = ("accepted", "full", "unavailable")
 _OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 _DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in Decision), *KINDS]))
 _OTHER: Final = "other"
+_FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable")
+"""Decisions that alerts are made of (docs/deploy/alerts.yaml): a series that began at 1 would have had no increase."""
 
 Gauges = Mapping[str, tuple[str, Callable[[], float]]]
 """By name: what it means, and how it is read when it is asked for."""
@@ -72,8 +76,11 @@ class Metrics(Watch):
         self._cache = {operation: Histogram(columns, CACHE_BOUNDS) for operation in OPERATIONS}
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
         self._in_flight, self._waiting, self._buffered = columns.take(), columns.take(), columns.take()
+        self._deaths, self._died_with = columns.take(), columns.take()
+        self._unknown, self._sampled_at = columns.take(), columns.take()
         self._numbers = SharedNumbers(columns.count, workers)
         self._row = self._numbers.row
+        self._pending = PendingRecords(workers)
         self._gauges = dict(gauges or {})
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -83,6 +90,20 @@ class Metrics(Watch):
         self._numbers.take(index)
         self._row = self._numbers.row
         self._row[self._in_flight] = self._row[self._waiting] = self._row[self._buffered] = 0
+        self._pending.enter(index)
+
+    def worker_died(self, index: int) -> tuple[int, list[str]]:
+        """For the parent, of a worker that ended unasked: how many outcomes it took with it, and the ids that are known of their
+        records. To be called before another one enters as ``index``: until then the row has no other writer.
+        """
+        self._numbers.take(index)
+        row, records = self._numbers.row, self._pending.of(index)
+        lost = int(row[self._in_flight] + row[self._waiting])
+        row[self._deaths] += 1
+        row[self._died_with] += lost
+        row[self._in_flight] = row[self._waiting] = row[self._buffered] = 0
+        self._pending.clear(index)
+        return lost, records
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
@@ -107,6 +128,14 @@ class Metrics(Watch):
         self._row[self._settled[route, state]] += 1
         self._upstream[route].add(self._row, seconds)
 
+    def outcome_pending(self, record: str) -> None:
+        """See `Watch`."""
+        self._pending.note(record)
+
+    def outcome_known(self, record: str) -> None:
+        """See `Watch`."""
+        self._pending.drop(record)
+
     def lease_lost(self, route: str) -> None:
         """See `Watch`."""
         self._row[self._lost[route]] += 1
@@ -122,6 +151,10 @@ class Metrics(Watch):
     def bodies_waiting(self, change: int) -> None:
         """See `Watch`."""
         self._row[self._buffered] += change
+
+    def sampled(self, unknown: int) -> None:
+        """So many records of the cache were found to read unknown. One process samples."""
+        self._row[self._unknown], self._row[self._sampled_at] = unknown, time()
 
     def submitted(self, route: str, outcome: str) -> None:
         """Count one submission: ``accepted``, or why not."""
@@ -161,7 +194,8 @@ class Metrics(Watch):
             "oncegate_requests", "Answers to requests under enforcement.", labels=["route", "method", "decision"]
         )
         for labels, column in self._requests.items():
-            if count := self._numbers.total(column):  # most combinations never happen
+            count = self._numbers.total(column)
+            if count or labels[2] in _FROM_THE_START:  # most combinations never happen
                 requests.add_metric(labels, count)
         yield requests
         settled = CounterMetricFamily("oncegate_attempts", "Attempts by their outcome.", labels=["route", "outcome"])
@@ -196,8 +230,27 @@ class Metrics(Watch):
         yield self._gauge(
             "outcomes_waiting", "Outcomes that the cache has not taken yet.", self._numbers.total(self._waiting)
         )
+        yield _count("worker_deaths", "Workers that ended unasked.", self._numbers.total(self._deaths))
+        yield _count(
+            "attempts_lost",
+            "Attempts and unwritten outcomes that died with a worker.",
+            self._numbers.total(self._died_with),
+        )
+        yield from self._samples()
         for name, (meaning, read) in self._gauges.items():
             yield self._gauge(name, meaning, read())
+
+    def _samples(self) -> Iterable[Metric]:
+        at = self._numbers.total(self._sampled_at)
+        unknown = GaugeMetricFamily(
+            "oncegate_records", "Records of the cache, when they were counted.", labels=["state"]
+        )
+        when = GaugeMetricFamily("oncegate_records_sampled_timestamp_seconds", "When that was.")
+        if at:  # nothing was counted otherwise, and none would be a statement
+            unknown.add_metric([State.UNKNOWN.value], self._numbers.total(self._unknown))
+            when.add_metric([], at)
+        yield unknown
+        yield when
 
     def _by(self, label: str, columns: Mapping[str, int], name: str, meaning: str) -> Metric:
         family = CounterMetricFamily(f"oncegate_{name}", meaning, labels=[label])
@@ -220,3 +273,7 @@ def _info() -> Metric:
     family = GaugeMetricFamily("oncegate_build_info", "The version that runs.", labels=["version"])
     family.add_metric([__version__], 1)
     return family
+
+
+def _count(name: str, meaning: str, value: float) -> Metric:
+    return CounterMetricFamily(f"oncegate_{name}", meaning, value=value)

@@ -1,6 +1,6 @@
 """Running the gateway: sockets, processes, signals, and a stop that finishes what was begun.
 
-SIGTERM or SIGINT: not ready from now on; after ``drain_delay`` the port closes; attempts in flight end, those whose
+SIGTERM, SIGINT or SIGQUIT: not ready from now on; after ``drain_delay`` the port closes; attempts in flight end, those whose
 clients have left too; exit code 0. What is still running after ``shutdown_timeout`` is left to its lease.
 """
 
@@ -16,8 +16,9 @@ from functools import partial
 
 import uvicorn
 
-from oncegate.app import logs
+from oncegate.app import logs, signals
 from oncegate.app.accept import Acceptor
+from oncegate.app.balance import Balance
 from oncegate.app.configuration import ConfigurationError, admin_token
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway import Gateway
@@ -60,10 +61,16 @@ def serve(
             return _refused(f"can't listen on {settings.host}:{settings.ops_port} (ops_port): {_reason(error)}")
     for line in settings.advice():
         log.warning("%s", line)
-    work = partial(_work, gateway, settings, sockets, announce)
-    if settings.workers == 1:
+    balance = Balance(settings.workers) if settings.workers > 1 else None
+    work = partial(_work, gateway, settings, sockets, announce, balance)
+    if balance is None:
         return work(None)
-    return Workers(settings.workers, work, sockets).run()
+
+    def died(index: int) -> tuple[int, list[str]]:
+        balance.died(index)
+        return gateway.worker_died(index)
+
+    return Workers(settings.workers, work, sockets, died).run()
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -110,18 +117,26 @@ def _work(
     settings: GatewaySettings,
     sockets: Sequence[socket.socket],
     announce: Callable[[str], None] | None,
+    balance: Balance | None,
     index: int | None,
 ) -> int:
     """One process's life. ``index`` is the worker's number, ``None`` in a process that is alone."""
     server = _Server(
-        server_config(gateway), gateway, settings, parent=None if index is None else os.getppid(), announce=announce
+        server_config(gateway),
+        gateway,
+        settings,
+        parent=None if index is None else os.getppid(),
+        announce=announce,
+        balance=balance,
     )
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
     # its own, they make it stop as soon as it has started.
-    for caught in (signal.SIGTERM, signal.SIGINT):
+    for caught in signals.STOPPING:
         signal.signal(caught, server.handle_exit)
-    if index is not None:
+    signals.ignore()
+    if index is not None and balance is not None:
         gateway.enter(index)
+        balance.enter(index)
         unblock_signals()
     try:
         server.run(sockets=list(sockets))
@@ -163,8 +178,10 @@ class _Server(uvicorn.Server):
         *,
         parent: int | None,
         announce: Callable[[str], None] | None,
+        balance: Balance | None = None,
     ) -> None:
         super().__init__(config)
+        self._balance = balance
         self._gateway = gateway
         self._settings = settings
         self._parent = parent
@@ -172,11 +189,15 @@ class _Server(uvicorn.Server):
         self._acceptor: Acceptor | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([each.dup() for each in sockets or ()])
         if not self.started or not sockets:
             return
-        self._acceptor = Acceptor(sockets, self._connection)
+        for server in self.servers:  # they made the sockets listen, and would accept beside the acceptor
+            server.close()
+        self.servers = []
+        self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance)
         self._acceptor.start()
+        signals.log_ignored()
         _spare_the_collector()
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         url = f"http://{host}:{sockets[0].getsockname()[1]}"
@@ -188,12 +209,17 @@ class _Server(uvicorn.Server):
             self._announce(url)
 
     def _connection(self) -> asyncio.Protocol:
-        return InboundConnection(self.config, self.server_state, self.lifespan.state)
+        connection = InboundConnection(self.config, self.server_state, self.lifespan.state)
+        if self._balance is not None and self._acceptor is not None:
+            connection.gone = self._acceptor.publish  # what is held no more must not count in the others' parts
+        return connection
 
     async def on_tick(self, counter: int) -> bool:
         if self._parent is not None and os.getppid() != self._parent:
             log.error("the parent process is gone: stopping")
             self.should_exit = True
+        if self._acceptor is not None:
+            self._acceptor.publish()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -73,6 +73,10 @@ class GatewaySettings(BaseSettings):
         0, description="0: operations are under prefix on the main port; else metrics and records on this port alone"
     )
     ready_needs_cache: bool = Field(False, description="readyz is 503 while the cache can't be reached")
+    sample_records: Annotated[float, Field(ge=0, le=86400)] = Field(
+        0,
+        description="seconds between counts of the cache's unknown records, for metrics; each reads all records; 0: none",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")
     log_format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, JSON elsewhere")
     idempotency: IdempotencySettings = Field(

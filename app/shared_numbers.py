@@ -26,6 +26,10 @@ class SharedNumbers:
         """Count in row ``index`` from now on."""
         self.row = self._all[index * self._columns : (index + 1) * self._columns]
 
+    def column(self, column: int) -> list[float]:
+        """A column's number in each row."""
+        return [float(number) for number in self._all[column :: self._columns]]
+
     def total(self, column: int) -> float:
         """The sum of a column over all rows."""
         return sum(self._all[column :: self._columns]) if self._rows > 1 else self._all[column]

@@ -1,6 +1,6 @@
 """Running a worker: what it is made of, signals, and a stop that finishes what was begun.
 
-SIGTERM or SIGINT: nothing more is read, what waits to be tried again is left to others, what is executed ends, within
+SIGTERM, SIGINT or SIGQUIT: nothing more is read, what waits to be tried again is left to others, what is executed ends, within
 ``shutdown_timeout``; exit code 0. A second one ends it at once: what was executed is left to its lease.
 """
 
@@ -8,12 +8,11 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 import socket
 import sys
 from collections.abc import Callable
 
-from oncegate.app import logs
+from oncegate.app import logs, signals
 from oncegate.app.backoff import Backoff
 from oncegate.app.executor import Executor
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
@@ -49,6 +48,7 @@ class WorkerRefused(Exception):
 def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings], Cache] = create_cache) -> int:
     """Run a worker until it is told to stop; returns the exit code. ``create`` makes the cache of its records."""
     logs.configure(settings.log_level, settings.log_format)
+    signals.ignore()
     try:
         executor = create_executor(settings)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -134,8 +134,9 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> 
         idle=lease,
         trim=stream.trim,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in signals.STOPPING:
         asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+    signals.log_ignored()
     try:
         await _look_at(cache)
         log.info(

@@ -14,22 +14,35 @@ import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from oncegate.app.signals import IGNORED, STOPPING
+
 log = logging.getLogger("oncegate.workers")
 
 REFUSED = 1
 """The exit code of a worker that could not start: another one would fail in the same way."""
-_WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_WATCHED = (*STOPPING, *IGNORED, signal.SIGCHLD)
 _RESTART_PAUSE = 1.0
 """A worker that died younger than this is replaced only after as long: a crash loop must not eat the machine."""
 
 
 class Workers:
-    """``count`` processes that each run ``work(index)`` and exit with what it returns."""
+    """``count`` processes that each run ``work(index)`` and exit with what it returns.
 
-    def __init__(self, count: int, work: Callable[[int], int], sockets: Sequence[socket.socket]) -> None:
+    ``died`` is told of the index of each that ended unasked, before another one is started in its place: how many outcomes
+    died with it, and the ids of those records that are known.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        work: Callable[[int], int],
+        sockets: Sequence[socket.socket],
+        died: Callable[[int], tuple[int, list[str]]],
+    ) -> None:
         self._count = count
         self._work = work
         self._sockets = sockets
+        self._died = died
         self._running: dict[int, tuple[int, float]] = {}  # by process id: its index, and when it was started
         self._stopping = False
         self._exit_code = 0
@@ -44,6 +57,8 @@ class Workers:
             received = signal.sigwait(_WATCHED)
             if received == signal.SIGCHLD:
                 self._reap()
+            elif received in IGNORED:
+                log.warning("%s is ignored", signal.Signals(received).name)
             else:
                 self._stop(signal.Signals(received))
         return self._exit_code
@@ -67,19 +82,29 @@ class Workers:
                 return
             index, started = self._running.pop(process, (0, 0.0))
             code = os.waitstatus_to_exitcode(status)
-            if self._stopping:
-                continue
-            if code == REFUSED:
+            if code == REFUSED and not self._stopping:
                 self._exit_code = 1
                 self._stop(signal.SIGTERM)
                 continue
-            log.error("worker %d ended by itself (%s): starting another", process, code)
+            if self._stopping and code in (0, REFUSED):
+                continue
+            self._count_death(index, process, code)
+            if self._stopping:
+                continue
             if monotonic() - started < _RESTART_PAUSE:
-                received = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), _RESTART_PAUSE)
+                received = signal.sigtimedwait(STOPPING, _RESTART_PAUSE)
                 if received is not None:
                     self._stop(signal.Signals(received.si_signo))
                     continue
             self._start(index)
+
+    def _count_death(self, index: int, process: int, code: int) -> None:
+        why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        lost, records = self._died(index)
+        then = "" if self._stopping else ": starting another"
+        log.error("worker %d ended by itself (%s)%s; %d outcomes are unknown", process, why, then, lost)
+        for record in records:
+            log.error("record %s: the outcome is unknown, its worker %d died", record, process)
 
     def _stop(self, received: signal.Signals) -> None:
         """Pass the signal on; a second SIGINT makes workers end without waiting for anything."""

@@ -6,12 +6,14 @@ import os
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from loadtests import processes
 from loadtests.processes import HERE, BenchError, Process
+from loadtests.report import console
 
 BODY = (
     b'{"amount":1999,"currency":"EUR","customer":"cus_0123456789","order":"4711","items":[{"sku":"A-1","count":2},'
@@ -91,9 +93,14 @@ class Wrk:
         with tempfile.NamedTemporaryFile(prefix="oncegate-bench-") as file:
             file.write(body)
             file.flush()
-            told = self._run(target.url, connections, seconds, [mode, seed, str(connections), path, file.name])
-        cpu = {name: process.cpu_seconds() - before[name] for name, process in target.watched.items()}
-        cpu["wrk"] = os.times().children_user + os.times().children_system - used.children_user - used.children_system
+            arguments = [mode, seed, str(connections), path, file.name]
+            told = self._run(target.url, connections, seconds, arguments)
+            cpu = {name: process.cpu_seconds() - before[name] for name, process in target.watched.items()}
+            cpu["wrk"] = (
+                os.times().children_user + os.times().children_system - used.children_user - used.children_system
+            )
+            if target.strict and told["status_errors"]:
+                self._show_statuses(target.url, connections, arguments)
         requests, taken = told["requests"], told["duration_us"] / 1e6
         errors = told["status_errors"] + told["socket_errors"]
         if not requests:
@@ -110,6 +117,18 @@ class Wrk:
             "cpu_share": {name: spent / taken for name, spent in cpu.items()},
             "errors": errors,
         }
+
+    def _show_statuses(self, url: str, connections: int, arguments: list[str]) -> None:
+        """Say which errors come: the same requests for a second more, since wrk counts errors without their statuses."""
+        mode, seed, *rest = arguments
+        with tempfile.NamedTemporaryFile(prefix="oncegate-bench-", mode="r") as file:
+            again = seed if mode == "replay" else f"{seed}s"
+            self._run(url, connections, 1, [mode, again, *rest, file.name])
+            statuses = Counter(file.read().split())
+        found = ", ".join(f"{count:,} x {status}" for status, count in sorted(statuses.items())) or "none any more"
+        console.print(
+            f"{mode}: errors at {url}; in a second more of the same: {found}", highlight=False, soft_wrap=True
+        )
 
     def _run(self, url: str, connections: int, seconds: int, arguments: list[str]) -> dict[str, Any]:
         command = ["taskset", "--cpu-list", str(self.core), processes.wrk(), "--threads", "1", "--connections", str(connections),

@@ -16,6 +16,7 @@ from typing import Any
 
 from loadtests import aims, builds, capacity, cost_report, duplicates, gateway_report, middleware_report
 from loadtests.bed import OURS
+from loadtests.machine import told as describe
 from loadtests.processes import HERE, ROOT
 from loadtests.report import Results, Table, spread
 
@@ -64,10 +65,23 @@ def _machine(results: Everything) -> str:
     versions = {**results["middleware"].versions, **results["gateway"].versions}
     told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return (
-        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB, Linux {machine['kernel']}, "
-        f"Python {machine['python']}; {machine['pinned']}. {told}.\n\n"
+        f"{describe(machine)}. {told}.\n\n"
         + Table("", ["bench", "builds", "begun", "commit", "rounds", "load before", "command"], rows).markdown()
     )
+
+
+def others() -> list[Results]:
+    """The results of `scripts/bench gateway` on other machines that are kept: docs/performance/others/NAME.json."""
+    return [Results.read(path) for path in sorted((KEPT / "others").glob("*.json"))]
+
+
+def on_other_machines(found: list[Results]) -> str:
+    """Their machines and tables."""
+    parts = [
+        f"{describe(each.about['machine'])}; commit `{each.about['commit']}`.\n\n{_tables(gateway_report.tables(each))}"
+        for each in found
+    ]
+    return "\n\n".join(parts) or "No other machine's results are kept yet."
 
 
 def _of(what: str, build: str) -> str:
@@ -157,6 +171,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "middleware": lambda results: _tables(middleware_report.tables(results["middleware"])),
     "cost": lambda results: _tables(cost_report.tables(results["cost"])),
     "duplicates": lambda results: _tables(duplicates.tables(results["duplicates"])),
+    "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
 }

@@ -157,4 +157,5 @@ def publish(results: Results, tables: Sequence[Table], folder: Path) -> None:
         terminal = Console(width=WIDTH)
     for table in tables:
         terminal.print(table.rich())
+    console.print(f"measured on {machine.told(results.about['machine'])}", highlight=False)
     console.print(f"written: {path}, and what shows it beside it")

@@ -1,6 +1,7 @@
 -- What wrk sends: POST with a body and, as its arguments say, a key that no other request has ("first", with a seed that no other
 -- run has), one of a fixed set in turn ("replay", with the size of the set) or none ("none").
---   wrk ... -s requests.lua URL -- MODE SEED SIZE PATH FILE_WITH_THE_BODY
+--   wrk ... -s requests.lua URL -- MODE SEED SIZE PATH FILE_WITH_THE_BODY [FILE_FOR_STATUSES]
+-- With a file for them, each status that is an error is written there, one a line: wrk is slower then.
 -- Says at the end what became of it, as one line of JSON (times in microseconds).
 local threads = 0
 
@@ -18,6 +19,13 @@ function init(arguments)
     .. "\r\nAuthorization: Bearer sk_live_0123456789"
   local keyed, rest = head .. "\r\nIdempotency-Key: ", "\r\n\r\n" .. body
   local count = 0
+  if arguments[6] then
+    local statuses = assert(io.open(arguments[6], "a"))
+    statuses:setvbuf("line")
+    response = function(status)
+      if status > 399 then statuses:write(status, "\n") end
+    end
+  end
   if mode == "none" then
     local whole = head .. rest
     request = function() return whole end

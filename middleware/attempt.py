@@ -64,6 +64,7 @@ class Attempt:
         "held_since",
         "is_over",
         "key",
+        "lasts",
         "loop",
         "method",
         "number",
@@ -119,6 +120,8 @@ class Attempt:
         """Nothing of it runs any more; its slot is free once it is ``told``."""
         self.has_slot = True
         """Whether it counts towards ``max_in_flight``."""
+        self.lasts = False
+        """It takes longer than most, and the watch was told so."""
         self._in_flight = in_flight
         self._cache = in_flight.cache
         self._started = self.held_since
@@ -151,6 +154,7 @@ class Attempt:
                 self.outcome = replace(self.outcome, attempt=self.number)
             self._in_flight.keep_trying(self)
         elif self.task is not None:
+            self._note()
             self._schedule()
 
     @property
@@ -188,6 +192,7 @@ class Attempt:
         """``task`` executes the attempt: renew the lease from now on, and cancel the task after ``attempt_timeout``."""
         self._unschedule()
         self.task = task
+        self._note()
         heartbeat = self.policy.heartbeat
         if self.number and self._started - self.held_since < heartbeat / 4 and self._limits is None:
             # The usual attempt is over long before this, and shares its timer with the others.
@@ -200,6 +205,11 @@ class Attempt:
         """Its task is done."""
         self.task = None  # it would be kept, with its coroutine and context, until the outcome is recorded
         self._in_flight.end(self)
+
+    def _note(self) -> None:
+        if self.number and not self.lasts:
+            self.lasts = True
+            self._in_flight.tell(self._in_flight.watch.outcome_pending, self.record)
 
     def _schedule(self) -> None:
         self._unschedule()

@@ -152,6 +152,8 @@ class InFlight:
             self.slots -= 1
         else:
             self._freed -= 1
+        if attempt.lasts:
+            self.tell(self.watch.outcome_known, attempt.record)
         if self.watch is _NOBODY:
             return
         try:
@@ -196,6 +198,7 @@ class InFlight:
     async def _write_until_done(self, attempt: Attempt, size: int) -> None:
         pause = _FIRST_PAUSE
         self.tell(self.watch.outcomes_waiting, 1)
+        self.tell(self.watch.outcome_pending, attempt.record)
         try:
             while not await self._is_written(attempt):
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
@@ -203,6 +206,7 @@ class InFlight:
         finally:
             self._unsaved.discard(attempt)
             self._unsaved_bytes -= size
+            self.tell(self.watch.outcome_known, attempt.record)
             self.tell(self.watch.outcomes_waiting, -1)
 
     async def _is_written(self, attempt: Attempt) -> bool:

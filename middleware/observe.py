@@ -43,6 +43,14 @@ class Watch:
     def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
         """Its outcome is ``state`` (``None``: released), ``seconds`` after it began; whether recorded is another matter."""
 
+    def outcome_pending(self, record: str) -> None:
+        """This process alone will know the outcome of ``record``, by its id, for longer than a moment: its attempt runs for more
+        than a second, or its outcome waits for the cache. Each such event is followed by one of `outcome_known`.
+        """
+
+    def outcome_known(self, record: str) -> None:
+        """The attempt has ended, or the cache has the outcome."""
+
     def lease_lost(self, route: str) -> None:
         """A running attempt's lease was taken over, or its record resolved by an operator."""
 

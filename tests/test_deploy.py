@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from oncegate.app.configuration import load
 from oncegate.app.main import main
+from oncegate.app.serve import USAGE
 from oncegate.app.settings import GatewaySettings
 from tests.app.served import served
 
@@ -170,6 +171,8 @@ def test_systemd_unit_starts_what_exists_and_waits_for_its_end(
         for line in (DEPLOY / f"{service}.service").read_text("utf-8").splitlines()
         if "=" in line and not line.startswith("#")
     )
+    assert (unit["Restart"], unit["StartLimitIntervalSec"]) == ("always", "0")
+    assert int(unit["RestartPreventExitStatus"]) == USAGE
     program, command, option, file = unit["ExecStart"].split()
     assert Path(program).name == "oncegate"
     assert command in main.commands

@@ -1,6 +1,8 @@
 """Connections that come all at once are all accepted at once."""
 
 import asyncio
+import os
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -74,6 +76,37 @@ async def test_nothing_is_accepted_after_the_stop() -> None:
         listening.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, timeout=10)
+
+
+def test_without_a_free_descriptor_it_waits_until_there_is_one(
+    loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def accept() -> None:
+        with ExitStack() as stack:
+            (listening,) = (stack.enter_context(each) for each in bind("127.0.0.1", 0))
+            listening.listen(5)
+            acceptor = Acceptor([listening], Connection)
+            acceptor.start()
+            clients = [stack.enter_context(socket.socket()) for _ in range(5)]
+            spare = os.dup(listening.fileno())
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+            try:
+                for client in clients:
+                    client.connect(listening.getsockname())
+                for _ in range(20):
+                    await asyncio.sleep(0)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                os.close(spare)
+            assert Connection.made == 0
+            async with asyncio.timeout(60):
+                while Connection.made < 5:  # noqa: ASYNC110 - a number
+                    await asyncio.sleep(0.01)
+            acceptor.stop()
+
+    loop.run_until_complete(accept())
+    assert caplog.text.count("no more connections can be accepted for now") == 1
 
 
 def test_the_gateway_accepts_so() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any, Self
+from uuid import uuid4
 
 import hiredis
 import httpx
@@ -82,9 +83,10 @@ PATIENT = {"ONCEGATE_CACHE_TIMEOUT": "10"}
 """With a cache that is there, on a machine that may stand still for a while."""
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT], ids=["SIGTERM", "SIGQUIT"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_finishes_the_request_in_flight(
-    workers: int, redis_url: str, slow: tuple[SlowPayments, str], tmp_path: Path
+    workers: int, number: signal.Signals, redis_url: str, slow: tuple[SlowPayments, str], tmp_path: Path
 ) -> None:
     service, upstream = slow
     serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0", "--workers", str(workers)]
@@ -93,7 +95,7 @@ def test_a_stop_finishes_the_request_in_flight(
         url = gateway.url(workers)
         pending = threads.submit(pay_slowly, url)
         wait_until_called(service)
-        gateway.process.send_signal(signal.SIGTERM)
+        gateway.process.send_signal(number)
         until_refused(url)
         assert not pending.done()
         service.go_on.set()
@@ -102,6 +104,30 @@ def test_a_stop_finishes_the_request_in_flight(
     assert "Traceback" not in gateway.said
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_that_asks_for_nothing_cuts_nobody_off(
+    workers: int, number: signal.Signals, redis_url: str, slow: tuple[SlowPayments, str]
+) -> None:
+    """Sent to each process, as by a terminal that is closed, while a request is in flight."""
+    service, upstream = slow
+    serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0", "--workers", str(workers)]
+    with running(*serve, **PATIENT, ONCEGATE_NAMESPACE=uuid4().hex) as gateway, ThreadPoolExecutor() as threads:
+        url = gateway.url(workers)
+        processes = [gateway.process.pid, *(workers_of(gateway) if workers > 1 else ())]
+        pending = threads.submit(pay_slowly, url)
+        wait_until_called(service)
+        for process in processes:
+            os.kill(process, number)
+        gateway.wait_for(f"{number.name} is ignored", times=len(processes))
+        assert not pending.done()
+        service.go_on.set()
+        assert pending.result().status_code == 201
+        assert httpx.get(f"{url}/_oncegate/healthz", timeout=PATIENCE).status_code == 200
+        assert gateway.stop() == 0
+    assert "ended by itself" not in gateway.said
 
 
 def until_refused(url: str) -> None:

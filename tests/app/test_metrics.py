@@ -5,12 +5,16 @@ import json
 import os
 import re
 from pathlib import Path
+from time import time
+from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from oncegate.app.metrics import CACHE_BOUNDS, Metrics
+from oncegate.app.pending_records import SLOTS, PendingRecords
 from oncegate.app.shared_numbers import Columns, Histogram, SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.observe import Observation
@@ -53,7 +57,7 @@ async def test_decisions_attempts_and_latencies_are_counted_by_route() -> None:
         await client.post("/payments")
         samples = await scrape(client)
     name = "oncegate_requests_total"
-    told = {labels: value for (found, labels), value in samples.items() if found == name}
+    told = {labels: value for (found, labels), value in samples.items() if found == name and value}
     assert told == {
         frozenset({("route", route), ("method", "POST"), ("decision", decision)}): count
         for route, decision, count in [
@@ -93,6 +97,19 @@ async def test_no_key_no_caller_and_no_path_is_in_the_metrics() -> None:
         assert secret not in text
     labels = {name for family in text_string_to_metric_families(text) for s in family.samples for name in s.labels}
     assert labels == {"route", "method", "decision", "outcome", "operation", "le", "version"}
+
+
+async def test_what_alerts_are_made_of_is_there_before_it_happens() -> None:
+    async with served(f"http://127.0.0.1:{free_port()}", routes=ROUTES) as (client, _):
+        samples = await scrape(client)
+    for name, labels in [
+        ("oncegate_requests_total", {"decision": "outcome-unknown", "method": "POST", "route": "/warned/*"}),
+        ("oncegate_requests_total", {"decision": "cache-unavailable", "method": "PATCH", "route": "*"}),
+        ("oncegate_attempts_total", {"outcome": "unknown", "route": "*"}),
+        ("oncegate_worker_deaths_total", {}),
+        ("oncegate_attempts_lost_total", {}),
+    ]:
+        assert samples[name, frozenset(labels.items())] == 0
 
 
 async def test_an_unknown_outcome_is_counted() -> None:
@@ -145,8 +162,11 @@ async def test_the_dashboard_asks_for_what_the_gateway_tells() -> None:
     nowhere, routes = f"127.0.0.1:{free_port()}", [{"path": "/reports", "mode": "either"}]
     async with served(f"http://{nowhere}", cache=f"redis://{nowhere}", routes=routes) as (client, _):
         on_redis = (await client.get("/_oncegate/metrics")).text
-    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+    async with Upstream(answering(OK)) as upstream, served(upstream.url, sample_records=600) as (client, _):
         await post(client, "k-1")
+        async with asyncio.timeout(PATIENCE):
+            while ("oncegate_records", frozenset({("state", "unknown")})) not in await scrape(client):  # noqa: ASYNC110 - a number in a page
+                await asyncio.sleep(0.02)
         text = on_redis + (await client.get("/_oncegate/metrics")).text
     told: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
@@ -195,6 +215,62 @@ def test_workers_are_forked_count_apart_and_are_summed() -> None:
     assert 'oncegate_requests_total{decision="first",method="POST",route="*"} 3.0' in text
     assert 'oncegate_upstream_seconds_count{route="*"} 3.0' in text
     assert "oncegate_attempts_in_flight 2.0" in text, "what a dead worker had under way is gone"
+
+
+def test_what_a_worker_had_under_way_is_counted_when_it_dies_and_named_where_it_lasted() -> None:
+    metrics = Metrics([("*", ("POST",))], workers=2)
+    for _ in range(2):  # its successor dies in the same way
+        child = os.fork()
+        if child == 0:
+            metrics.enter(1)
+            for record in ("short", "long", "both", "ended"):
+                metrics.attempt_began("*")
+                if record != "short":
+                    metrics.outcome_pending(record)
+            metrics.attempt_ended("*")
+            metrics.outcome_known("ended")
+            metrics.outcome_pending("both")
+            metrics.outcome_known("both")
+            metrics.outcomes_waiting(1)
+            os._exit(1)
+        os.waitpid(child, 0)
+        assert metrics.worker_died(1) == (4, ["long", "both"])
+        assert metrics.worker_died(1) == (0, [])
+    assert metrics.worker_died(0) == (0, [])
+    text = metrics.page("")[0].decode()
+    assert "oncegate_attempts_lost_total 8.0" in text
+    assert "oncegate_worker_deaths_total 5.0" in text
+    assert "oncegate_attempts_in_flight 0.0" in text
+    assert "oncegate_outcomes_waiting 0.0" in text
+
+
+def test_records_are_named_as_far_as_there_is_room() -> None:
+    pending = PendingRecords(2)
+    pending.enter(1)
+    records = [f"{number:04d}:{'x' * 100}" for number in range(SLOTS + 10)]
+    for record in records:
+        pending.note(record)
+    assert [name[:4] for name in pending.of(1)] == [record[:4] for record in records[:SLOTS]]
+    assert pending.of(0) == []
+    for record in records:
+        pending.drop(record)
+    assert pending.of(1) == []
+    pending.note("again")
+    assert pending.of(1) == ["again"]
+
+
+async def test_unknown_records_of_the_cache_are_counted_where_that_is_wanted(redis_server: RedisServer) -> None:
+    shared: dict[str, Any] = {"cache": redis_server.url, "cache_timeout": 10, "namespace": uuid4().hex}
+    async with Upstream(resetting_after()) as upstream, served(upstream.url, **shared) as (client, _):
+        for number in range(3):
+            assert await post(client, f"k-{number}") == 502
+        assert not [name for name, _ in await scrape(client) if name.startswith("oncegate_records")]
+        async with served(upstream.url, sample_records=0.05, **shared) as (sampling, _):
+            async with asyncio.timeout(PATIENCE):
+                while of(await scrape(sampling), "oncegate_records", state="unknown") != 3:  # noqa: ASYNC110 - a number in a page
+                    await asyncio.sleep(0.02)
+            samples = await scrape(sampling)
+    assert abs(of(samples, "oncegate_records_sampled_timestamp_seconds") - time()) < PATIENCE
 
 
 @pytest.mark.parametrize("value", [0.0, 0.0001, 0.00011, 2.5, 2.6])

@@ -216,3 +216,12 @@ def test_a_small_load_needs_a_core_of_each_and_little_memory() -> None:
     assert (need.gateway_cores, need.redis_cores, need.records) == (1, 1, 3_600_000)
     assert need.memory_tib == pytest.approx(3_600_000 * 1024 / 2**40)
     assert (need.masters, need.nodes, need.clusters) == (7, 21, 1)  # 3.43 GiB in halves of one
+
+
+def test_another_machine_s_figures_stand_beside_ours_with_what_they_were_measured_on() -> None:
+    other = copy.deepcopy(KEPT["gateway"])
+    other.about["machine"] |= {"processor": "A faster one", "python_build": "PGO, LTO, -O3"}
+    text = pages.on_other_machines([KEPT["gateway"], other])
+    assert re.search(r"^A faster one, .*Python [0-9.]+ \(PGO, LTO, -O3\); server apart", text, re.MULTILINE)
+    assert KEPT["gateway"].about["machine"]["processor"] in text
+    assert text.count("| oncegate |") == 2 * pages.on_other_machines([other]).count("| oncegate |") > 0

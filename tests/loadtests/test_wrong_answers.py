@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from loadtests import bed, builds, duplicates, gateway, machine, middleware, processes
-from loadtests.load import Wrk
+from loadtests.load import Target, Wrk
 from loadtests.middleware import Variant
 from loadtests.processes import BenchError
 
@@ -151,3 +154,31 @@ def test_a_bench_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path) -> 
         time.sleep(0.01)
     assert [pid for pid in started if machine.runs(pid)] == []
     assert not (tmp_path / "results.json").exists()
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Has no room for anything."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(503 if "first" in self.path else 409)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_the_statuses_that_nobody_expected_are_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        running = SimpleNamespace(cpu_seconds=lambda: 0.0, last_words=lambda: "its last words")
+        for mode, status in (("first", 503), ("replay", 409)):
+            target = Target(url, {"server": running}, lambda: 0, running)  # type: ignore[dict-item, arg-type]  # what is used of them
+            with pytest.raises(BenchError, match="its last words"):
+                Wrk(machine.cores()[1]).run(target, mode, "seed", connections=2, seconds=1, path=f"/{mode}")
+            assert f" x {status}\n" in capsys.readouterr().err
+        server.shutdown()

@@ -101,10 +101,14 @@ class Gateway:
 
     def kill_workers(self) -> None:
         """SIGKILL for each worker; the process that watches over them lives on."""
+        for child in self.workers():
+            os.kill(child, signal.SIGKILL)
+
+    def workers(self) -> list[int]:
+        """The process ids of its workers."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         assert children, "it has no workers"
-        for child in children:
-            os.kill(int(child), signal.SIGKILL)
+        return [int(child) for child in children]
 
     def tell_to_stop(self) -> None:
         self._process.terminate()

@@ -1,6 +1,7 @@
 """The command line of ``oncegate worker``: what it takes, what it refuses in one line, and how it ends."""
 
 import signal
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -8,7 +9,7 @@ from click.testing import CliRunner
 from oncegate.app.main import main
 from oncegate.app.worker_settings import WorkerSettings
 from tests.app.cli import running
-from tests.worker.shop import DEADLINE, Shop, until
+from tests.worker.shop import DEADLINE, LASTING, Shop, WorkerProcess, until
 
 REDIS = ["--cache", "redis://127.0.0.1:1/0"]
 
@@ -79,3 +80,32 @@ def test_a_handler_is_found_in_the_working_directory(shop: Shop, monkeypatch: py
         shop.submit("k")
         until(lambda: shop.state("k") == "succeeded", f"it is processed within {DEADLINE} s")
         assert worker.stop(signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
+def test_a_signal_that_asks_for_nothing_ends_no_worker(shop: Shop, number: signal.Signals) -> None:
+    worker, gate = waiting(shop, "k")
+    worker.signal(number)
+    worker.says(f"{number.name} is ignored")
+    gate.touch()
+    shop.done()
+    assert shop.effects("k") == 1
+    assert worker.stop() == 0
+
+
+def test_sigquit_stops_a_worker_when_what_it_executes_has_ended(shop: Shop) -> None:
+    worker, gate = waiting(shop, "k")
+    worker.signal(signal.SIGQUIT)
+    worker.says("what is executed ends first")
+    gate.touch()
+    assert worker.code() == 0
+    assert shop.effects("k") == 1
+
+
+def waiting(shop: Shop, key: str) -> tuple[WorkerProcess, Path]:
+    """A worker that executes a command until the file that comes with it is there."""
+    gate = shop.folder / "gate"
+    shop.submit(key, {"do": "wait", "gate": str(gate)})
+    worker = shop.start(settings=LASTING)
+    until(lambda: any(gate.parent.glob("gate.*")), "the command is executed")
+    return worker, gate

@@ -1,0 +1,97 @@
+"""A real Prometheus that looks at one gateway, with the shipped rules: what they find, which of them are active."""
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.brokers.servers import BrokerServer
+
+RULES = Path(__file__).parent.parent.parent / "docs/deploy/alerts.yaml"
+ALERTS: dict[str, dict[str, Any]] = {
+    rule["alert"]: rule for group in yaml.safe_load(RULES.read_text("utf-8"))["groups"] for rule in group["rules"]
+}
+"""The shipped alerts by name."""
+INTERVAL = "250ms"
+_JOB = "payments"
+
+
+class Prometheus(BrokerServer):
+    """Scrapes the gateway at ``address``, ``host:port``, and evaluates the shipped rules, several times a second."""
+
+    binary = "prometheus"
+    script = "prometheus"
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._address = address
+
+    def command(self) -> list[str]:
+        """The configuration: the gateway, and the shipped rules."""
+        configuration = {
+            "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
+            "rule_files": [str(RULES)],
+            "scrape_configs": [
+                {
+                    "job_name": _JOB,
+                    "metrics_path": "/_oncegate/metrics",
+                    "static_configs": [{"targets": [self._address]}],
+                }
+            ],
+        }
+        (self._folder / "prometheus.yml").write_text(yaml.safe_dump(configuration), "utf-8")
+        return [
+            self._binary,
+            "--config.file=prometheus.yml",
+            "--storage.tsdb.path=data",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            "--log.level=warn",
+        ]
+
+    def greeting(self, connection: socket.socket) -> bool:
+        """It says that it is ready."""
+        connection.sendall(b"GET /-/ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        return connection.recv(12).endswith(b" 200")
+
+    def _get(self, path: str, **query: str) -> Any:
+        answer = httpx.get(f"http://127.0.0.1:{self.port}/api/v1/{path}", params=query, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["data"]
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The series that an expression finds now."""
+        found: list[dict[str, Any]] = self._get("query", query=expression)["result"]
+        return found
+
+    def scrapes(self) -> int:
+        """How often the gateway has answered since it was looked at."""
+        found = self.query(f'sum(count_over_time((up{{job="{_JOB}"}} == 1)[1h:{INTERVAL}]))')
+        return int(found[0]["value"][1]) if found else 0
+
+    def active(self) -> set[str]:
+        """The alerts that have found something, whether for long enough or not."""
+        return {alert["labels"]["alertname"] for alert in self._get("alerts")["alerts"]}
+
+    def evaluated(self) -> bool:
+        """Whether all rules have been evaluated, without an error, after the moment of the call."""
+        now = time.time()
+        until = now + 60
+        while time.time() < until:
+            rules = [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
+            assert [rule["name"] for rule in rules if rule["health"] == "err"] == []
+            if len(rules) == len(ALERTS) and all(_instant(rule["lastEvaluation"]) > now for rule in rules):
+                return True
+            time.sleep(0.05)
+        return False
+
+
+def _instant(text: str) -> float:
+    from datetime import datetime
+
+    whole, _, rest = text.partition(".")
+    zone = rest.lstrip("0123456789") if rest else ""
+    digits = rest[: len(rest) - len(zone)]
+    return datetime.fromisoformat(f"{whole}.{digits[:6]:0<6}{zone.replace('Z', '+00:00')}").timestamp()

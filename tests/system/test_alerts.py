@@ -1,0 +1,126 @@
+"""The shipped alerts in a real Prometheus: each is active after the first event of its kind, and none before."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from oncegate.app.metrics import _FROM_THE_START
+from tests.brokers.servers import SCRIPTS
+from tests.servers import RedisServer
+from tests.system.caller import Caller, fresh_key, slug, until, until_answer
+from tests.system.conftest import Start
+from tests.system.gateway import Gateway
+from tests.system.ledger import Ledger, Reply
+from tests.system.prometheus import ALERTS, RULES, Prometheus
+
+
+def test_the_shipped_rules_are_rules() -> None:
+    folder = subprocess.run([SCRIPTS / "prometheus"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    done = subprocess.run([f"{folder}/promtool", "check", "rules", RULES], capture_output=True, text=True)
+    assert (done.returncode, f"{len(ALERTS)} rules found" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_every_decision_that_an_alert_is_made_of_is_there_from_the_start() -> None:
+    found = [re.findall(r'decision=~?"([^"]+)"', rule["expr"]) for rule in ALERTS.values()]
+    assert {slug for each in found for text in each for slug in text.split("|")} == set(_FROM_THE_START)
+
+
+async def kill_the_one_that_holds(task: "asyncio.Task[httpx.Response]", gateway: Gateway) -> int:
+    """SIGKILL for one worker after the other, until the request breaks; how many that took."""
+    for killed, child in enumerate(gateway.workers(), 1):
+        os.kill(child, signal.SIGKILL)
+        await until(lambda count=killed: gateway.text().count("ended by itself") == count, "its parent notices")  # type: ignore[misc]  # the loop's value is bound on purpose
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                with pytest.raises(httpx.TransportError):
+                    await asyncio.shield(task)
+                return killed
+    raise AssertionError("no worker held it")
+
+
+async def test_each_alert_is_active_after_the_first_event_and_none_before(
+    start: Start, ledger: Ledger, caller: Caller
+) -> None:
+    with RedisServer(persist=True) as server, ledger.gate() as gate:
+        rules = {"lease": 3, "ttl": 60}
+        gateway = start(ledger.url, server.url, workers=2, cache_timeout=1, idempotency=rules).ready()
+        with Prometheus("{}:{}".format(*gateway.address)) as prometheus:
+
+            async def active(*names: str) -> None:
+                """These, and no others."""
+                expected.update(names)
+                await until(lambda: prometheus.active() >= expected, f"{names} are active", 30)
+                assert await asyncio.to_thread(prometheus.evaluated)
+                assert prometheus.active() == expected
+                found = {name for name, rule in ALERTS.items() if prometheus.query(rule["expr"])}
+                assert found == expected
+
+            expected = set[str]()
+            await until(lambda: prometheus.scrapes() >= 2, "the gateway is looked at")
+            assert (await caller.post(gateway, fresh_key())).status_code == 201
+            await active()
+
+            # A worker is killed while it waits for the upstream, for longer than the second after which records are named.
+            killed = fresh_key()
+            ledger.answer(killed, Reply(gate=gate))
+            task = caller.send(gateway, killed)
+            await until(lambda: extended(prometheus), "its lease is renewed")
+            deaths = await kill_the_one_that_holds(task, gateway)
+            await active("OncegateWorkerDied", "OncegateAttemptsLost")
+            assert total(prometheus, "oncegate_attempts_lost_total") == 1
+            assert total(prometheus, "oncegate_worker_deaths_total") == deaths
+            assert total(prometheus, "oncegate_attempts_in_flight") == 0
+            events = [json.loads(line)["message"] for line in gateway.text().splitlines()]
+            (told,) = [event for event in events if "the outcome is unknown, its worker" in event]
+
+            refused = await until_answer(lambda: caller.post(gateway, killed), "outcome-unknown")
+            assert refused.json()["record"] in told
+            await active("OncegateRefusedAsUnknown")
+
+            broken = fresh_key()
+            ledger.answer(broken, Reply(cut="before-head"))
+            assert slug(await caller.post(gateway, broken)) == "upstream-failed"
+            await active("OncegateOutcomeUnknown")
+
+            # The cache forgets a record whose attempt runs, and somebody else begins another one.
+            twice = fresh_key()
+            ledger.answer(twice, Reply(gate=gate))
+            first = caller.send(gateway, twice)
+            await until(lambda: len(ledger.arrivals(twice)) == 1, "the attempt runs")
+            server.command("FLUSHALL")
+            await active("OncegateLeaseLost")
+            second = caller.send(gateway, twice)
+            await until(lambda: len(ledger.arrivals(twice)) == 2, "another attempt runs")
+            gate.open()
+            await asyncio.gather(first, second)
+            await active("OncegateOutcomeRefused")
+
+            # The cache goes away while the upstream works.
+            waiting = fresh_key()
+            with ledger.gate() as later:
+                ledger.answer(waiting, Reply(gate=later))
+                task = caller.send(gateway, waiting)
+                await until(lambda: ledger.arrivals(waiting), "the attempt runs")
+                server.stop()
+                later.open()
+                assert (await task).status_code == 201
+            await active("OncegateOutcomesWaiting")
+            assert slug(await caller.post(gateway, fresh_key())) == "cache-unavailable"
+            await active("OncegateRefusesKeys")
+            assert expected == set(ALERTS)
+
+
+def total(prometheus: Prometheus, name: str) -> float:
+    (found,) = prometheus.query(f"sum({name})")
+    return float(found["value"][1])
+
+
+def extended(prometheus: Prometheus) -> bool:
+    return total(prometheus, 'oncegate_cache_seconds_count{operation="extend"}') > 0
