@@ -10,7 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
+from urllib.parse import unquote
 
 import pytest
 from hiredis import ProtocolError, Reader, ReplyError
@@ -19,8 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oncegate.app import inbound_head
-from oncegate.app.bearer import is_bearer
+from oncegate.app.bearer import Bearer
 from oncegate.app.http1 import RequestRefused, RequestWriter, TrustedPeers, connection_options
+from oncegate.app.inbound import InboundConnection
+from oncegate.app.inbound_parser import InboundParser
 from oncegate.app.response import ResponseReader
 from oncegate.cache import faults
 from oncegate.cache.codec import decode
@@ -32,9 +35,10 @@ from oncegate.middleware.errors import Refusal
 from oncegate.middleware.fingerprint import fingerprint
 from oncegate.middleware.key import parse_key, pick, record_key, scope_parts
 from oncegate.middleware.path_pattern import PathPattern
-from oncegate.middleware.policy import Policies, compile_policy, folded, normalise
+from oncegate.middleware.policy import Policies, compile_policy
 from oncegate.middleware.prefer import preferences, read_line
 from oncegate.middleware.problems import original_result
+from oncegate.middleware.readings import folded, normalise, readings
 from oncegate.middleware.request import read_body, wants_error
 from oncegate.middleware.settings import IdempotencySettings, Route
 from oncegate.retry import retry_after_seconds
@@ -55,6 +59,8 @@ RULES = compile_policy(IdempotencySettings(scope=("header:Authorization", "heade
 POLICIES = Policies(IdempotencySettings(), [Route(path="/a*b*c*/d"), Route(path="*/a*a*;*")])
 WRITER = RequestWriter(b"", b"upstream", TrustedPeers([]))
 BEHIND_PROXY = RequestWriter(b"", b"upstream", TrustedPeers(["10.0.0.0/8"]))
+
+OPERATORS = Bearer("token")
 
 Parser = Callable[[bytes], object]
 
@@ -232,22 +238,51 @@ REPLY = (
 )
 WORDS = (b"MOVED ", b"ASK 1 ", b"OOM", b"A", b"a:1", b":", b"1", b" ", b"9", b".", b"WRONGTYPE ")
 
+UPGRADE = (
+    b"FOO / HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+    b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\na",
+    b"GET / RTSP/1.0\r\n",
+    b"a: b\r\n",
+    b"\r\n",
+    b"a",
+)
+
+
+class Nobody:
+    """A connection that takes whatever its parser makes of what came."""
+
+    def request_begins(self) -> None: ...
+
+    def head_is_complete(self, *told: object, **more: object) -> None: ...
+
+    def body_came(self, body: bytes) -> None: ...
+
+    def request_is_whole(self) -> None: ...
+
+
+def requests_in_pieces(data: bytes, size: int = 16) -> None:
+    """As a client sends them that cuts them anywhere."""
+    parser = InboundParser(cast(InboundConnection, Nobody()))
+    for at in range(0, len(data), size):
+        parser.feed(data[at : at + size], begins=not parser.in_head)
+
+
 PARSERS: dict[str, tuple[Parser, tuple[bytes, ...]]] = {
     "key": (parse_key, FIELD),
     "preferences": (read_line, FIELD),
     "preferences, all lines": (lambda data: preferences(data.split(b"\t")), FIELD),
     "raise on duplicate": (lambda data: wants_error({b"idempotency-raise-on-duplicate": [data]}, RULES), FIELD),
     "caller": (caller, LINES),
-    "operator": (lambda data: is_bearer({"headers": [(b"authorization", data)]}, b"token"), (*FIELD, b"Bearer ")),
+    "operator": (lambda data: OPERATORS.is_brought({"headers": [(b"authorization", data)]}), (*FIELD, b"Bearer ")),
     "forwarded head": (forwarded, (*LINES, *FIELD)),
     "forwarded head, proxy's": (lambda data: forwarded(data, BEHIND_PROXY), LINES),
     "connection options": (connection_options, FIELD),
     "target": (target, PATH),
     "authority": (authority, (*PATH, b"http://", b"a.b", b"@", b"[", b"host: a\n")),
-    "offer": (
-        lambda data: inbound_head.without_offer(data + b"\r\n\r\n"),
-        (b"\r\n", b"upgrade:", b" ", b"h2c", b"\t", b"a"),
-    ),
+    "client's requests": (requests_in_pieces, (*HEAD, *UPGRADE)),
+    "client's target": (lambda data: requests_in_pieces(b"GET /" + data), (b"a", b"%41", b"?", b"/")),
+    "readings": (lambda data: readings(unquote(data.decode("latin-1")), data), PATH),
     "route": (route, PATH),
     "normalised path": (lambda data: normalise(data.decode("latin-1")), PATH),
     "folded path": (lambda data: folded(data.decode("latin-1")), PATH),
