@@ -89,7 +89,7 @@ class Executor(Protocol):
 
         ``confirm`` is awaited right before the effect; it raises `NotProcessed` where the attempt is somebody else's by now.
         Raises that too where nothing was begun (it counts as no attempt), `NotRetryable` (never again), `OutcomeUnknown`, or
-        anything else: tried again.
+        anything else: tried again. ``KeyboardInterrupt`` and ``SystemExit`` end the worker: the outcome is unknown.
         """
         ...
 

@@ -21,7 +21,7 @@ from oncegate.app.executor import CommandContext, Confirm
 from oncegate.app.stream import Command
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.command_form import JsonCodec
-from oncegate.middleware.processor import NotRetryable
+from oncegate.middleware.processor import ENDS_PROCESS, NotRetryable
 from oncegate.middleware.respond import now_ms
 
 log = logging.getLogger("oncegate.worker")
@@ -97,8 +97,6 @@ class Handler:
             if inspect.isawaitable(result):  # a plain callable around a coroutine function: a lambda, a decorator
                 return await _in_a_task(result)
             return result
-        except SystemExit as error:
-            raise RuntimeError("the handler asked for the end of the process") from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -108,7 +106,7 @@ class Handler:
     def _kept(self, result: Any, context: CommandContext) -> bytes | None:
         try:
             kept = self._results.dump(result)
-        except Exception as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
+        except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
             log.warning("record %s: the result can't be stored: %s", context.record, type(error).__name__)
             return None
         if len(kept) > self._max_result:
@@ -119,14 +117,18 @@ class Handler:
 
 async def _in_a_task(work: Awaitable[Any]) -> Any:
     """Await ``work`` in a task of its own: one that cancels its task must not end who runs it, and those who wait for that."""
+    ends: list[BaseException] = []
 
     async def working() -> Any:
         try:
             return await work
-        except SystemExit as error:  # out of a task, it would end the event loop
-            raise RuntimeError("the handler asked for the end of the process") from error
+        except ENDS_PROCESS as error:  # out of a task, it would end the event loop
+            ends.append(error)
 
-    return await asyncio.get_running_loop().create_task(working())
+    result = await asyncio.get_running_loop().create_task(working())
+    if ends:
+        raise ends.pop()
+    return result
 
 
 def _in_a_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

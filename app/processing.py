@@ -19,7 +19,7 @@ from oncegate.app.stream import Command, NotACommand
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.begun import Begun, Recording
 from oncegate.middleware.delivery import Action, Delivery, DeliveryDecision
-from oncegate.middleware.processor import NotProcessed, NotRetryable, OutcomeUnknown
+from oncegate.middleware.processor import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown
 from oncegate.middleware.subscription import Subscription
 
 log = logging.getLogger("oncegate.worker")
@@ -33,11 +33,12 @@ _CONSUMER = b"consumer"
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What to do with an entry. ``again`` is the seconds until it is to be looked at anew; ``None``: it is done with, and
-    ``death``, where there is one, says as fields what the dead letter is to tell.
+    ``death``, where there is one, says as fields what the dead letter is to tell. ``ends``: the worker is to stop.
     """
 
     again: float | None = None
     death: Mapping[bytes, bytes] | None = None
+    ends: bool = False
 
 
 DONE = Verdict()
@@ -84,6 +85,8 @@ class Processing:
             return DONE
         if begun.action is Action.DEAD_LETTER:
             return self._given_up(entry, begun)
+        if isinstance(begun.raised, ENDS_PROCESS):
+            return Verdict(again=0.0, ends=True)
         return Verdict(again=self._pause(begun, command, looks, after))
 
     async def _execute(self, begun: Begun, command: Command, entry: bytes) -> float:
@@ -113,7 +116,13 @@ class Processing:
             self._failed(begun, error)
             after = error.after
             await begun.fail(error, status=error.status)
-        except Exception as error:  # noqa: BLE001  # whatever a handler raises is the failure of its command
+        except asyncio.CancelledError:
+            raise
+        except ENDS_PROCESS as error:
+            log.error("record %s: the handler raised %s: the worker stops", begun.record, type(error).__name__)
+            begun.raised = error
+            await begun.unknown(f"the handler raised {type(error).__name__}")
+        except BaseException as error:  # noqa: BLE001  # whatever a handler raises is the failure of its command
             self._failed(begun, error)
             await begun.fail(error)
         else:
@@ -127,7 +136,7 @@ class Processing:
         return f"{kind}: {error}" if self._executor.loggable else kind
 
     @staticmethod
-    def _failed(begun: Begun, error: Exception) -> None:
+    def _failed(begun: Begun, error: BaseException) -> None:
         # That it failed, and with what type of error, the hook logs.
         begun.raised = error
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -189,5 +198,5 @@ def _told(response: StoredResponse | None) -> tuple[str, str]:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  # it is told of even if it can't be put into words
+    except BaseException:  # noqa: BLE001  # it is told of even if it can't be put into words
         return ""

@@ -73,6 +73,8 @@ class Worker:
         self._schedule = Schedule()
         self._held: dict[bytes, int] = {}
         """How often each entry that is ours was looked at."""
+        self.ended_by_handler = False
+        """It stops because a handler raised ``KeyboardInterrupt`` or ``SystemExit``."""
         self._running = 0
         self._news = asyncio.Event()
         """Something was scheduled, or a runner became idle."""
@@ -207,7 +209,9 @@ class Worker:
             self._running += 1
             try:
                 await self._look(*item)
-            except Exception:  # a fault of ours with one entry must not end the others
+            except asyncio.CancelledError:
+                raise
+            except BaseException:  # a fault of ours with one entry must not end the others
                 log.exception("entry %s: could not be dealt with, and is looked at again", item[0].decode())
                 self._put_off(item[0], self._idle)
             finally:
@@ -224,6 +228,9 @@ class Worker:
                 self._held.pop(entry, None)
                 return
             verdict = await self._process(entry, fields, looks)
+            if verdict.ends and not self._stopping.is_set():
+                self.ended_by_handler = True
+                self.stop()
             if verdict.again is not None:
                 self._put_off(entry, verdict.again)
                 return

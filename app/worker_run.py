@@ -1,7 +1,8 @@
 """Running a worker: what it is made of, signals, and a stop that finishes what was begun.
 
 SIGTERM or SIGINT: nothing more is read, what waits to be tried again is left to others, what is executed ends, within
-``shutdown_timeout``; exit code 0. A second one ends it at once: what was executed is left to its lease.
+``shutdown_timeout``; exit code 0. A second one ends it at once: what was executed is left to its lease. A handler that raises
+``KeyboardInterrupt`` or ``SystemExit`` stops it as the first one does; exit code 1.
 """
 
 import asyncio
@@ -52,14 +53,14 @@ def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings],
     try:
         executor = create_executor(settings)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            left = runner.run(_work(settings, executor, create(settings)))
+            left, code = runner.run(_work(settings, executor, create(settings)))
     except WorkerRefused as refusal:
         sys.stderr.write(f"oncegate: {refusal}\n")
         return refusal.code
     except Exception:
         log.exception("the worker failed")
         return _end(FAILED)
-    return _end(0) if left else 0
+    return _end(code) if left else code
 
 
 def create_executor(settings: GatewaySettings) -> Executor:
@@ -106,7 +107,8 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
     )
 
 
-async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> int:
+async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> tuple[int, int]:
+    """How many executions were left, and the exit code."""
     worker_settings, lease = settings.worker, settings.idempotency.lease
     name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
     timeout = max(STREAM_TIMEOUT, settings.cache_timeout)
@@ -144,7 +146,7 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> 
         left = await worker.run(settings.shutdown_timeout)
         await subscription.drain(LAST_WORDS_SECONDS)
         log.info("the worker has stopped")
-        return left
+        return left, FAILED if worker.ended_by_handler else 0
     finally:
         await executor.close()
         await cache.close()

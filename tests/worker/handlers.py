@@ -19,6 +19,10 @@ from oncegate.app.executor import CommandContext
 _effects = -1
 
 
+class Panic(BaseException):
+    """As func_timeout's, GeneratorExit, or what a panic in an extension written in Rust becomes."""
+
+
 def settle_in() -> None:
     """Open the file of effects: each is one line, appended in one write."""
     global _effects
@@ -33,7 +37,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def book(payload: dict[str, Any], context: CommandContext) -> Any:
+def book(payload: dict[str, Any], context: CommandContext) -> Any:  # noqa: C901 - a line for each thing to do
     do = payload.get("do", "book")
     if do == "die":
         die()
@@ -45,6 +49,10 @@ def book(payload: dict[str, Any], context: CommandContext) -> Any:
         do = payload.get("then", "book")
     if do == "fail" or (do == "fail-once" and context.attempt == 1):
         raise ValueError(f"could not book for {payload.get('name')}")
+    if do == "panic":
+        raise Panic(f"out of {payload.get('name')}'s hands")
+    if do == "leave-once" and context.attempt == 1:
+        raise {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}[payload["by"]]
     if do == "reject":
         raise NotRetryable("no such account")
     if do == "nothing" and not Path(payload["gate"]).exists():
