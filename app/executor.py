@@ -6,7 +6,7 @@ from typing import Protocol
 
 from oncegate.app.stream import Command
 from oncegate.cache.record import StoredResponse
-from oncegate.middleware.processor import NotRetryable
+from oncegate.middleware.processor import NotProcessed, NotRetryable
 
 Confirm = Callable[[], Awaitable[None]]
 
@@ -63,6 +63,14 @@ class CommandRefused(NotRetryable):
     def __init__(self, text: str, *, status: int) -> None:
         super().__init__(text)
         self.status = status
+
+
+class CommandPutOff(NotProcessed):
+    """Nothing was executed, and that counts as no attempt: try it again ``after`` seconds from now at the earliest."""
+
+    def __init__(self, text: str, *, after: float = 0.0) -> None:
+        super().__init__(text)
+        self.after = after
 
 
 class CommandFailed(Exception):

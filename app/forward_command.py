@@ -18,18 +18,16 @@ import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from oncegate.app.executor import CommandContext, CommandFailed, CommandRefused, Confirm
+from oncegate.app.executor import CommandContext, CommandRefused, Confirm
 from oncegate.app.forward import Forwarder
+from oncegate.app.forwarded_answer import judge
 from oncegate.app.stream import Command
-from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware import respond
+from oncegate.cache.record import StoredResponse
 from oncegate.middleware.asgi import Message, Receive
 from oncegate.middleware.capture import Capture
 from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.policy import Policies, Policy
 from oncegate.middleware.processor import OutcomeUnknown
-
-_LONGEST_DELAY = 86400
 
 
 class ForwardedCommands:
@@ -70,7 +68,7 @@ class ForwardedCommands:
             raise CommandRefused(
                 "forward names the gateway that accepted the command, not the service behind it", status=202
             )
-        return _judged(capture, policy)
+        return judge(capture, policy)
 
     async def close(self) -> None:
         """See `oncegate.app.executor.Executor.close`."""
@@ -91,30 +89,12 @@ class ForwardedCommands:
         ]
 
 
-def _judged(capture: Capture, policy: Policy) -> StoredResponse:
-    status = capture.status
-    state = policy.state(status)
-    if state is State.SUCCEEDED:
-        return respond.stored(capture.status, capture.headers, capture.body, policy)
-    if state is State.FAILED and 400 <= status < 500:
-        raise CommandRefused(f"the service refused the command with status {status}", status=status)
-    raise CommandFailed(f"the service answered with status {status}", status=status, after=_delay(capture))
-
-
 def _only_accepted(capture: Capture, command: Command) -> bool:
     """Whether this is the gateway's own 202 for the very same command: to take that for its result would lose it."""
     place = f"/commands/{command.command}".encode()
     return capture.status == 202 and any(
         name == b"location" and value.endswith(place) for name, value in capture.headers
     )
-
-
-def _delay(capture: Capture) -> float:
-    """What Retry-After asks for (RFC 9110 section 10.2.3), in its form of seconds."""
-    for name, value in capture.headers:
-        if name == b"retry-after" and value.isdigit():
-            return float(min(int(value[:9]), _LONGEST_DELAY))
-    return 0.0
 
 
 def _once(body: bytes) -> Receive:

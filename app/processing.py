@@ -14,7 +14,7 @@ from time import time
 import orjson
 
 from oncegate.app.backoff import Backoff
-from oncegate.app.executor import CommandFailed, Executor, context_of
+from oncegate.app.executor import CommandFailed, CommandPutOff, Executor, context_of
 from oncegate.app.stream import Command, NotACommand
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.begun import Begun, Recording
@@ -99,6 +99,7 @@ class Processing:
                 response = await self._executor.execute(command, context, begun.confirm)
         except NotProcessed as error:
             log.warning("record %s: nothing was begun: %s", begun.record, self._loggable(error))
+            after = error.after if isinstance(error, CommandPutOff) else 0.0
             await begun.release()
         except NotRetryable as error:
             begun.raised = error
@@ -156,7 +157,7 @@ class Processing:
             # After its time the record is gone, and its count of attempts: the command would never become a dead letter.
             return min(pause, self._subscription.settings.ttl / 2)
         if begun.run:  # nothing was begun, or it came too late: no attempt, so what counts is how often it was tried
-            return self._backoff.pause(looks)
+            return max(after, self._backoff.pause(looks))
         log.debug("record %s: %s", begun.record, begun.decision.value)
         return self._glance.pause(looks)
 
