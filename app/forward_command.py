@@ -14,11 +14,10 @@ What an answer means for a command (``[routes.status]`` overrides the kind of a 
 """
 
 import asyncio
-import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from oncegate.app.executor import CommandContext, CommandRefused, Confirm
+from oncegate.app.executor import CommandContext, CommandRefused, Confirm, key_line
 from oncegate.app.forward import Forwarder
 from oncegate.app.forwarded_answer import judge
 from oncegate.app.stream import Command
@@ -75,16 +74,21 @@ class ForwardedCommands:
         await self._forwarder.close()
 
     def _fields(self, command: Command, context: CommandContext, policy: Policy) -> list[tuple[bytes, bytes]]:
-        fields = [
-            (b"content-type", command.content_type.encode("latin-1")),
+        travelled = command.headers or (("content-type", command.content_type),)
+        fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in travelled]
+        names = {name for name, _ in fields}
+        others = [
             (b"x-correlation-id", command.correlation.encode("latin-1")),
             (b"traceparent", command.traceparent.encode("latin-1")),
         ]
+        if names.isdisjoint(policy.key_names):  # else it goes on as it came, quoted or not
+            others.append((policy.key_names[0], key_line(command.key).encode()))
+        own = {name for name, _ in self._headers}
         return [
-            (policy.key_names[0], _key_line(command.key)),
+            *[field for field in fields if field[1] and field[0] not in own],
+            *[field for field in others if field[1] and field[0] not in names | own],
             (b"idempotency-attempt", b"%d" % context.attempt),
             (b"content-length", b"%d" % len(command.body)),
-            *[field for field in fields if field[1]],
             *self._headers,
         ]
 
@@ -109,11 +113,3 @@ def _once(body: bytes) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive
-
-
-def _key_line(key: str) -> bytes:
-    """The key as a header's value: as the bare token that most services expect, else as an RFC 9651 String."""
-    if re.fullmatch(r"[!#-+\--\[\]-~]+", key):
-        return key.encode()
-    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'.encode()

@@ -60,6 +60,9 @@ class Handler:
 
     async def execute(self, command: Command, context: CommandContext, confirm: Confirm) -> StoredResponse:
         """See `Executor.execute`. A payload that does not fit is a `NotRetryable`: it will not fit the next time either."""
+        coding = context.request_header("content-encoding")
+        if coding.lower() not in ("", "identity") and not self._raw:
+            raise NotRetryable(f"the body is encoded ({coding[:40]}), which a handler can read that takes bytes")
         arguments: tuple[Any, ...] = (self._read(command.body),)
         if self._takes_context:
             arguments += (context,)

@@ -79,10 +79,14 @@ class Submitter:
 
 
 def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submission) -> Command:
-    """What is kept of a request. Its credentials are not: what is forwarded later goes without them."""
+    """What is kept of a request. Its credentials are not, unless they are named: what is forwarded later goes without them."""
     lines: dict[bytes, str] = {}
+    headers: list[tuple[str, str]] = []
     for name, value in scope["headers"]:
-        lines.setdefault(name, value.decode("latin-1"))
+        text = value.decode("latin-1")
+        lines.setdefault(name, text)
+        if name in submission.travelling or (name.startswith(b"content-") and name != b"content-length"):
+            headers.append((name.decode("latin-1"), text))
     query = scope.get("query_string", b"")
     target = (scope.get("raw_path") or scope["path"].encode()) + (b"?" + query if query else b"")
     return Command(
@@ -96,6 +100,7 @@ def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submissio
         content_type=lines.get(b"content-type", ""),
         correlation=lines.get(b"x-correlation-id") or lines.get(b"x-request-id", ""),
         traceparent=lines.get(b"traceparent", ""),
+        headers=tuple(headers),
         accepted_at_ms=int(time() * 1000),
     )
 

@@ -225,7 +225,9 @@ class Exchange:
         extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, request.record, run.confirm)
         if attempt.submission:
             policy = request.policy
-            submission = Submission(request.key or "", attempt.fingerprint, policy.route, policy.stream)
+            submission = Submission(
+                request.key or "", attempt.fingerprint, policy.route, policy.stream, policy.travelling
+            )
             extensions[SUBMISSION_EXTENSION] = submission
         return {**scope, "headers": request.headers(attempt), "extensions": extensions}
 

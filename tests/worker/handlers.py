@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import gzip
 import os
 import signal
 import sqlite3
@@ -85,6 +86,13 @@ def tell(payload: dict[str, Any], context: CommandContext) -> list[Any]:
         *(context.method, context.target, context.content_type, context.correlation, context.key, context.attempt),
         payload,
     ]
+
+
+def tell_of_its_request(body: bytes, context: CommandContext) -> list[Any]:
+    effect(context)
+    if context.request_header("Content-Encoding") == "gzip":
+        body = gzip.decompress(body)
+    return [context.request_headers, context.route, context.caller, body.decode()]
 
 
 class Payment(BaseModel):

@@ -49,6 +49,28 @@ def test_a_command_without_a_record_s_id_becomes_a_dead_letter(shop: Shop, chang
     assert len(worker.text()) < 100_000
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"x",
+        b"1",
+        b'[["a","b","c"]]',
+        b'[["a",1]]',
+        b'[["a","b\\r\\nx: y"]]',
+        b'[["a","\xe2\x82\xac"]]',
+    ],
+    ids=lambda told: ascii(told),
+)
+def test_headers_that_are_none_become_a_dead_letter(shop: Shop, told: bytes) -> None:
+    fields: Any = shop.command("k").fields() | {b"headers": told}
+    shop.redis.xadd(shop.stream, fields)
+    shop.submit("next")
+    shop.start()
+    shop.done()
+    assert [letter["dead.reason"] for letter in shop.letters()] == ["undecodable"]
+    assert shop.effects("next") == 1
+
+
 def test_a_huge_payload_is_a_command_like_any_other(shop: Shop) -> None:
     shop.submit("k", {"padding": "x" * 20_000_000})
     shop.submit("next")

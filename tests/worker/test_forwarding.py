@@ -1,5 +1,6 @@
 """Commands forwarded to an HTTP service: what it gets, and what its answers mean."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -62,6 +63,25 @@ def test_its_answer_is_the_result(shop: Shop, service: Ledger) -> None:
     assert (record.response.status, record.response.body) == (201, b'{"receipt":7}')
     assert (b"x-receipt", b"7") in record.response.headers
     assert b"set-cookie" not in dict(record.response.headers)
+
+
+def test_headers_that_travelled_reach_the_service_and_the_worker_s_own_win(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-lines"
+    lines = {
+        "content-type": "application/json",
+        "content-encoding": "gzip",
+        "idempotency-key": f'"{key}"',
+        "x-user": "bj\xf6rn",
+        "x-tenant": "the caller's",
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    }
+    shop.submit(key, gzip.compress(b"{}"), headers=tuple(lines.items()), traceparent=lines["traceparent"])
+    shop.start(forward=service.url, forward_headers={"X-Tenant": "the worker's"})
+    assert processed(shop, key).state.value == "succeeded"
+    (request,) = service.arrivals(f'"{key}"')  # as it came
+    assert gzip.decompress(request.body) == b"{}"
+    for name, value in (lines | {"x-tenant": "the worker's"}).items():
+        assert request.values(name) == [value]
 
 
 def test_a_key_that_is_no_token_is_quoted(shop: Shop, service: Ledger) -> None:

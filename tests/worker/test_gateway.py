@@ -1,6 +1,7 @@
 """From the caller to the effect: commands that a gateway has accepted, through its own death too."""
 
-from typing import Any
+import gzip
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -67,6 +68,42 @@ def test_a_handler_gets_what_the_request_brought(shop: Shop) -> None:
     assert record is not None
     assert record.response is not None
     assert record.response.body == b'["POST","/bookings?a=1","application/json","trace-1","k",1,{"n":1}]'
+
+
+def test_what_makes_a_body_readable_and_what_was_named_travels_with_a_command(shop: Shop) -> None:
+    _, url = shop.serve(ROUTES, settings={"idempotency__forward_request_headers": ["X-User"]})
+    headers = {
+        "idempotency-key": '"a \\"key\\""',
+        "content-type": "application/json",
+        "content-encoding": "gzip",
+        "content-language": "de",
+        "x-user": "alice",
+        "x-other": "not named",
+        "authorization": "Bearer secret",
+        "cookie": "session=secret",
+    }
+    answer = httpx.post(url + "/bookings", content=gzip.compress(b'{"n":1}'), headers=headers, timeout=DEADLINE)
+    assert answer.status_code == 202
+    ((_, fields),) = cast(Any, shop.redis.xrange(shop.stream))
+    assert b"secret" not in b" ".join(fields.values())
+    shop.start("tell_of_its_request")
+    shop.done()
+    command = answer.json()["command"]
+    told = httpx.get(url + answer.headers["location"], headers=headers, timeout=DEADLINE).json()["result"]["body"]
+    names = ("idempotency-key", "content-type", "content-encoding", "content-language", "x-user")
+    assert sorted(told[0]) == sorted([name, headers[name]] for name in names)
+    assert told[1:] == ["/bookings", command.partition(":")[2], '{"n":1}']
+
+
+def test_an_encoded_body_is_not_taken_for_what_it_is_labelled_as(shop: Shop) -> None:
+    _, url = shop.serve(ROUTES)
+    headers = {"idempotency-key": "k", "content-type": "application/json", "content-encoding": "gzip"}
+    httpx.post(url + "/bookings", content=gzip.compress(b'{"n":1}'), headers=headers, timeout=DEADLINE)
+    shop.start()
+    shop.done()
+    (letter,) = shop.letters()
+    assert (letter["dead.reason"], shop.effects("k")) == ("rejected", 0)
+    assert "encoded (gzip)" in letter["dead.error"]
 
 
 def test_a_worker_that_forwards_to_the_gateway_that_accepted_loses_nothing(shop: Shop) -> None:
