@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Acknowledge an entry of a command stream; with its dead letter, where it is given up.
 --
 -- KEYS[1]  the stream
@@ -8,8 +9,8 @@
 -- returns  1  done
 --          0  it is not pending here: somebody has acknowledged it before, and nothing was written
 --
--- The letter is written before the acknowledgement: where Redis refuses it (it is out of memory, say), the script ends there,
--- and the entry stays pending. No shebang, for the reason given in cache/append.lua: without a letter this only frees memory.
+-- The letter is written before the acknowledgement: where Redis refuses it (its key is something else), the script ends there,
+-- and the entry stays pending. allow-oom, because a full server must get rid of what fills it: a letter takes the entry's place.
 --
 -- An entry that no group needs any more goes at once. Trimming alone could not free what lies behind one that waits long
 -- to be tried again, and the stream would fill up with what was processed.

@@ -24,7 +24,7 @@ class CommandContext:
     ``record`` is the record's id, fit for logs, and ``entry`` the id in the stream. ``attempt`` counts from 1. ``method`` and
     ``target`` are those of the request, as they were sent, and ``route`` is the pattern that it matched; ``caller`` is the digest
     of the scope's headers, which nobody has checked unless something in front of the gateway did. ``request_headers`` are the
-    lines that travelled with the command, names in lower case: ``content-*``, the key's, and those of ``forward_request_headers``.
+    lines that travelled with the command, names in lower case: ``content-*``, the key's, those of ``forward_request_headers``.
     What the request didn't have is empty.
     """
 

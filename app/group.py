@@ -49,6 +49,7 @@ class Script:
 
 
 ACKNOWLEDGE = Script("acknowledge")
+CREATE = Script("create_group")
 LEAVE = Script("leave")
 
 
@@ -68,15 +69,7 @@ class Group:
 
     async def create(self) -> bool:
         """Make the group, and the stream with it, to be read from the first entry on. False: it was there already."""
-        try:
-            await self._client.xgroup_create(self.stream.key, self.name, id="0", mkstream=True)
-        except ResponseError as error:
-            if str(error).startswith("BUSYGROUP"):
-                return False
-            raise unavailable(error) from error
-        except REDIS_ERRORS as error:
-            raise unavailable(error) from error
-        return True
+        return bool(await CREATE.run(self._client, (self.stream.key,), self.name))
 
     async def read(self, count: int, block_ms: int) -> list[tuple[bytes, Fields]]:
         """At most ``count`` entries that nobody in the group has read, waiting for the first one for ``block_ms``."""

@@ -9,16 +9,17 @@ Appending goes over the connections of the records (`RedisCache.append` says why
 
 import re
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import orjson
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from oncegate.app.redis_client import REDIS_ERRORS, Client
+from oncegate.app.stream_memory import StreamMemory
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.cache.redis import RedisCache
-from oncegate.cache.scripts import APPEND
+from oncegate.cache.scripts import APPEND, MEMORY
 
 VERSION = b"1"
 
@@ -171,6 +172,16 @@ class CommandStream:
                 return cast(int, await self.client.eval(APPEND.source.decode(), 1, self.key, 0))
         except REDIS_ERRORS as error:
             raise _unavailable(error) from error
+
+    async def memory(self) -> StreamMemory:
+        """The memory where the stream is, and its length."""
+        try:
+            used, most, entries = cast(Any, await self.client.eval(MEMORY.source.decode(), 1, self.key))
+        except NoPermissionError:  # how full it is is not for this user to know
+            return StreamMemory(0, 0, await self.length())
+        except REDIS_ERRORS as error:
+            raise _unavailable(error) from error
+        return StreamMemory(used, most, entries)
 
     async def length(self) -> int:
         """How many entries there are, those included that nobody needs any more."""

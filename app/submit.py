@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from oncegate.app.stream import Command, StreamFull, append, stream_key
+from oncegate.app.stream_memory import MemorySamples
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.asgi import Receive, Scope, Send
@@ -21,6 +22,9 @@ from oncegate.middleware.processor import NotAccepted, OutcomeUnknown
 from oncegate.middleware.respond import date
 
 _FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."
+_NO_MEMORY = (
+    "What is left of Redis's memory is needed to execute what was accepted. Nothing was accepted; try again later."
+)
 _REFUSED = "Redis does not take the command now. Nothing was accepted; send it again with the same key."
 _SILENT = (
     "The command stream did not answer, so the command was not accepted. Send it again with the same key: should a copy "
@@ -45,6 +49,7 @@ class Submitter:
         self._namespace = namespace
         self._location = f"{prefix}/commands/".encode()
         self._limit = limit
+        self._memory = MemorySamples(cache)
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,6 +71,9 @@ class Submitter:
 
     async def _append(self, command: Command, submission: Submission) -> str:
         key = stream_key(self._namespace, submission.stream)
+        if not await self._memory.suffice(key):
+            self._count(submission.route, "full")
+            raise NotAccepted("overloaded", _NO_MEMORY)
         try:
             return await append(self._cache, key, command, self._limit)
         except StreamFull as error:

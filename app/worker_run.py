@@ -27,6 +27,7 @@ from oncegate.app.stream import CommandStream
 from oncegate.app.worker import BLOCK_MS, Worker
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, CacheUnavailable
+from oncegate.cache.redis import RedisCache
 from oncegate.middleware.delivery import SubscriptionSettings
 from oncegate.middleware.subscription import Subscription
 
@@ -115,6 +116,8 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> 
     client = create_client(settings.cache, timeout=timeout)
     reading = create_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
+    if isinstance(cache, RedisCache):
+        cache.past_maxmemory = True  # each command that is executed leaves the stream
     subscription = Subscription(
         worker_settings.consumer_name,
         cache=cache,

@@ -28,6 +28,7 @@ from oncegate.cache.scripts import (
     COMPLETE,
     EXTEND,
     GET,
+    MEMORY,
     PEEK,
     RELEASE,
     RESOLVE,
@@ -55,6 +56,9 @@ class RedisCache:
     ``timeout`` (s) bounds each command, opening a connection and finding the right server included. Several event loops
     may use one cache: each has its own connections.
     """
+
+    past_maxmemory = False
+    """Whether `claim` may take a Redis over its ``maxmemory``: for those whose claims free more in the end than they take."""
 
     def __init__(self, topology: Topology, *, timeout: float) -> None:
         self._topology = topology
@@ -86,7 +90,9 @@ class RedisCache:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
         routes = self._here() or await self._open()
         claim, packed = claim_call(
-            routes, key, None, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace, submission=submission
+            *(routes, key, None, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace),
+            submission=submission,
+            past_maxmemory=self.past_maxmemory,
         )
         return claim.read(await self._ask(routes, claim.key, packed, claim))
 
@@ -223,6 +229,19 @@ class RedisCache:
         if isinstance(reply, ReplyError):
             raise CacheRefused(str(faults.of_reply(reply)))
         return None if reply is None else str(reply, "ascii")
+
+    async def memory(self, stream: str) -> tuple[int, int, int]:
+        """Bytes used where the stream under a Redis key is, bytes that may be (0: no limit), and the stream's entries.
+
+        Raises `CacheUnavailable`.
+        """
+        address = stream.encode()
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, MEMORY.call(address))
+        if isinstance(reply, ReplyError):
+            raise CacheRefused(str(faults.of_reply(reply)))
+        used, most, entries = reply
+        return used, most, entries
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them.

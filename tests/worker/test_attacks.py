@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tests.servers import RedisServer
 from tests.worker.shop import LASTING, Shop, until
 
 NO_COMMANDS: dict[str, dict[bytes, bytes]] = {
@@ -141,26 +140,6 @@ def test_a_dead_letter_that_can_not_be_written_leaves_its_entry(shop: Shop) -> N
     shop.done()
     (letter,) = shop.letters()
     assert (letter["key"], letter["dead.error"]) == ("k", "no such account")
-
-
-def test_without_memory_what_was_done_is_acknowledged_and_what_died_waits(
-    own_shop: Shop, own_redis: RedisServer
-) -> None:
-    good, bad = own_shop.folder / "gate-of-good", own_shop.folder / "gate-of-bad"
-    own_shop.submit("good", {"do": "wait", "gate": str(good)})
-    own_shop.submit("bad", {"do": "wait", "gate": str(bad), "then": "reject"})
-    worker = own_shop.start()
-    until(lambda: len(list(own_shop.folder.glob("gate-of-*.*"))) == 2, "both are executed")
-    own_redis.command("CONFIG", "SET", "maxmemory", "1mb")
-    for gate in (good, bad):
-        gate.touch()
-    until(lambda: own_shop.pending() == 1, "the one is acknowledged")
-    worker.says("can't be acknowledged")
-    assert (own_shop.effects("good"), own_shop.effects("bad")) == (1, 0)
-    assert not own_shop.letters()
-    own_redis.command("CONFIG", "SET", "maxmemory", "0")
-    own_shop.done()
-    assert [letter["key"] for letter in own_shop.letters()] == ["bad"]
 
 
 def test_a_record_that_can_not_be_read_is_no_miss(shop: Shop) -> None:
