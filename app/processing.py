@@ -16,6 +16,7 @@ import orjson
 from oncegate.app.backoff import Backoff
 from oncegate.app.executor import CommandFailed, CommandPutOff, Executor, context_of
 from oncegate.app.stream import Command, NotACommand
+from oncegate.app.submission_life import SubmissionLife
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.begun import Begun, Recording
 from oncegate.middleware.delivery import Action, Delivery, DeliveryDecision
@@ -42,18 +43,29 @@ class Verdict:
 
 
 DONE = Verdict()
+_ENDED = (DeliveryDecision.RUN, DeliveryDecision.EXHAUSTED)
+"""Decisions after which a dead letter is the end of this command's own execution."""
 
 
 class Processing:
     """Processes entries under ``subscription`` by ``executor``. ``worker`` is who is said to have done it.
+
+    ``life`` ties their records together.
 
     ``backoff`` is for commands that failed; what can't be looked at yet, because it is in flight elsewhere or the cache does
     not answer, is looked at again after ``glance``'s pauses.
     """
 
     def __init__(
-        self, subscription: Subscription, executor: Executor, backoff: Backoff, glance: Backoff, worker: str
+        self,
+        subscription: Subscription,
+        executor: Executor,
+        backoff: Backoff,
+        glance: Backoff,
+        worker: str,
+        life: SubmissionLife,
     ) -> None:
+        self._life = life
         self._subscription = subscription
         self._executor = executor
         self._backoff = backoff
@@ -61,7 +73,9 @@ class Processing:
         self._worker = worker
 
     async def process(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Verdict:
-        """Process one entry. ``looks`` counts how often it was looked at, this time included. Raises only a cancellation."""
+        """Process one entry. ``looks`` counts how often it was looked at, this time included. Raises
+        a cancellation, and `CacheError`: then it is to be looked at again.
+        """
         meant_for = fields.get(_CONSUMER)
         if meant_for and meant_for != self._subscription.consumer.encode():
             return DONE
@@ -81,6 +95,8 @@ class Processing:
         after = 0.0
         if begun.run:
             after = await self._execute(begun, command, entry)
+        if begun.action is Action.ACKNOWLEDGE or (begun.action is Action.DEAD_LETTER and begun.decision in _ENDED):
+            await self._life.tie(command, entry.decode())
         if begun.action is Action.ACKNOWLEDGE:
             return DONE
         if begun.action is Action.DEAD_LETTER:

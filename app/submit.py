@@ -47,7 +47,7 @@ class Submitter:
     ) -> None:
         self._cache = cache
         self._namespace = namespace
-        self._location = f"{prefix}/commands/".encode()
+        self._prefix = prefix
         self._limit = limit
         self._memory = MemorySamples(cache)
         self._count = count
@@ -59,14 +59,8 @@ class Submitter:
         command = _command(scope, await _body(receive), view, submission)
         position = await self._append(command, submission)
         self._count(submission.route, "accepted")
-        body = orjson.dumps({"status": "accepted", "position": position, "command": command.command})
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"location", self._location + command.command.encode()),
-            date(),
-        ]
-        await send({"type": "http.response.start", "status": 202, "headers": headers})
+        headers, body = accepted(self._prefix, command.command, position)
+        await send({"type": "http.response.start", "status": 202, "headers": [*headers, date()]})
         await send({"type": "http.response.body", "body": body})
 
     async def _append(self, command: Command, submission: Submission) -> str:
@@ -84,6 +78,17 @@ class Submitter:
             if isinstance(error, CacheRefused):
                 raise NotAccepted("cache-unavailable", _REFUSED) from error
             raise NotAccepted("cache-unavailable", _SILENT, copied=True) from error
+
+
+def accepted(prefix: str, command: str, position: str) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
+    """Headers and body of the 202 for the command with this id, which is in its stream at ``position``."""
+    body = orjson.dumps({"status": "accepted", "position": position, "command": command})
+    headers = (
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"location", f"{prefix}/commands/{command}".encode()),
+    )
+    return headers, body
 
 
 def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submission) -> Command:

@@ -24,6 +24,7 @@ from oncegate.app.processing import Processing
 from oncegate.app.redis_client import create_client
 from oncegate.app.settings import GatewaySettings, redact
 from oncegate.app.stream import CommandStream
+from oncegate.app.submission_life import SubmissionLife
 from oncegate.app.worker import BLOCK_MS, Worker
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, CacheUnavailable
@@ -54,7 +55,7 @@ def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings],
     try:
         executor = create_executor(settings)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            left, code = runner.run(_work(settings, executor, create(settings)))
+            left, code = runner.run(_work(settings, executor, _in_redis(create(settings))))
     except WorkerRefused as refusal:
         sys.stderr.write(f"oncegate: {refusal}\n")
         return refusal.code
@@ -108,7 +109,7 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
     )
 
 
-async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> tuple[int, int]:
+async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache) -> tuple[int, int]:
     """How many executions were left, and the exit code."""
     worker_settings, lease = settings.worker, settings.idempotency.lease
     name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
@@ -116,8 +117,7 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> 
     client = create_client(settings.cache, timeout=timeout)
     reading = create_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
-    if isinstance(cache, RedisCache):
-        cache.past_maxmemory = True  # each command that is executed leaves the stream
+    cache.past_maxmemory = True  # each command that is executed leaves the stream
     subscription = Subscription(
         worker_settings.consumer_name,
         cache=cache,
@@ -130,6 +130,13 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> 
         Backoff(worker_settings.retry_base, worker_settings.retry_cap),
         glance=Backoff(min(0.5, lease / 8), lease / 3),
         worker=name,
+        life=SubmissionLife(
+            cache,
+            settings.namespace,
+            worker_settings.consumer_name,
+            prefix=settings.prefix,
+            ttl=settings.idempotency.ttl,
+        ),
     )
     worker = Worker(
         Group(stream, reading, worker_settings.consumer_name, name),
@@ -155,6 +162,12 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> 
         await cache.close()
         await client.aclose()
         await reading.aclose()
+
+
+def _in_redis(cache: Cache) -> RedisCache:
+    if not isinstance(cache, RedisCache):
+        raise WorkerRefused("cache: a worker needs the Redis that the gateway uses")
+    return cache
 
 
 async def _look_at(cache: Cache) -> None:

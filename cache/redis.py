@@ -29,7 +29,9 @@ from oncegate.cache.scripts import (
     EXTEND,
     GET,
     MEMORY,
+    OUTLAST,
     PEEK,
+    PROLONG,
     RELEASE,
     RESOLVE,
     Script,
@@ -242,6 +244,24 @@ class RedisCache:
             raise CacheRefused(str(faults.of_reply(reply)))
         used, most, entries = reply
         return used, most, entries
+
+    async def outlast(self, key: str, submission: Record, *, ttl_ms: int) -> int:
+        """Let the record of an accepted ``submission`` live for ``ttl_ms`` at least, written again where it is gone.
+
+        Returns how long it does. 0: another record is there; -1: it is still in flight. Raises `CacheUnavailable`.
+        """
+        address = key.encode()
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, OUTLAST.call(address, encode(submission), b"%d" % ttl_ms))
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        return int(reply)
+
+    async def prolong(self, key: str, *, ttl_ms: int) -> bool:
+        """Let a record that has an outcome live for ``ttl_ms`` at least. False: it has none, or lives for longer."""
+        address = key.encode()
+        routes = self._here() or await self._open()
+        return done(await self._ask(routes, address, PROLONG.call(address, b"%d" % ttl_ms)))
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them.

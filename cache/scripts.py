@@ -61,4 +61,19 @@ PEEK: Final = Script("peek", 0)
 RESOLVE: Final = Script("resolve", 4)
 APPEND: Final = Script("append", 1)
 MEMORY: Final = Script("memory", 0)
-SCRIPTS: Final = (CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, EXTEND, RELEASE, GET, PEEK, RESOLVE, APPEND, MEMORY)
+OUTLAST: Final = Script("outlast", 2)
+PROLONG: Final = Script("prolong", 1)
+SCRIPTS: Final = (
+    CLAIM,
+    CLAIM_PAST_MAXMEMORY,
+    COMPLETE,
+    EXTEND,
+    RELEASE,
+    GET,
+    PEEK,
+    RESOLVE,
+    APPEND,
+    MEMORY,
+    OUTLAST,
+    PROLONG,
+)
