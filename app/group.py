@@ -108,14 +108,16 @@ class Group:
         told = await self._ask(ask)
         return told[0], [(entry, fields or {}) for entry, fields in told[1]]
 
-    async def acknowledge(self, entry: bytes, death: Mapping[bytes, bytes] | None = None) -> bool:
+    async def acknowledge(self, entry: bytes, death: Mapping[bytes, bytes] | None = None, copy_of: str = "") -> bool:
         """Be done with ``entry``; with a dead letter that tells of its ``death`` where it is given up.
+
+        ``copy_of`` is its command where another copy may have its letter already: then it gets none.
 
         False: somebody was done with it before, and nothing was written.
         """
         told = [part for pair in (death or {}).items() for part in pair]
         keys = (self.stream.key, self.stream.dead_key)
-        return bool(await ACKNOWLEDGE.run(self._client, keys, self.name, entry, *told))
+        return bool(await ACKNOWLEDGE.run(self._client, keys, self.name, entry, copy_of, *told))
 
     async def leave(self) -> None:
         """Strike this worker off, unless something is pending under its name, and those that are long gone."""

@@ -42,6 +42,7 @@ class Handler:
     loggable = False
 
     def __init__(self, function: Callable[..., Any], *, threads: int, max_result: int) -> None:
+        _check_kind(function)
         self._function = function
         self._takes_context, payload = _signature(function)
         self._raw = payload is bytes
@@ -164,6 +165,19 @@ def find_handler(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise HandlerError(f"{name} can't be called")
     return found  # type: ignore[no-any-return]  # callable, of whatever kind
+
+
+def _check_kind(function: Callable[..., Any]) -> None:
+    """Raises `HandlerError` for what can be called, but whose call executes nothing."""
+    if isinstance(function, type):
+        raise HandlerError(
+            "is a class: to call it makes an object, and executes nothing; name a function, or an object of it"
+        )
+    for called in (function, getattr(function, "__call__", None)):  # noqa: B004  # the method itself
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise HandlerError(
+                "is a generator: to call it executes nothing until somebody iterates; return, don't yield"
+            )
 
 
 def _signature(function: Callable[..., Any]) -> tuple[bool, Any]:

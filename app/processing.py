@@ -8,11 +8,12 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import time
 
 import orjson
 
+from oncegate.app.alone import Alone
 from oncegate.app.backoff import Backoff
 from oncegate.app.executor import CommandFailed, CommandPutOff, Executor, context_of
 from oncegate.app.stream import Command, NotACommand
@@ -35,11 +36,13 @@ _CONSUMER = b"consumer"
 class Verdict:
     """What to do with an entry. ``again`` is the seconds until it is to be looked at anew; ``None``: it is done with, and
     ``death``, where there is one, says as fields what the dead letter is to tell. ``ends``: the worker is to stop.
+    ``copy_of`` is the command of which another entry may have become a dead letter for the same attempts.
     """
 
     again: float | None = None
     death: Mapping[bytes, bytes] | None = None
     ends: bool = False
+    copy_of: str = ""
 
 
 DONE = Verdict()
@@ -66,6 +69,7 @@ class Processing:
         life: SubmissionLife,
     ) -> None:
         self._life = life
+        self._alone = Alone()
         self._subscription = subscription
         self._executor = executor
         self._backoff = backoff
@@ -84,7 +88,22 @@ class Processing:
         except NotACommand as error:
             log.error("entry %s: is no command, and becomes a dead letter: %s", entry.decode(), error)
             return self._dead(entry, "undecodable", 0, ("NotACommand", str(error)))
-        begun = await self._subscription.begin(
+        await self._alone.enter()
+        alone = False
+        try:
+            begun = await self._begin(command)
+            if begun.run and begun.after_a_crash:
+                alone = await self._alone.alone()
+            if begun.run and begun.after_a_crash and not alone:
+                await begun.release()  # another one is tried alone: this one must not die with it
+                return Verdict(again=self._glance.pause(looks))
+            after = await self._execute(begun, command, entry) if begun.run else 0.0
+        finally:
+            await self._alone.leave(alone=alone)
+        return await self._verdict(begun, command, entry, looks, after)
+
+    async def _begin(self, command: Command) -> Begun:
+        return await self._subscription.begin(
             Delivery(
                 key=command.key,
                 record=command.command,
@@ -92,15 +111,14 @@ class Processing:
                 attempts_before=command.attempts_before,
             )
         )
-        after = 0.0
-        if begun.run:
-            after = await self._execute(begun, command, entry)
+
+    async def _verdict(self, begun: Begun, command: Command, entry: bytes, looks: int, after: float) -> Verdict:
         if begun.action is Action.ACKNOWLEDGE or (begun.action is Action.DEAD_LETTER and begun.decision in _ENDED):
             await self._life.tie(command, entry.decode())
         if begun.action is Action.ACKNOWLEDGE:
             return DONE
         if begun.action is Action.DEAD_LETTER:
-            return self._given_up(entry, begun)
+            return self._given_up(entry, begun, command)
         if isinstance(begun.raised, ENDS_PROCESS):
             return Verdict(again=0.0, ends=True)
         return Verdict(again=self._pause(begun, command, looks, after))
@@ -177,7 +195,7 @@ class Processing:
         log.debug("record %s: %s", begun.record, begun.decision.value)
         return self._glance.pause(looks)
 
-    def _given_up(self, entry: bytes, begun: Begun) -> Verdict:
+    def _given_up(self, entry: bytes, begun: Begun, command: Command) -> Verdict:
         kind, text = _told(begun.response) if begun.raised is None else ("", "")
         if begun.raised is not None:
             kind, text = type(begun.raised).__qualname__, _text(begun.raised)
@@ -185,7 +203,8 @@ class Processing:
         if begun.run:
             reason = "rejected" if isinstance(begun.raised, NotRetryable) else DeliveryDecision.EXHAUSTED.value
         log.error("record %s: becomes a dead letter after %d attempts: %s", begun.record, begun.attempt, reason)
-        return self._dead(entry, reason, begun.attempt, (kind, text or begun.reason))
+        verdict = self._dead(entry, reason, begun.attempt, (kind, text or begun.reason))
+        return replace(verdict, copy_of="" if begun.run else command.command)
 
     def _dead(self, entry: bytes, reason: str, attempts: int, error: tuple[str, str]) -> Verdict:
         kind, text = (part.encode("utf-8", "backslashreplace") for part in error)

@@ -30,8 +30,8 @@ BLOCK_MS = 500
 """For how long reading waits for something new: how long a stop may take to be noticed."""
 MOST_AT_ONCE = 16
 """Entries in one answer, whose payloads may be large: it has to come within the time-out of a command."""
-MOST_WAITING = 1000
-"""Entries that may wait here to be looked at again. With so many nothing new is read: something is wrong with all of them."""
+MOST_WAITING = 100_000
+"""Entries that may wait here to be looked at again, by their ids alone: as many as a stream holds. With more nothing is read."""
 FAREWELL_SECONDS = 2.0
 SWEEP_SECONDS = 30.0
 """Between two rounds of trimming, and of striking off workers that are gone."""
@@ -234,7 +234,7 @@ class Worker:
             if verdict.again is not None:
                 self._put_off(entry, verdict.again)
                 return
-            await self._group.acknowledge(entry, verdict.death)
+            await self._group.acknowledge(entry, verdict.death, verdict.copy_of)
             self._held.pop(entry, None)
         except StreamRefused as error:
             # Its outcome is recorded, so all that is left to do is this, whenever Redis lets us.

@@ -150,8 +150,8 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
     try:
         await _look_at(cache)
         log.info(
-            "worker %s reads stream %s as %s, cache %s",
-            *(name, worker_settings.stream, worker_settings.consumer_name, redact(settings.cache)),
+            "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
+            *(name, worker_settings.stream, worker_settings.consumer_name, settings.namespace, redact(settings.cache)),
         )
         left = await worker.run(settings.shutdown_timeout)
         await subscription.drain(LAST_WORDS_SECONDS)

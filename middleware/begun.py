@@ -63,6 +63,8 @@ class Begun:
         self.response = response
         self.returned: Any = None
         self.raised: BaseException | None = None
+        self.after_a_crash = False
+        """The last attempt's process died, or lost its lease: this command may have killed it."""
         self.settled = False
         """An outcome was given. It stands: what is given later changes nothing."""
         self._outcome: State | None = None

@@ -174,6 +174,7 @@ class Subscription:
         begun = Begun(DeliveryDecision.RUN, record, attempt=allowed.total(number) if number else 0)
         last = bool(number) and allowed.is_last(number)
         begun.hold(attempt, self._enforcer.in_flight.hold(attempt), self.settings, last=last)
+        begun.after_a_crash = found is not None and found.lapsed
         if number and not allowed.allows(number):
             if number > 1:
                 attempt.number -= 1  # it is never made

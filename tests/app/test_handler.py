@@ -202,6 +202,22 @@ async def test_a_cancellation_inside_of_a_handler_is_its_failure() -> None:
         await call(cancelled)
 
 
+def test_what_executes_nothing_when_it_is_called_is_refused() -> None:
+    async def streams(payload: dict[str, Any]) -> Any:
+        yield payload
+
+    def yields(payload: dict[str, Any]) -> Any:
+        yield payload
+
+    class Streams:
+        async def __call__(self, payload: dict[str, Any]) -> Any:
+            yield payload
+
+    for function, why in ((streams, "generator"), (yields, "generator"), (Streams(), "generator"), (Booking, "class")):
+        with pytest.raises(HandlerError, match=why):
+            Handler(function, threads=1, max_result=1000)
+
+
 async def test_a_call_that_is_cut_is_cut() -> None:
     async def hang(payload: dict[str, Any]) -> None:
         await asyncio.sleep(60)

@@ -68,6 +68,21 @@ def book(payload: dict[str, Any], context: CommandContext) -> Any:  # noqa: C901
     return {"booked": context.key, "attempt": context.attempt}
 
 
+def die_or_book(payload: dict[str, Any], context: CommandContext) -> Any:
+    """The killer dies as soon as the gate is open; its neighbours would book only some time later."""
+    gate = Path(payload["gate"])
+    first = not gate.exists()
+    while not gate.exists():
+        gate.with_suffix(f".{os.getpid()}").touch()
+        time.sleep(0.01)
+    if payload.get("then") == "die":
+        die()
+    if first:
+        time.sleep(3600)  # killed meanwhile
+    effect(context)
+    return "booked"
+
+
 async def book_async(payload: dict[str, Any], context: CommandContext) -> Any:
     if payload.get("do") == "hang":
         effect(context)

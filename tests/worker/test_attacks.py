@@ -160,6 +160,7 @@ def test_two_copies_that_fail_do_not_get_twice_the_attempts(shop: Shop) -> None:
     worker = shop.start(max_attempts=3)
     shop.done()
     assert worker.text().count("failed: ValueError") == 3
+    assert [letter["dead.attempts"] for letter in shop.letters()] == ["3"], "and one letter"
     record = shop.record("k")
     assert record is not None
     assert record.attempt == 3
