@@ -14,6 +14,7 @@ from oncegate.app.submit import accepted
 from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.key import execution_key
+from oncegate.middleware.respond import now_ms
 
 _AHEAD_MS = 1000
 """The execution's record ends so much sooner: what is accepted anew must not meet it."""
@@ -46,7 +47,11 @@ class SubmissionLife:
 
     async def _outlast(self, key: str, command: Command, entry: str) -> int:
         headers, body = accepted(self._prefix, command.command, entry)
-        response = StoredResponse(202, headers, body, command.accepted_at_ms)
+        now = now_ms()
+        accepted_at_ms = (
+            command.accepted_at_ms if 0 < command.accepted_at_ms < now else now
+        )  # anybody may have written it
+        response = StoredResponse(202, headers, body, accepted_at_ms)
         record = Record(State.SUCCEEDED, bytes(TOKEN_BYTES), command.fingerprint, 1, response, submission=True)
         ttl_ms = self._ttl_ms + _AHEAD_MS
         left = await self._cache.outlast(key, record, ttl_ms=ttl_ms)
