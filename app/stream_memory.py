@@ -3,7 +3,7 @@
 Strategy. An entry takes memory, and to execute it takes more before anything is freed: a claim, then a record that stays. A Redis
 that was filled by accepted commands could not execute a single one of them. So submissions are refused while what is left is less
 than that takes. Used memory is asked for now and then, since that costs more than appending does; until the answer is there the
-last one counts. What is accepted meanwhile comes out of `SPARE`.
+last one counts, with what was accepted here since. What others accept meanwhile comes out of `SPARE`.
 
 Workers may exceed ``maxmemory`` all the same (claims, outcomes, acknowledgements), for others may have filled it.
 """
@@ -16,6 +16,8 @@ from oncegate.cache.redis import RedisCache
 
 EXECUTION_BYTES = 512
 """What the record of an execution takes, with a small result: 331 bytes were measured."""
+SUBMISSION_BYTES = 1024
+"""What an entry takes beside its body, and the record of its submission; an allocation may be a quarter larger than asked for."""
 SPARE = 0.05
 """Of ``maxmemory``, left for larger results, and for what is accepted between two samples."""
 SAMPLE_SECONDS = 0.25
@@ -39,17 +41,21 @@ class StreamMemory:
         """Whether another command may be accepted."""
         return not self.most or self.used + self.reserved < self.most
 
+    def after(self, size: int) -> "StreamMemory":
+        """What will be used once a command with a body of ``size`` bytes is in the stream, and its submission recorded."""
+        return StreamMemory(self.used + size * 5 // 4 + SUBMISSION_BYTES, self.most, self.entries + 1)
+
 
 class MemorySamples:
     """What is known of the memory where streams are, in the Redis of ``cache``, sampled at most every `SAMPLE_SECONDS`."""
 
     def __init__(self, cache: RedisCache) -> None:
         self._cache = cache
-        self._samples: dict[str, tuple[float, bool]] = {}
+        self._samples: dict[str, tuple[float, StreamMemory]] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
 
-    async def suffice(self, key: str) -> bool:
-        """Whether there is room for another entry under the Redis key ``key``, as far as it is known."""
+    async def suffice(self, key: str, size: int) -> bool:
+        """Whether there is room for a command of ``size`` bytes in the stream under a Redis key, as far as that is known."""
         known = self._samples.get(key)
         if known is None or asyncio.get_running_loop().time() - known[0] > SAMPLE_SECONDS:
             asking = self._asking.get(key)
@@ -59,13 +65,16 @@ class MemorySamples:
             if known is None:
                 await asyncio.shield(asking)
                 known = self._samples[key]
-        return known[1]
+        memory = known[1]
+        if memory.most:
+            self._samples[key] = known[0], memory.after(size) if memory.suffices else memory
+        return memory.suffices
 
     async def _ask(self, key: str) -> None:
         try:
-            suffices = StreamMemory(*await self._cache.memory(key)).suffices
+            memory = StreamMemory(*await self._cache.memory(key))
         except (
             CacheUnavailable
         ):  # it doesn't answer, or the user may not ask: whether it takes the command it says itself
-            suffices = True
-        self._samples[key] = asyncio.get_running_loop().time(), suffices
+            memory = StreamMemory(0, 0, 0)
+        self._samples[key] = asyncio.get_running_loop().time(), memory

@@ -65,7 +65,7 @@ class Submitter:
 
     async def _append(self, command: Command, submission: Submission) -> str:
         key = stream_key(self._namespace, submission.stream)
-        if not await self._memory.suffice(key):
+        if not await self._memory.suffice(key, len(command.body)):
             self._count(submission.route, "full")
             raise NotAccepted("overloaded", _NO_MEMORY)
         try:
