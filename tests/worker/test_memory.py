@@ -63,10 +63,10 @@ def test_what_was_accepted_before_redis_was_full_is_executed(own_shop: Shop, own
         assert (answer.status_code, refused["code"], refused["retryable"]) == (503, "overloaded", True)
         assert "needed to execute" in refused["detail"]
         assert own_shop.redis.xlen(own_shop.stream) == len(accepted) > 20, "nothing was appended"
+        filling = fill(own_shop)
         told = "\n".join(check(own_redis.url, own_shop.namespace))
         assert "submissions are refused from" in told
         assert "are kept for what was accepted, so submissions are refused" in told
-        filling = fill(own_shop)
         assert submit(client, "k-late", {}).status_code == 503
         own_shop.start(concurrency=4)
         own_shop.done()
