@@ -1,18 +1,21 @@
+#!lua flags=allow-oom
 -- Acknowledge an entry of a command stream; with its dead letter, where it is given up.
 --
 -- KEYS[1]  the stream
 -- KEYS[2]  the stream's dead letters
 -- ARGV[1]  the group
 -- ARGV[2]  the entry's id
--- ARGV[3]  a field, then its value, then the next field...: what is told of the entry's death; nothing: it was processed
+-- ARGV[3]  the command, where one letter is enough for all of its copies that died of the same attempts; else an empty string
+-- ARGV[4]  a field, then its value, then the next field...: what is told of the entry's death; nothing: it was processed
 -- returns  1  done
 --          0  it is not pending here: somebody has acknowledged it before, and nothing was written
 --
--- The letter is written before the acknowledgement: where Redis refuses it (it is out of memory, say), the script ends there,
--- and the entry stays pending. No shebang, for the reason given in cache/append.lua: without a letter this only frees memory.
+-- The letter is written before the acknowledgement: where Redis refuses it (its key is something else), the script ends there,
+-- and the entry stays pending. allow-oom, because a full server must get rid of what fills it: a letter takes the entry's place.
 --
 -- An entry that no group needs any more goes at once. Trimming alone could not free what lies behind one that waits long
 -- to be tried again, and the stream would fill up with what was processed.
+local LATEST = 1000  -- letters that are looked at for the one of another copy: it died just before
 local MOST_FIELDS = 1000  -- unpack can't take any number of them, and no command of ours has more than a dozen
 local stream, dead, group, id = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
@@ -20,7 +23,26 @@ if #redis.call('XPENDING', stream, group, id, id, 1) == 0 then
   return 0
 end
 
-if #ARGV > 2 then
+-- Whether a copy of the command has its letter already, of the same consumer after as many attempts.
+local function is_told(command)
+  local own = {}
+  for i = 4, #ARGV, 2 do
+    own[ARGV[i]] = ARGV[i + 1]
+  end
+  for _, letter in ipairs(redis.call('XREVRANGE', dead, '+', '-', 'COUNT', LATEST)) do
+    local field = {}
+    for i = 1, #letter[2], 2 do
+      field[letter[2][i]] = letter[2][i + 1]
+    end
+    if field['command'] == command and field['dead.consumer'] == own['dead.consumer']
+      and field['dead.attempts'] == own['dead.attempts'] then
+      return true
+    end
+  end
+  return false
+end
+
+if #ARGV > 3 and not (ARGV[3] ~= '' and is_told(ARGV[3])) then
   local letter = {}
   local entry = redis.call('XRANGE', stream, id, id)[1]
   for i, part in ipairs(entry and entry[2] or {}) do
@@ -29,7 +51,7 @@ if #ARGV > 2 then
     end
     letter[i] = part
   end
-  for i = 3, #ARGV do
+  for i = 4, #ARGV do
     letter[#letter + 1] = ARGV[i]
   end
   redis.call('XADD', dead, '*', unpack(letter))

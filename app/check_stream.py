@@ -7,6 +7,7 @@ from typing import Any
 from oncegate.app.redis_client import REDIS_ERRORS, create_client
 from oncegate.app.settings import GatewaySettings
 from oncegate.app.stream import CommandStream
+from oncegate.app.stream_memory import StreamMemory
 from oncegate.cache.errors import CacheError
 
 FAR_BEHIND = 0.5
@@ -28,7 +29,9 @@ class Group:
         return f"{self.name} has {unread} to read and {self.pending} to acknowledge"
 
 
-def judge(name: str, consumer: str, length: int, limit: int, dead: int, groups: list[Group]) -> tuple[list[str], str]:
+def judge(
+    name: str, consumer: str, limit: int, dead: int, groups: list[Group], memory: StreamMemory
+) -> tuple[list[str], str]:
     """Advice about one stream, a line each; and how it stands, in one line. Pure."""
     advice = []
     if all(group.name != consumer for group in groups):
@@ -43,10 +46,20 @@ def judge(name: str, consumer: str, length: int, limit: int, dead: int, groups: 
                 f"stream {name}: {group.text}, of {limit} that the stream may hold: start more workers, or remove the "
                 "group if nobody reads with it any more (XGROUP DESTROY)"
             )
+    if not memory.suffices:
+        advice.append(
+            f"stream {name}: of Redis's {memory.most} bytes {memory.used} are used, and {memory.reserved} are kept for what was "
+            "accepted, so submissions are refused: start more workers, or raise maxmemory"
+        )
     if dead:
         advice.append(f"stream {name} has given up commands, {dead} so far: oncegate commands list tells why")
     readers = "; ".join(group.text for group in groups) or "no group reads it"
-    return advice, f"stream {name}: {length} entries, at most {limit} ({readers})"
+    room = ""
+    if memory.most:
+        room = (
+            f"; submissions are refused from {memory.most - memory.reserved} bytes in Redis on, {memory.used} are used"
+        )
+    return advice, f"stream {name}: {memory.entries} entries, at most {limit} ({readers}){room}"
 
 
 async def look(settings: GatewaySettings) -> list[tuple[list[str], str]]:
@@ -57,17 +70,16 @@ async def look(settings: GatewaySettings) -> list[tuple[list[str], str]]:
     client = create_client(settings.cache, timeout=settings.cache_timeout)
     try:
         streams = [CommandStream(client, settings.namespace, name) for name in consumers]
-        told = await asyncio.gather(*[_look(stream) for stream in streams])
+        found = await asyncio.gather(*[_look(stream) for stream in streams])
     finally:
         await client.aclose()
     return [
-        judge(name, consumer, length, settings.stream_limit, dead, groups)
-        for (name, consumer), (length, dead, groups) in zip(consumers.items(), told, strict=True)
+        judge(name, consumer, settings.stream_limit, *told)
+        for (name, consumer), told in zip(consumers.items(), found, strict=True)
     ]
 
 
-async def _look(stream: CommandStream) -> tuple[int, int, list[Group]]:
-    length = await stream.length()
+async def _look(stream: CommandStream) -> tuple[int, list[Group], StreamMemory]:
     client: Any = stream.client  # a reply's many possible shapes are of no interest here
     try:
         dead = int(await client.xlen(stream.dead_key))
@@ -75,4 +87,5 @@ async def _look(stream: CommandStream) -> tuple[int, int, list[Group]]:
         told = await client.xinfo_groups(stream.key) if await client.exists(stream.key) else []
     except REDIS_ERRORS as error:
         raise CacheError(f"the stream can't be looked at ({type(error).__name__})") from error
-    return length, dead, [Group(each["name"].decode(), each.get("lag"), int(each["pending"])) for each in told]
+    groups = [Group(each["name"].decode(), each.get("lag"), int(each["pending"])) for each in told]
+    return dead, groups, await stream.memory()

@@ -27,6 +27,9 @@ def commands() -> None:
       # the cause is mended: process it again; or all of them
       oncegate commands retry Y8bAlpm6rOs3_.Ar.w7W:t9uHGWxINAXkD4QB.h_J
       oncegate commands retry --all
+    \b
+      # it will never be processed, and nobody needs to be told of it any more
+      oncegate commands discard Y8bAlpm6rOs3_.Ar.w7W:t9uHGWxINAXkD4QB.h_J
 
     Keys and payloads are shown with --body alone.
     """
@@ -89,6 +92,8 @@ async def list_(found: "Commands", as_json: bool, pending: bool, limit: int, aft
 
     if after is not None and not ENTRY_ID.fullmatch(after):
         _end("--after takes the id of a dead letter: 1795281703248-0", 2)
+    if not await found.exist():
+        _end(f"there is no stream {found.name} in namespace {found.namespace}: see --stream, --namespace, --config", 1)
     counts = await found.counts()
     if pending:
         show_pending(await found.pending(limit), counts, as_json=as_json)
@@ -151,6 +156,26 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
             f"left where they are, since their consumer reads the stream no more (start its worker first): {', '.join(unread)}",
             1,
         )
+
+
+@commands.command()
+@click.argument("identifiers", metavar="ID...", nargs=-1, required=True)
+@_options
+async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...]) -> None:
+    """Take dead letters away for good: what they hold is gone. Their commands' records stay as they are."""
+    from oncegate.app.commands_view import show_discarded
+
+    discarded: list[dict[str, Any]] = []
+    missing: list[str] = []
+    for identifier in identifiers:
+        letters = await found.find(identifier)
+        gone = [letter for letter in letters if await found.discard(letter.id)]
+        discarded += [{"id": letter.id, "command": letter.command or None} for letter in gone]
+        if not gone:
+            missing.append(identifier)
+    show_discarded(discarded, as_json=as_json)
+    if missing:
+        _end(f"no dead letter of {', '.join(missing)}", 1)
 
 
 async def _retry(found: "Commands", letter: "Letter", unread: list[str]) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ log = logging.getLogger("oncegate.commands")
 
 MAX_WAITERS = 1000
 """Requests of a process that wait for a command's end; more are answered at once."""
-_FIRST_PAUSE = 0.05
+_FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 1.0
 _NAMELESS = scope_digest(None)
 _NO_COMMAND = problem(404, "Not Found", "No such command, or not yours.")

@@ -108,6 +108,15 @@ def show_retried(retried: Sequence[Told], *, as_json: bool) -> None:
     console().print(f"{len(retried)} to be processed again.", markup=False)
 
 
+def show_discarded(discarded: Sequence[Told], *, as_json: bool) -> None:
+    """What was taken away."""
+    if as_json:
+        as_document({"discarded": list(discarded)})
+        return
+    for each in discarded:
+        console().print(f"{each['id']} is gone", markup=False)
+
+
 def _letter(letter: Told) -> list[tuple[str, str]]:
     lines = [
         ("dead letter", letter["id"]),

@@ -88,10 +88,18 @@ class Commands:
         self._stream = stream
         self._client = stream.client
         self._cache = cache
-        self._namespace = namespace
+        self.name = stream.name
+        self.namespace = namespace
         self._consumer = consumer
 
     # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def exist(self) -> bool:
+        """Whether there is such a stream, or was: its dead letters stay."""
+        return bool(
+            await self._ask(self._client.exists(self._stream.key))
+            or await self._ask(self._client.exists(self._stream.dead_key))
+        )
 
     async def counts(self) -> dict[str, int | None]:
         """How many commands there are that were not ``read`` yet, that are ``pending``, and that are ``dead``.
@@ -163,7 +171,7 @@ class Commands:
         if not letters and ENTRY_ID.fullmatch(identifier):
             found = await self._ask(self._client.xrange(self._stream.key, identifier, identifier))
             command = Letter(identifier, found[0][1]).command if found else ""
-        submission = await self._peek(f"{self._namespace}:{command}") if RECORD_ID.fullmatch(command) else None
+        submission = await self._peek(f"{self.namespace}:{command}") if RECORD_ID.fullmatch(command) else None
         execution = await self._execution(command)
         if not letters and submission is None and execution is None:
             return None
@@ -178,7 +186,7 @@ class Commands:
     async def _execution(self, command: str) -> dict[str, Any] | None:
         if not RECORD_ID.fullmatch(command):
             return None
-        key = execution_key(f"{self._namespace}:{command}", self._consumer)
+        key = execution_key(f"{self.namespace}:{command}", self._consumer)
         try:
             held = await self._cache.get(key)
         except RecordUnreadable:
@@ -205,6 +213,10 @@ class Commands:
         keys = (self._stream.key, self._stream.dead_key)
         entry = await REDRIVE.run(self._client, keys, letter)
         return cast(bytes, entry).decode() if entry else None
+
+    async def discard(self, letter: str) -> bool:
+        """Take a dead letter away for good. False: there is none, any more."""
+        return bool(await self._ask(self._client.xdel(self._stream.dead_key, letter)))
 
     async def newest(self) -> str | None:
         """The id of the newest dead letter: what dies from now on comes after it."""

@@ -1,12 +1,17 @@
 """What a worker hands a command to, and what may come of it."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from oncegate.app.stream import Command
 from oncegate.cache.record import StoredResponse
-from oncegate.middleware.processor import NotRetryable
+from oncegate.middleware.key import scope_digest
+from oncegate.middleware.processor import NotProcessed, NotRetryable
+
+_TOKEN = re.compile(r"[!#-+\--\[\]-~]+")
+_NAMELESS = scope_digest(None)
 
 Confirm = Callable[[], Awaitable[None]]
 
@@ -17,7 +22,10 @@ class CommandContext:
 
     ``key`` is the caller's idempotency key: pass it on to whatever is called on the command's behalf (see ``headers``).
     ``record`` is the record's id, fit for logs, and ``entry`` the id in the stream. ``attempt`` counts from 1. ``method`` and
-    ``target`` are those of the request, as they were sent; the rest is empty where it had none.
+    ``target`` are those of the request, as they were sent, and ``route`` is the pattern that it matched; ``caller`` is the digest
+    of the scope's headers, which nobody has checked unless something in front of the gateway did. ``request_headers`` are the
+    lines that travelled with the command, names in lower case: ``content-*``, the key's, those of ``forward_request_headers``.
+    What the request didn't have is empty.
     """
 
     key: str
@@ -29,12 +37,19 @@ class CommandContext:
     content_type: str = ""
     correlation: str = ""
     traceparent: str = ""
+    route: str = ""
+    caller: str = ""
+    request_headers: tuple[tuple[str, str], ...] = ()
+
+    def request_header(self, name: str) -> str:
+        """The value of one of ``request_headers``, of several lines joined by commas; empty without one."""
+        return ", ".join(value for found, value in self.request_headers if found == name.lower())
 
     @property
     def headers(self) -> dict[str, str]:
         """The fields to send along to a service that is called for this command: by the key, it can tell a repetition."""
         fields = {
-            "Idempotency-Key": self.key,
+            "Idempotency-Key": key_line(self.key),
             "Idempotency-Attempt": str(self.attempt),
             "X-Correlation-ID": self.correlation,
             "traceparent": self.traceparent,
@@ -44,6 +59,7 @@ class CommandContext:
 
 def context_of(command: Command, entry: str, attempt: int) -> CommandContext:
     """The context of ``command``, which is in the stream as ``entry``."""
+    caller = command.command.partition(":")[2]
     return CommandContext(
         key=command.key,
         record=command.command,
@@ -54,7 +70,18 @@ def context_of(command: Command, entry: str, attempt: int) -> CommandContext:
         content_type=command.content_type,
         correlation=command.correlation,
         traceparent=command.traceparent,
+        route=command.route,
+        caller="" if caller == _NAMELESS else caller,
+        request_headers=command.headers,
     )
+
+
+def key_line(key: str) -> str:
+    """The key as a header's value: as the bare token that most services expect, else as an RFC 9651 String."""
+    if _TOKEN.fullmatch(key):
+        return key
+    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 class CommandRefused(NotRetryable):
@@ -63,6 +90,14 @@ class CommandRefused(NotRetryable):
     def __init__(self, text: str, *, status: int) -> None:
         super().__init__(text)
         self.status = status
+
+
+class CommandPutOff(NotProcessed):
+    """Nothing was executed, and that counts as no attempt: try it again ``after`` seconds from now at the earliest."""
+
+    def __init__(self, text: str, *, after: float = 0.0) -> None:
+        super().__init__(text)
+        self.after = after
 
 
 class CommandFailed(Exception):
@@ -89,7 +124,7 @@ class Executor(Protocol):
 
         ``confirm`` is awaited right before the effect; it raises `NotProcessed` where the attempt is somebody else's by now.
         Raises that too where nothing was begun (it counts as no attempt), `NotRetryable` (never again), `OutcomeUnknown`, or
-        anything else: tried again.
+        anything else: tried again. ``KeyboardInterrupt`` and ``SystemExit`` end the worker: the outcome is unknown.
         """
         ...
 

@@ -14,22 +14,19 @@ What an answer means for a command (``[routes.status]`` overrides the kind of a 
 """
 
 import asyncio
-import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from oncegate.app.executor import CommandContext, CommandFailed, CommandRefused, Confirm
+from oncegate.app.executor import CommandContext, CommandRefused, Confirm, key_line
 from oncegate.app.forward import Forwarder
+from oncegate.app.forwarded_answer import judge
 from oncegate.app.stream import Command
-from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware import respond
+from oncegate.cache.record import StoredResponse
 from oncegate.middleware.asgi import Message, Receive
 from oncegate.middleware.capture import Capture
 from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.policy import Policies, Policy
 from oncegate.middleware.processor import OutcomeUnknown
-
-_LONGEST_DELAY = 86400
 
 
 class ForwardedCommands:
@@ -70,35 +67,30 @@ class ForwardedCommands:
             raise CommandRefused(
                 "forward names the gateway that accepted the command, not the service behind it", status=202
             )
-        return _judged(capture, policy)
+        return judge(capture, policy)
 
     async def close(self) -> None:
         """See `oncegate.app.executor.Executor.close`."""
         await self._forwarder.close()
 
     def _fields(self, command: Command, context: CommandContext, policy: Policy) -> list[tuple[bytes, bytes]]:
-        fields = [
-            (b"content-type", command.content_type.encode("latin-1")),
+        travelled = command.headers or (("content-type", command.content_type),)
+        fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in travelled]
+        names = {name for name, _ in fields}
+        others = [
             (b"x-correlation-id", command.correlation.encode("latin-1")),
             (b"traceparent", command.traceparent.encode("latin-1")),
         ]
+        if names.isdisjoint(policy.key_names):  # else it goes on as it came, quoted or not
+            others.append((policy.key_names[0], key_line(command.key).encode()))
+        own = {name for name, _ in self._headers}
         return [
-            (policy.key_names[0], _key_line(command.key)),
+            *[field for field in fields if field[1] and field[0] not in own],
+            *[field for field in others if field[1] and field[0] not in names | own],
             (b"idempotency-attempt", b"%d" % context.attempt),
             (b"content-length", b"%d" % len(command.body)),
-            *[field for field in fields if field[1]],
             *self._headers,
         ]
-
-
-def _judged(capture: Capture, policy: Policy) -> StoredResponse:
-    status = capture.status
-    state = policy.state(status)
-    if state is State.SUCCEEDED:
-        return respond.stored(capture.status, capture.headers, capture.body, policy)
-    if state is State.FAILED and 400 <= status < 500:
-        raise CommandRefused(f"the service refused the command with status {status}", status=status)
-    raise CommandFailed(f"the service answered with status {status}", status=status, after=_delay(capture))
 
 
 def _only_accepted(capture: Capture, command: Command) -> bool:
@@ -107,14 +99,6 @@ def _only_accepted(capture: Capture, command: Command) -> bool:
     return capture.status == 202 and any(
         name == b"location" and value.endswith(place) for name, value in capture.headers
     )
-
-
-def _delay(capture: Capture) -> float:
-    """What Retry-After asks for (RFC 9110 section 10.2.3), in its form of seconds."""
-    for name, value in capture.headers:
-        if name == b"retry-after" and value.isdigit():
-            return float(min(int(value[:9]), _LONGEST_DELAY))
-    return 0.0
 
 
 def _once(body: bytes) -> Receive:
@@ -129,11 +113,3 @@ def _once(body: bytes) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive
-
-
-def _key_line(key: str) -> bytes:
-    """The key as a header's value: as the bare token that most services expect, else as an RFC 9651 String."""
-    if re.fullmatch(r"[!#-+\--\[\]-~]+", key):
-        return key.encode()
-    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'.encode()

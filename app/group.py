@@ -49,6 +49,7 @@ class Script:
 
 
 ACKNOWLEDGE = Script("acknowledge")
+CREATE = Script("create_group")
 LEAVE = Script("leave")
 
 
@@ -68,15 +69,7 @@ class Group:
 
     async def create(self) -> bool:
         """Make the group, and the stream with it, to be read from the first entry on. False: it was there already."""
-        try:
-            await self._client.xgroup_create(self.stream.key, self.name, id="0", mkstream=True)
-        except ResponseError as error:
-            if str(error).startswith("BUSYGROUP"):
-                return False
-            raise unavailable(error) from error
-        except REDIS_ERRORS as error:
-            raise unavailable(error) from error
-        return True
+        return bool(await CREATE.run(self._client, (self.stream.key,), self.name))
 
     async def read(self, count: int, block_ms: int) -> list[tuple[bytes, Fields]]:
         """At most ``count`` entries that nobody in the group has read, waiting for the first one for ``block_ms``."""
@@ -115,14 +108,16 @@ class Group:
         told = await self._ask(ask)
         return told[0], [(entry, fields or {}) for entry, fields in told[1]]
 
-    async def acknowledge(self, entry: bytes, death: Mapping[bytes, bytes] | None = None) -> bool:
+    async def acknowledge(self, entry: bytes, death: Mapping[bytes, bytes] | None = None, copy_of: str = "") -> bool:
         """Be done with ``entry``; with a dead letter that tells of its ``death`` where it is given up.
+
+        ``copy_of`` is its command where another copy may have its letter already: then it gets none.
 
         False: somebody was done with it before, and nothing was written.
         """
         told = [part for pair in (death or {}).items() for part in pair]
         keys = (self.stream.key, self.stream.dead_key)
-        return bool(await ACKNOWLEDGE.run(self._client, keys, self.name, entry, *told))
+        return bool(await ACKNOWLEDGE.run(self._client, keys, self.name, entry, copy_of, *told))
 
     async def leave(self) -> None:
         """Strike this worker off, unless something is pending under its name, and those that are long gone."""

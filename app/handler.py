@@ -21,7 +21,7 @@ from oncegate.app.executor import CommandContext, Confirm
 from oncegate.app.stream import Command
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.command_form import JsonCodec
-from oncegate.middleware.processor import NotRetryable
+from oncegate.middleware.processor import ENDS_PROCESS, NotRetryable
 from oncegate.middleware.respond import now_ms
 
 log = logging.getLogger("oncegate.worker")
@@ -42,6 +42,7 @@ class Handler:
     loggable = False
 
     def __init__(self, function: Callable[..., Any], *, threads: int, max_result: int) -> None:
+        _check_kind(function)
         self._function = function
         self._takes_context, payload = _signature(function)
         self._raw = payload is bytes
@@ -60,6 +61,9 @@ class Handler:
 
     async def execute(self, command: Command, context: CommandContext, confirm: Confirm) -> StoredResponse:
         """See `Executor.execute`. A payload that does not fit is a `NotRetryable`: it will not fit the next time either."""
+        coding = context.request_header("content-encoding")
+        if coding.lower() not in ("", "identity") and not self._raw:
+            raise NotRetryable(f"the body is encoded ({coding[:40]}), which a handler can read that takes bytes")
         arguments: tuple[Any, ...] = (self._read(command.body),)
         if self._takes_context:
             arguments += (context,)
@@ -97,8 +101,6 @@ class Handler:
             if inspect.isawaitable(result):  # a plain callable around a coroutine function: a lambda, a decorator
                 return await _in_a_task(result)
             return result
-        except SystemExit as error:
-            raise RuntimeError("the handler asked for the end of the process") from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -108,7 +110,7 @@ class Handler:
     def _kept(self, result: Any, context: CommandContext) -> bytes | None:
         try:
             kept = self._results.dump(result)
-        except Exception as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
+        except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
             log.warning("record %s: the result can't be stored: %s", context.record, type(error).__name__)
             return None
         if len(kept) > self._max_result:
@@ -119,14 +121,18 @@ class Handler:
 
 async def _in_a_task(work: Awaitable[Any]) -> Any:
     """Await ``work`` in a task of its own: one that cancels its task must not end who runs it, and those who wait for that."""
+    ends: list[BaseException] = []
 
     async def working() -> Any:
         try:
             return await work
-        except SystemExit as error:  # out of a task, it would end the event loop
-            raise RuntimeError("the handler asked for the end of the process") from error
+        except ENDS_PROCESS as error:  # out of a task, it would end the event loop
+            ends.append(error)
 
-    return await asyncio.get_running_loop().create_task(working())
+    result = await asyncio.get_running_loop().create_task(working())
+    if ends:
+        raise ends.pop()
+    return result
 
 
 def _in_a_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -159,6 +165,19 @@ def find_handler(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise HandlerError(f"{name} can't be called")
     return found  # type: ignore[no-any-return]  # callable, of whatever kind
+
+
+def _check_kind(function: Callable[..., Any]) -> None:
+    """Raises `HandlerError` for what can be called, but whose call executes nothing."""
+    if isinstance(function, type):
+        raise HandlerError(
+            "is a class: to call it makes an object, and executes nothing; name a function, or an object of it"
+        )
+    for called in (function, getattr(function, "__call__", None)):  # noqa: B004  # the method itself
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise HandlerError(
+                "is a generator: to call it executes nothing until somebody iterates; return, don't yield"
+            )
 
 
 def _signature(function: Callable[..., Any]) -> tuple[bool, Any]:

@@ -7,16 +7,19 @@ one stays. One script does all that (``cache/append.lua``), so that no group can
 Appending goes over the connections of the records (`RedisCache.append` says why), all else over redis-py's.
 """
 
+import re
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
-from redis.exceptions import NoScriptError, ResponseError
+import orjson
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from oncegate.app.redis_client import REDIS_ERRORS, Client
+from oncegate.app.stream_memory import StreamMemory
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.cache.redis import RedisCache
-from oncegate.cache.scripts import APPEND
+from oncegate.cache.scripts import APPEND, MEMORY
 
 VERSION = b"1"
 
@@ -35,7 +38,8 @@ class Command:
 
     ``command`` is the id of its record. ``target`` is the raw path with its query; it and the other texts that came over the
     wire are Latin-1, so that each octet is kept. ``attempts_before`` is how many attempts had been made when an operator drove
-    it again, 0 on a first submission. ``accepted_at_ms`` is Unix time, for people.
+    it again, 0 on a first submission. ``accepted_at_ms`` is Unix time, for people. ``headers`` are the request's lines that
+    travel with it, names in lower case, in their order: empty in entries of former versions, which bring ``content_type`` alone.
     """
 
     command: str
@@ -50,6 +54,7 @@ class Command:
     traceparent: str = ""
     accepted_at_ms: int = 0
     attempts_before: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
 
     def fields(self) -> dict[bytes, bytes]:
         """The entry's fields, in the order in which they are written."""
@@ -66,6 +71,8 @@ class Command:
             b"traceparent": self.traceparent.encode("latin-1"),
             b"accepted_at": b"%d" % self.accepted_at_ms,
         }
+        if self.headers:
+            fields[b"headers"] = orjson.dumps(self.headers)
         if self.attempts_before:
             fields[b"attempts_before"] = b"%d" % self.attempts_before
         return fields | {b"body": self.body}
@@ -96,12 +103,24 @@ class Command:
                 traceparent=fields.get(b"traceparent", b"").decode("latin-1"),
                 accepted_at_ms=int(fields.get(b"accepted_at") or 0),
                 attempts_before=int(fields.get(b"attempts_before") or 0),
+                headers=_headers(fields.get(b"headers") or b"[]"),
             )
-        except ValueError:
+        except (ValueError, TypeError):
             raise NotACommand("the entry is no command: a field of it can't be read") from None
 
 
 _REQUIRED = (b"command", b"key", b"fingerprint", b"method", b"target", b"route")
+
+
+_TEXT = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+"""What a field line may hold (RFC 9110 section 5.5)."""
+
+
+def _headers(told: bytes) -> tuple[tuple[str, str], ...]:
+    lines = orjson.loads(told)
+    if not all(_TEXT.fullmatch(name) and _TEXT.fullmatch(value) for name, value in lines):
+        raise ValueError("a field line holds what none can")
+    return tuple((name, value) for name, value in lines)
 
 
 def _fingerprint(digits: bytes) -> bytes:
@@ -153,6 +172,16 @@ class CommandStream:
                 return cast(int, await self.client.eval(APPEND.source.decode(), 1, self.key, 0))
         except REDIS_ERRORS as error:
             raise _unavailable(error) from error
+
+    async def memory(self) -> StreamMemory:
+        """The memory where the stream is, and its length."""
+        try:
+            used, most, entries = cast(Any, await self.client.eval(MEMORY.source.decode(), 1, self.key))
+        except NoPermissionError:  # how full it is is not for this user to know
+            return StreamMemory(0, 0, await self.length())
+        except REDIS_ERRORS as error:
+            raise _unavailable(error) from error
+        return StreamMemory(used, most, entries)
 
     async def length(self) -> int:
         """How many entries there are, those included that nobody needs any more."""

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from oncegate.app.stream import Command, StreamFull, append, stream_key
+from oncegate.app.stream_memory import MemorySamples
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.asgi import Receive, Scope, Send
@@ -21,6 +22,9 @@ from oncegate.middleware.processor import NotAccepted, OutcomeUnknown
 from oncegate.middleware.respond import date
 
 _FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."
+_NO_MEMORY = (
+    "What is left of Redis's memory is needed to execute what was accepted. Nothing was accepted; try again later."
+)
 _REFUSED = "Redis does not take the command now. Nothing was accepted; send it again with the same key."
 _SILENT = (
     "The command stream did not answer, so the command was not accepted. Send it again with the same key: should a copy "
@@ -43,8 +47,9 @@ class Submitter:
     ) -> None:
         self._cache = cache
         self._namespace = namespace
-        self._location = f"{prefix}/commands/".encode()
+        self._prefix = prefix
         self._limit = limit
+        self._memory = MemorySamples(cache)
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,18 +59,15 @@ class Submitter:
         command = _command(scope, await _body(receive), view, submission)
         position = await self._append(command, submission)
         self._count(submission.route, "accepted")
-        body = orjson.dumps({"status": "accepted", "position": position, "command": command.command})
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"location", self._location + command.command.encode()),
-            date(),
-        ]
-        await send({"type": "http.response.start", "status": 202, "headers": headers})
+        headers, body = accepted(self._prefix, command.command, position)
+        await send({"type": "http.response.start", "status": 202, "headers": [*headers, date()]})
         await send({"type": "http.response.body", "body": body})
 
     async def _append(self, command: Command, submission: Submission) -> str:
         key = stream_key(self._namespace, submission.stream)
+        if not await self._memory.suffice(key, len(command.body)):
+            self._count(submission.route, "full")
+            raise NotAccepted("overloaded", _NO_MEMORY)
         try:
             return await append(self._cache, key, command, self._limit)
         except StreamFull as error:
@@ -78,11 +80,26 @@ class Submitter:
             raise NotAccepted("cache-unavailable", _SILENT, copied=True) from error
 
 
+def accepted(prefix: str, command: str, position: str) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
+    """Headers and body of the 202 for the command with this id, which is in its stream at ``position``."""
+    body = orjson.dumps({"status": "accepted", "position": position, "command": command})
+    headers = (
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"location", f"{prefix}/commands/{command}".encode()),
+    )
+    return headers, body
+
+
 def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submission) -> Command:
-    """What is kept of a request. Its credentials are not: what is forwarded later goes without them."""
+    """What is kept of a request. Its credentials are not, unless they are named: what is forwarded later goes without them."""
     lines: dict[bytes, str] = {}
+    headers: list[tuple[str, str]] = []
     for name, value in scope["headers"]:
-        lines.setdefault(name, value.decode("latin-1"))
+        text = value.decode("latin-1")
+        lines.setdefault(name, text)
+        if name in submission.travelling or (name.startswith(b"content-") and name != b"content-length"):
+            headers.append((name.decode("latin-1"), text))
     query = scope.get("query_string", b"")
     target = (scope.get("raw_path") or scope["path"].encode()) + (b"?" + query if query else b"")
     return Command(
@@ -96,6 +113,7 @@ def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submissio
         content_type=lines.get(b"content-type", ""),
         correlation=lines.get(b"x-correlation-id") or lines.get(b"x-request-id", ""),
         traceparent=lines.get(b"traceparent", ""),
+        headers=tuple(headers),
         accepted_at_ms=int(time() * 1000),
     )
 

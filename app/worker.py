@@ -30,8 +30,8 @@ BLOCK_MS = 500
 """For how long reading waits for something new: how long a stop may take to be noticed."""
 MOST_AT_ONCE = 16
 """Entries in one answer, whose payloads may be large: it has to come within the time-out of a command."""
-MOST_WAITING = 1000
-"""Entries that may wait here to be looked at again. With so many nothing new is read: something is wrong with all of them."""
+MOST_WAITING = 100_000
+"""Entries that may wait here to be looked at again, by their ids alone: as many as a stream holds. With more nothing is read."""
 FAREWELL_SECONDS = 2.0
 SWEEP_SECONDS = 30.0
 """Between two rounds of trimming, and of striking off workers that are gone."""
@@ -73,6 +73,8 @@ class Worker:
         self._schedule = Schedule()
         self._held: dict[bytes, int] = {}
         """How often each entry that is ours was looked at."""
+        self.ended_by_handler = False
+        """It stops because a handler raised ``KeyboardInterrupt`` or ``SystemExit``."""
         self._running = 0
         self._news = asyncio.Event()
         """Something was scheduled, or a runner became idle."""
@@ -207,7 +209,9 @@ class Worker:
             self._running += 1
             try:
                 await self._look(*item)
-            except Exception:  # a fault of ours with one entry must not end the others
+            except asyncio.CancelledError:
+                raise
+            except BaseException:  # a fault of ours with one entry must not end the others
                 log.exception("entry %s: could not be dealt with, and is looked at again", item[0].decode())
                 self._put_off(item[0], self._idle)
             finally:
@@ -224,10 +228,13 @@ class Worker:
                 self._held.pop(entry, None)
                 return
             verdict = await self._process(entry, fields, looks)
+            if verdict.ends and not self._stopping.is_set():
+                self.ended_by_handler = True
+                self.stop()
             if verdict.again is not None:
                 self._put_off(entry, verdict.again)
                 return
-            await self._group.acknowledge(entry, verdict.death)
+            await self._group.acknowledge(entry, verdict.death, verdict.copy_of)
             self._held.pop(entry, None)
         except StreamRefused as error:
             # Its outcome is recorded, so all that is left to do is this, whenever Redis lets us.

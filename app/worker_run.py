@@ -1,7 +1,8 @@
 """Running a worker: what it is made of, signals, and a stop that finishes what was begun.
 
 SIGTERM, SIGINT or SIGQUIT: nothing more is read, what waits to be tried again is left to others, what is executed ends, within
-``shutdown_timeout``; exit code 0. A second one ends it at once: what was executed is left to its lease.
+``shutdown_timeout``; exit code 0. A second one ends it at once: what was executed is left to its lease. A handler that raises
+``KeyboardInterrupt`` or ``SystemExit`` stops it as the first one does; exit code 1.
 """
 
 import asyncio
@@ -22,9 +23,11 @@ from oncegate.app.processing import Processing
 from oncegate.app.redis_client import create_client
 from oncegate.app.settings import GatewaySettings, redact
 from oncegate.app.stream import CommandStream
+from oncegate.app.submission_life import SubmissionLife
 from oncegate.app.worker import BLOCK_MS, Worker
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheError, CacheUnavailable
+from oncegate.cache.redis import RedisCache
 from oncegate.middleware.delivery import SubscriptionSettings
 from oncegate.middleware.subscription import Subscription
 
@@ -52,14 +55,14 @@ def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings],
     try:
         executor = create_executor(settings)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            left = runner.run(_work(settings, executor, create(settings)))
+            left, code = runner.run(_work(settings, executor, _in_redis(create(settings))))
     except WorkerRefused as refusal:
         sys.stderr.write(f"oncegate: {refusal}\n")
         return refusal.code
     except Exception:
         log.exception("the worker failed")
         return _end(FAILED)
-    return _end(0) if left else 0
+    return _end(code) if left else code
 
 
 def create_executor(settings: GatewaySettings) -> Executor:
@@ -107,13 +110,15 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
     )
 
 
-async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> int:
+async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache) -> tuple[int, int]:
+    """How many executions were left, and the exit code."""
     worker_settings, lease = settings.worker, settings.idempotency.lease
     name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
     timeout = max(STREAM_TIMEOUT, settings.cache_timeout)
     client = create_client(settings.cache, timeout=timeout)
     reading = create_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
+    cache.past_maxmemory = True  # each command that is executed leaves the stream
     subscription = Subscription(
         worker_settings.consumer_name,
         cache=cache,
@@ -126,6 +131,13 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> 
         Backoff(worker_settings.retry_base, worker_settings.retry_cap),
         glance=Backoff(min(0.5, lease / 8), lease / 3),
         worker=name,
+        life=SubmissionLife(
+            cache,
+            settings.namespace,
+            worker_settings.consumer_name,
+            prefix=settings.prefix,
+            ttl=settings.idempotency.ttl,
+        ),
     )
     worker = Worker(
         Group(stream, reading, worker_settings.consumer_name, name),
@@ -140,18 +152,24 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: Cache) -> 
     try:
         await _look_at(cache)
         log.info(
-            "worker %s reads stream %s as %s, cache %s",
-            *(name, worker_settings.stream, worker_settings.consumer_name, redact(settings.cache)),
+            "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
+            *(name, worker_settings.stream, worker_settings.consumer_name, settings.namespace, redact(settings.cache)),
         )
         left = await worker.run(settings.shutdown_timeout)
         await subscription.drain(LAST_WORDS_SECONDS)
         log.info("the worker has stopped")
-        return left
+        return left, FAILED if worker.ended_by_handler else 0
     finally:
         await executor.close()
         await cache.close()
         await client.aclose()
         await reading.aclose()
+
+
+def _in_redis(cache: Cache) -> RedisCache:
+    if not isinstance(cache, RedisCache):
+        raise WorkerRefused("cache: a worker needs the Redis that the gateway uses")
+    return cache
 
 
 async def _look_at(cache: Cache) -> None:

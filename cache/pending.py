@@ -16,7 +16,7 @@ from oncegate.cache.law import check_duration, check_outcome, takeover_codes
 from oncegate.cache.link import Reply
 from oncegate.cache.record import Record, State, Trace
 from oncegate.cache.routes import Routes
-from oncegate.cache.scripts import CLAIM, COMPLETE, pack_parts
+from oncegate.cache.scripts import CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
 from oncegate.cache.withdrawal import Withdrawal
 
 _ODD: Final = "Redis answered a claim with something that is no record"
@@ -118,15 +118,19 @@ def claim_call(
     trace: Trace | None,
     *,
     submission: bool = False,
+    past_maxmemory: bool = False,
 ) -> tuple[PendingClaim, bytes]:
-    """A claim and its command. Raises ``ValueError`` for what can't be claimed."""
+    """A claim and its command, which ``past_maxmemory`` lets a full server take too.
+
+    Raises ``ValueError`` for what can't be claimed."""
     remaining_ms, last = _terms(lease_ms, retention_ms, takeover)
     address = key.encode()
     claim = PendingClaim(
         routes, address, then, token, fingerprint, retention_ms, remaining_ms, adopt, submission=submission
     )
     fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
-    return claim, CLAIM.call_ending(address, fresh, last)
+    script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
+    return claim, script.call_ending(address, fresh, last)
 
 
 @lru_cache(maxsize=256)

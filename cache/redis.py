@@ -28,7 +28,10 @@ from oncegate.cache.scripts import (
     COMPLETE,
     EXTEND,
     GET,
+    MEMORY,
+    OUTLAST,
     PEEK,
+    PROLONG,
     PURGE,
     RELEASE,
     RESOLVE,
@@ -60,6 +63,9 @@ class RedisCache:
     may use one cache: each has its own connections.
     """
 
+    past_maxmemory = False
+    """Whether `claim` may take a Redis over its ``maxmemory``: for those whose claims free more in the end than they take."""
+
     def __init__(self, topology: Topology, *, timeout: float) -> None:
         self._topology = topology
         self._timeout = timeout
@@ -90,7 +96,9 @@ class RedisCache:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
         routes = self._here() or await self._open()
         claim, packed = claim_call(
-            routes, key, None, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace, submission=submission
+            *(routes, key, None, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace),
+            submission=submission,
+            past_maxmemory=self.past_maxmemory,
         )
         return claim.read(await self._ask(routes, claim.key, packed, claim))
 
@@ -265,6 +273,37 @@ class RedisCache:
         if isinstance(reply, ReplyError):
             raise CacheRefused(str(faults.of_reply(reply)))
         return None if reply is None else str(reply, "ascii")
+
+    async def memory(self, stream: str) -> tuple[int, int, int]:
+        """Bytes used where the stream under a Redis key is, bytes that may be (0: no limit), and the stream's entries.
+
+        Raises `CacheUnavailable`.
+        """
+        address = stream.encode()
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, MEMORY.call(address))
+        if isinstance(reply, ReplyError):
+            raise CacheRefused(str(faults.of_reply(reply)))
+        used, most, entries = reply
+        return used, most, entries
+
+    async def outlast(self, key: str, submission: Record, *, ttl_ms: int) -> int:
+        """Let the record of an accepted ``submission`` live for ``ttl_ms`` at least, written again where it is gone.
+
+        Returns how long it does. 0: another record is there; -1: it is still in flight. Raises `CacheUnavailable`.
+        """
+        address = key.encode()
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, OUTLAST.call(address, encode(submission), b"%d" % ttl_ms))
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        return int(reply)
+
+    async def prolong(self, key: str, *, ttl_ms: int) -> bool:
+        """Let a record that has an outcome live for ``ttl_ms`` at least. False: it has none, or lives for longer."""
+        address = key.encode()
+        routes = self._here() or await self._open()
+        return done(await self._ask(routes, address, PROLONG.call(address, b"%d" % ttl_ms)))
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them.

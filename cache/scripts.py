@@ -20,11 +20,11 @@ ASKING: Final = pack(b"ASKING")
 
 
 class Script:
-    """A script file beside this module, called by its digest. Each takes one key."""
+    """A script file beside this module, behind ``head``, called by its digest. Each takes one key."""
 
-    def __init__(self, name: str, arguments: int) -> None:
+    def __init__(self, name: str, arguments: int, head: bytes = b"") -> None:
         self.name = name
-        self.source = resources.files(__package__).joinpath(f"{name}.lua").read_bytes()
+        self.source = head + resources.files(__package__).joinpath(f"{name}.lua").read_bytes()
         self.load = pack(b"SCRIPT", b"LOAD", self.source)
         digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
         self.digest = digest
@@ -52,6 +52,7 @@ class Script:
 
 
 CLAIM: Final = Script("claim", 3)
+CLAIM_PAST_MAXMEMORY: Final = Script("claim", 3, b"#!lua flags=allow-oom\n")
 COMPLETE: Final = Script("complete", 2)
 EXTEND: Final = Script("extend", 2)
 RELEASE: Final = Script("release", 1)
@@ -60,4 +61,21 @@ PEEK: Final = Script("peek", 0)
 RESOLVE: Final = Script("resolve", 4)
 PURGE: Final = Script("purge", 2)
 APPEND: Final = Script("append", 1)
-SCRIPTS: Final = (CLAIM, COMPLETE, EXTEND, RELEASE, GET, PEEK, RESOLVE, PURGE, APPEND)
+MEMORY: Final = Script("memory", 0)
+OUTLAST: Final = Script("outlast", 2)
+PROLONG: Final = Script("prolong", 1)
+SCRIPTS: Final = (
+    CLAIM,
+    CLAIM_PAST_MAXMEMORY,
+    COMPLETE,
+    EXTEND,
+    RELEASE,
+    GET,
+    PEEK,
+    RESOLVE,
+    PURGE,
+    APPEND,
+    MEMORY,
+    OUTLAST,
+    PROLONG,
+)

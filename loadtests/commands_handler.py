@@ -4,10 +4,13 @@ Check, then act, in one transaction of its own store (SQLite): that closes the w
 it was entered for a key is written in the same transaction, so that what was executed again can be counted.
 """
 
+import gzip
+import json
 import os
 import signal
 import sqlite3
 import threading
+import time
 import zlib
 from typing import Any
 
@@ -17,6 +20,9 @@ BOOKS = "BOOKS"
 """The variable that names the file."""
 DIES = "DIES_ONE_IN"
 """The variable that says in how many executions it dies once; 0: never. Which ones follows from the key and the attempt."""
+
+FAILS = "FAILS_ONE_IN"
+"""The same of executions that fail without an effect; 0: never."""
 
 _threads = threading.local()
 
@@ -31,8 +37,30 @@ def open_books(path: str) -> sqlite3.Connection:
     return books
 
 
-def book(payload: dict[str, Any], context: CommandContext) -> dict[str, Any]:
+class Panic(BaseException):
+    """What is no ``Exception``: a library's time-out, a panic in an extension."""
+
+
+def _fail(context: CommandContext) -> None:
+    """Fail now and then in the ways that have ended workers, before there is an effect. Which: by the key and the attempt."""
+    one_in = int(os.environ.get(FAILS, "0"))
+    fate = zlib.crc32(f"{context.attempt} {context.key}".encode())
+    if not one_in or fate % one_in:
+        return
+    kind = fate // one_in % 8
+    if kind == 0:
+        raise SystemExit
+    if kind == 1:
+        time.sleep(2)  # as one that hangs: its lease is renewed meanwhile
+    raise Panic("out of our hands")
+
+
+def book(body: bytes, context: CommandContext) -> dict[str, Any]:
     """Book the command's key, unless it is booked."""
+    if context.request_header("content-encoding") == "gzip":
+        body = gzip.decompress(body)
+    payload = json.loads(body)
+    _fail(context)
     books: sqlite3.Connection | None = getattr(_threads, "books", None)
     if books is None:
         books = _threads.books = open_books(os.environ[BOOKS])

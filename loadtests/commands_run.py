@@ -7,12 +7,15 @@ some again later; some of their entries are published again under new ids. Meanw
 anew, and the handler kills its own process now and then between its effect and the record of it. At the end the books of
 the handler, an SQLite file, must hold exactly the keys that were accepted.
 
+A third of the bodies is compressed, and now and then the handler raises what is no ``Exception``, hangs or ends its worker.
+
 The handler checks before it acts, so no key is booked twice; how often it was entered for a key that it had entered before
 is the number of executions in the documented window, and it is told. Exit code 0 where the books are right, 1 where not.
 """
 
 import argparse
 import asyncio
+import gzip
 import json
 import os
 import random
@@ -32,7 +35,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from loadtests.commands_handler import BOOKS, DIES, open_books
+from loadtests.commands_handler import BOOKS, DIES, FAILS, open_books
 from oncegate.app.stream import dead_letters_key, stream_key
 from tests.servers import RedisServer
 from tests.system.gateway import Gateway
@@ -46,7 +49,8 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do. ``kill_every`` are the submissions accepted between two kills; ``dies_one_in``: see the handler.
+    """What to do. ``kill_every`` are the submissions accepted between two kills; ``dies_one_in`` and ``fails_one_in``: see
+    the handler.
 
     Neither is a time, so that a fast machine has its share of kills too. ``lease``: the seconds until what a killed worker held
     is taken over. What happens to which command follows from ``seed`` and its number alone.
@@ -57,6 +61,7 @@ class Plan:
     callers: int = 24
     kill_every: int = 250
     dies_one_in: int = 500
+    fails_one_in: int = 50
     lease: float = 3.0
     seed: int = 1
 
@@ -100,6 +105,7 @@ class Workers:
             "ONCEGATE_LOG_LEVEL": "warning",
             BOOKS: str(folder / "books.sqlite"),
             DIES: str(plan.dies_one_in),
+            FAILS: str(plan.fails_one_in),
         }
         self._command = [sys.executable, "-c", "from oncegate.app.main import main; main()", "worker"]
         self._command += [
@@ -184,8 +190,12 @@ class Run:
 
     async def _submit(self, client: httpx.AsyncClient, number: int) -> None:
         headers = {"idempotency-key": key_of(number), "content-type": "application/json"}
+        body = b'{"number": %d}' % number
+        if number % 3 == 0:
+            headers["content-encoding"] = "gzip"
+            body = gzip.compress(body, mtime=0)
         while True:
-            answer = await client.post(ROUTE, content=b'{"number": %d}' % number, headers=headers)
+            answer = await client.post(ROUTE, content=body, headers=headers)
             self.figures.submissions += 1
             self._answers[
                 f"{answer.status_code} {answer.headers.get('cache-status', '').partition(';')[2].strip()[:3]}"
@@ -304,6 +314,7 @@ def main() -> int:
     parser.add_argument("--callers", type=int, default=default.callers)
     parser.add_argument("--kill-every", type=int, default=default.kill_every, metavar="COMMANDS")
     parser.add_argument("--dies-one-in", type=int, default=default.dies_one_in, metavar="CALLS")
+    parser.add_argument("--fails-one-in", type=int, default=default.fails_one_in, metavar="CALLS")
     parser.add_argument("--lease", type=float, default=default.lease, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=default.seed)
     plan = Plan(**vars(parser.parse_args()))

@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import logging
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -62,6 +63,8 @@ class Begun:
         self.response = response
         self.returned: Any = None
         self.raised: BaseException | None = None
+        self.after_a_crash = False
+        """The last attempt's process died, or lost its lease: this command may have killed it."""
         self.settled = False
         """An outcome was given. It stands: what is given later changes nothing."""
         self._outcome: State | None = None
@@ -69,6 +72,8 @@ class Begun:
         self._running: asyncio.Future[None] | None = None
         self._settings = _DEFAULTS
         self._last = False
+        self._abandoning: asyncio.Task[None] | None = None
+        """Kept, since an event loop doesn't."""
 
     def hold(
         self, attempt: Attempt, running: "asyncio.Future[None]", settings: SubscriptionSettings, *, last: bool
@@ -165,6 +170,12 @@ class Begun:
             self.action, self.reason = Action.REDELIVER, note
             await self._settle(State.UNKNOWN, None, note)
 
+    def abandon_soon(self, note: str) -> None:
+        """As `abandon`, for who can't await it; with the event loop that runs, if one does: else the lease is left to lapse."""
+        with suppress(RuntimeError):
+            loop = asyncio.get_running_loop()
+            self._abandoning = loop.create_task(self.abandon(note))
+
     async def recorded(self, timeout: float | None = None) -> Recording:
         """Wait until the outcome is recorded or refused, ``timeout`` seconds at most (``record_timeout`` by default)."""
         attempt = self._attempt
@@ -241,7 +252,7 @@ def _text(error: BaseException | str) -> tuple[str, str]:
         kind = type(error).__qualname__
         try:
             message = str(error)
-        except Exception:  # noqa: BLE001  # the failure must be recorded even if it can't be put into words
+        except BaseException:  # noqa: BLE001  # the failure must be recorded even if it can't be put into words
             message = ""
     # Lone surrogates have no UTF-8: a file's name may hold them.
     return kind, message[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()

@@ -28,7 +28,7 @@ from oncegate.middleware.process_errors import (
     KeyReusedError,
     OutcomeUnknownError,
 )
-from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
+from oncegate.middleware.processor import ENDS_PROCESS, NotProcessed, OutcomeUnknown, is_closed
 from oncegate.middleware.respond import now_ms
 from oncegate.middleware.settings import IdempotencySettings
 
@@ -170,21 +170,32 @@ class CommandProcessor(Generic[Command, Result]):
                 raise
             run.raised = OutcomeUnknownError("The execution ran out of time.", attempt.record)
             await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
-        except Exception as error:  # whatever is raised is the failure: kept, and raised to the caller
+        except ENDS_PROCESS as error:  # raised to the caller: out of this task it would end the event loop
             run.raised = error
-            if run.abandoned:  # nobody is left who would be told
-                log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
-            if attempt.overdue:  # it made an error of its cancellation by attempt_timeout
-                await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
-            else:
-                await attempt.settle(State.FAILED, StoredResponse(_RAISED, (), failure_form(error), now_ms()))
+            await attempt.settle(State.UNKNOWN, note=f"raised {type(error).__qualname__}")
+        except BaseException as error:
+            if is_closed(error, attempt.task):
+                raise
+            await self._failed(run, error)
         else:
             await attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), self._kept(run), now_ms()))
+
+    @staticmethod
+    async def _failed(run: "_Run", error: BaseException) -> None:
+        """Whatever is raised is the failure: kept, and raised to the caller."""
+        attempt = run.attempt
+        run.raised = error
+        if run.abandoned:  # nobody is left who would be told
+            log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
+        if attempt.overdue:  # it made an error of its cancellation by attempt_timeout
+            await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
+        else:
+            await attempt.settle(State.FAILED, StoredResponse(_RAISED, (), failure_form(error), now_ms()))
 
     def _kept(self, run: "_Run") -> bytes | None:
         try:
             kept = octets(self._codec.dump(run.result))
-        except Exception as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
+        except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
             log.warning("record %s: the result can't be stored: %s", run.attempt.record, type(error).__name__)
             return None
         if len(kept) > self._policy.max_response_body:
@@ -230,7 +241,7 @@ class _Run:
         self.abandoned = False
         """Its caller was cancelled meanwhile."""
         self.result: Any = None
-        self.raised: Exception | None = None
+        self.raised: BaseException | None = None
 
     def told(self) -> Any:
         """The result; raises what was raised."""

@@ -140,11 +140,11 @@ class JsonCodec:
         return self._adapter.validate_json(data)
 
 
-def failure_form(error: Exception) -> bytes:
+def failure_form(error: BaseException) -> bytes:
     """What is kept of an exception: its type's name and its text, bounded; whatever its ``__str__`` makes of itself."""
     try:
         message = str(error)[:MAX_MESSAGE_CHARACTERS]
-    except Exception:  # noqa: BLE001  # the failure must be recorded even if it can't be put into words
+    except BaseException:  # noqa: BLE001  # the failure must be recorded even if it can't be put into words
         message = ""
     message = message.encode("utf-8", "backslashreplace").decode()  # lone surrogates: a file's name may hold them
     return orjson.dumps({"kind": type(error).__qualname__, "message": message})

@@ -157,7 +157,7 @@ class Exchange:
     async def decide(self, ask: Ask, body: bytes, found: "Found | Attempt" = None) -> None:
         """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or what it is to wait for."""
         request, enforcer = self._request, self._enforcement.enforcer
-        failure: Exception | None = None
+        failure: BaseException | None = None
         refused: Exception | None = None
         try:
             for _ in range(_MAX_ADMISSIONS):
@@ -262,11 +262,13 @@ class Exchange:
         extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, request.record, run.confirm)
         if attempt.submission:
             policy = request.policy
-            submission = Submission(request.key or "", attempt.fingerprint, policy.route, policy.stream)
+            submission = Submission(
+                request.key or "", attempt.fingerprint, policy.route, policy.stream, policy.travelling
+            )
             extensions[SUBMISSION_EXTENSION] = submission
         return {**scope, "headers": request.headers(attempt), "extensions": extensions}
 
-    async def _relay(self, run: Execution) -> Exception | None:
+    async def _relay(self, run: Execution) -> BaseException | None:
         """Give the client the response as it comes. Returns what the app raised, or `LeaseLost` where nothing was begun."""
         request, attempt = self._request, run.attempt
         try:

@@ -10,7 +10,7 @@ from oncegate.middleware import respond
 from oncegate.middleware.asgi import App, Message
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.capture import Capture
-from oncegate.middleware.processor import NotAccepted, NotProcessed, OutcomeUnknown
+from oncegate.middleware.processor import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown, is_closed
 
 if TYPE_CHECKING:
     from oncegate.middleware.enforcement import Enforcement
@@ -32,7 +32,7 @@ class Execution(Capture):
         self.attempt = attempt
         self.slug: str | None = None
         self.detail = ""
-        self.raised: Exception | None = None
+        self.raised: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
         self._enforcement = enforcement
         self._refused: NotProcessed | None = None
@@ -81,7 +81,7 @@ class Execution(Capture):
 
     async def _run(self, app: App, scope: dict[str, Any] | None) -> None:
         attempt = self.attempt
-        failure: Exception | None = None
+        failure: BaseException | None = None
         overdue = False
         try:
             try:
@@ -94,7 +94,10 @@ class Execution(Capture):
                 if self._enforcement.enforcer.in_flight.closing and not attempt.overdue:
                     raise  # shutdown: the lease lapses, and the record reads unknown
                 overdue = True
-            except Exception as error:  # noqa: BLE001 - whatever an app raises is an outcome, too
+            except BaseException as error:
+                # Whatever an app raises is an outcome, too.
+                if is_closed(error, self.task):
+                    raise
                 failure = self._meant(error)
             if overdue:
                 self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
@@ -106,7 +109,7 @@ class Execution(Capture):
             self.cut()
             self.task = None  # it holds us
 
-    def _meant(self, error: Exception) -> Exception:
+    def _meant(self, error: BaseException) -> BaseException:
         """What ``error`` is about, whatever the app made of it."""
         if self._refused is not None:
             return self._refused
@@ -115,7 +118,7 @@ class Execution(Capture):
             return OutcomeUnknown("it made an error of its cancellation by attempt_timeout")
         return error
 
-    async def _settle_by(self, error: Exception) -> None:
+    async def _settle_by(self, error: BaseException) -> None:
         attempt = self.attempt
         state: State | None = None
         response: StoredResponse | None = None
@@ -141,6 +144,9 @@ class Execution(Capture):
             log.warning("record %s: the outcome is unknown: %s", attempt.record, error)
             self._answer("upstream-failed", "The connection broke after the request was sent: its outcome is unknown.")
             state, note = State.UNKNOWN, str(error)
+        elif isinstance(error, ENDS_PROCESS):
+            self.raised = error
+            state, note = State.UNKNOWN, f"raised {type(error).__qualname__}"
         else:  # its failure, kept and raised again
             self.raised = error
             if self.client_gone:  # nobody is left whom the server would tell

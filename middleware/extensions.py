@@ -34,9 +34,12 @@ SUBMISSION_EXTENSION: Final = "oncegate.submission"
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What is accepted together with a request: its key as text, its fingerprint, its route's pattern, and for which stream."""
+    """What is accepted together with a request: its key as text, its fingerprint, its route's pattern, and for which stream;
+    and which headers travel with it beside ``content-*``, in lower case.
+    """
 
     key: str
     fingerprint: bytes
     route: str
     stream: str
+    travelling: frozenset[bytes] = frozenset()

@@ -9,7 +9,7 @@ from typing import Any, cast
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.begun import Begun, Recording, not_kept
 from oncegate.middleware.command_form import JsonCodec
-from oncegate.middleware.processor import NotProcessed, NotRetryable, OutcomeUnknown
+from oncegate.middleware.processor import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown, is_closed
 
 log = logging.getLogger("oncegate.subscription")
 
@@ -25,7 +25,7 @@ class NotRecorded(Exception):
 
 
 async def run_handler(begun: Begun, call: Callable[[], Any], handler: Callable[..., Any], timeout: float) -> None:
-    """Call the handler for a delivery that runs, and settle it. Raises only a cancellation.
+    """Call the handler for a delivery that runs, and settle it. Raises only a cancellation, and what ends the process.
 
     A coroutine is cancelled after ``timeout``. A thread can't be: it runs on, and its end is recorded if nobody has taken
     the command over by then.
@@ -36,35 +36,48 @@ async def run_handler(begun: Begun, call: Callable[[], Any], handler: Callable[.
     task = asyncio.get_running_loop().create_task(_settle_thread(begun, call))
     done, _ = await asyncio.wait([task], timeout=timeout)
     if done:
-        task.result()
+        if (ends := task.result()) is not None:
+            raise ends
     else:
         log.warning("record %s: the handler's thread ran into its time-out and runs on", begun.record)
         begun.overran()
 
 
 async def _settle(begun: Begun, call: Callable[[], Awaitable[Any]], timeout: float) -> None:
+    task = asyncio.current_task()
     try:
         async with asyncio.timeout(timeout) as limit:
             begun.returned = await call()
-    except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure: kept, and told to the caller
-        await settle_raised(begun, error, timed_out=limit.expired())
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
         if task is not None and task.cancelling():
             await settle_raised(begun, error)
             raise
         await settle_raised(begun, _cancelled_inside(error))
+    except BaseException as error:  # whatever a handler raises is its failure: kept, and told to the caller
+        if is_closed(error, task):
+            begun.abandon_soon("the consumer was closed")
+            raise
+        await settle_raised(begun, error, timed_out=limit.expired())
+        if isinstance(error, ENDS_PROCESS):
+            raise
     else:
         await begun.succeed(_kept(begun))
 
 
-async def _settle_thread(begun: Begun, call: Callable[[], Any]) -> None:
+async def _settle_thread(begun: Begun, call: Callable[[], Any]) -> BaseException | None:
+    """Returns what is to be raised: out of a task of its own, it would end the event loop."""
+    task = asyncio.current_task()
     try:
         begun.returned = await _in_thread(call)
-    except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure: kept, and told to the caller
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # whatever a handler raises is its failure: kept, and told to the caller
+        if is_closed(error, task):
+            raise
         await settle_raised(begun, error)
-    else:
-        await begun.succeed(_kept(begun))
+        return error if isinstance(error, ENDS_PROCESS) else None
+    await begun.succeed(_kept(begun))
+    return None
     # After a cancellation, at the process's end, the thread may still be at work: the lease is left to lapse.
 
 
@@ -78,11 +91,13 @@ def _cancelled_inside(error: BaseException) -> RuntimeError:
 async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool = False) -> None:
     """Record what an exception out of a handler says of its command.
 
-    A cancellation is not a failure: the effect may have happened.
+    A cancellation is not a failure, nor is what ends the process: the effect may have happened.
     """
     begun.raised = error
     if isinstance(error, asyncio.CancelledError):
         await begun.abandon("the consumer was cancelled")
+    elif isinstance(error, ENDS_PROCESS):
+        await begun.abandon(f"the handler raised {type(error).__name__}")
     elif timed_out:
         await begun.unknown("ran into its time-out")
     elif isinstance(error, NotProcessed):
@@ -98,7 +113,7 @@ def _kept(begun: Begun) -> bytes | StoredResponse:
         return begun.returned
     try:
         return _CODEC.dump(begun.returned)
-    except Exception as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
+    except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
         log.warning("record %s: the result can't be stored: %s", begun.record, type(error).__name__)
         return not_kept()
 

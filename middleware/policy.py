@@ -100,6 +100,8 @@ class Policy:
     """The rules for a request of this route that is submitted, to be processed later; ``None`` where none is."""
     stream: str = ""
     """In the rules for submissions: where the commands go."""
+    travelling: frozenset[bytes] = frozenset()
+    """In the rules for submissions: the headers that go with them, beside ``content-*``; the key's line as it was sent."""
 
     def passes(self, headers: Iterable[Sequence[Any]]) -> bool:
         """Whether a request with these field lines goes on as it is: there is no key, and none is needed.
@@ -141,7 +143,12 @@ def compile_policy(settings: IdempotencySettings, route: Route | None = None) ->
     # the upstream means by one. Without a record there would be nothing to tell copies apart by: it never fails open.
     kept = {"drop_headers": (), "max_response_body": _SUBMISSION_BYTES, "on_cache_down": "fail_closed"}
     submission = _compile(settings.model_copy(update=kept), route.path, {})
-    return replace(policy, mode=route.mode, submission=replace(submission, mode=route.mode, stream=route.stream))
+    return replace(policy, mode=route.mode, submission=_submitted(submission, route))
+
+
+def _submitted(policy: Policy, route: Route) -> Policy:
+    named = [name.lower().encode() for name in policy.settings.forward_request_headers]
+    return replace(policy, mode=route.mode, stream=route.stream, travelling=frozenset((*policy.key_names, *named)))
 
 
 def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind]) -> Policy:

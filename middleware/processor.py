@@ -1,8 +1,25 @@
 """The seam to what executes a command: what it may raise.
 
 A command processor is any ASGI app: the forwarder of the gateway, or the app that the middleware is put into. Two
-exceptions tell apart what decides whether money may have moved; any other exception out of an app is a failure.
+exceptions tell apart what decides whether money may have moved; any other exception out of an app is a failure, those that are
+no ``Exception`` (a library's time-out, a panic of an extension) too.
 """
+
+import asyncio
+from typing import Final
+
+ENDS_PROCESS: Final = (KeyboardInterrupt, SystemExit)
+"""Raised in the middle of a command they say nothing of its outcome, and go on to whoever runs the process."""
+
+
+def is_closed(error: BaseException, task: "asyncio.Future[None] | None") -> bool:
+    """Whether ``error`` came since the coroutine that ``task`` runs is being closed: there it can't await anything any more."""
+    if not isinstance(error, GeneratorExit):
+        return False
+    try:
+        return asyncio.current_task() is not task
+    except RuntimeError:  # no event loop runs
+        return True
 
 
 class NotProcessed(Exception):

@@ -34,6 +34,13 @@ _MEANS_SOMETHING_ELSE = re.compile(
 """Headers that can't carry the key: it is echoed in the response under this name, where these frame it or say something else."""
 
 
+_OF_ONE_CONNECTION = re.compile(
+    r"connection|proxy-connection|keep-alive|te|trailer|transfer-encoding|upgrade|expect|host|content-length|idempotency-attempt",
+    re.IGNORECASE,
+)
+"""Headers that can't travel with a command: they frame one message, or are made anew for it."""
+
+
 class IdempotencySettings(BaseModel):
     """How idempotency keys are enforced. Each field's default is the one to start with; a `Route` may override any of them."""
 
@@ -69,6 +76,10 @@ class IdempotencySettings(BaseModel):
     fingerprint: Literal["raw", "json"] = Field("raw", description="compare bodies byte by byte, or as JSON values")
     max_json_fingerprint: Bytes = Field(8192, description='the longest body that "json" reads; beyond: byte by byte')
     drop_headers: tuple[FieldName, ...] = Field((), description="response headers that are not stored")
+    forward_request_headers: tuple[FieldName, ...] = Field(
+        (),
+        description="request headers that travel with an asynchronous command, beside `Content-*`: they lie in its stream",
+    )
     max_request_body: Bytes = Field(1048576, description="an enforced request's body; beyond: 413")
     max_response_body: Bytes = Field(1048576, description="a response's body; beyond: kept without it")
     max_wait: Annotated[float, Field(ge=0, le=3600)] = Field(30, description="the most that Prefer: wait may ask for")
@@ -89,6 +100,14 @@ class IdempotencySettings(BaseModel):
         for name in (value,) if isinstance(value, str) else value:
             if _MEANS_SOMETHING_ELSE.fullmatch(name):
                 raise ValueError(f"{name} means something else in HTTP and can't carry the key")
+        return value
+
+    @field_validator("forward_request_headers")
+    @classmethod
+    def _end_to_end(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if _OF_ONE_CONNECTION.fullmatch(name):
+                raise ValueError(f"{name} is about one connection and can't travel with a command")
         return value
 
     @model_validator(mode="after")

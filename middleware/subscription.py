@@ -39,6 +39,7 @@ from oncegate.middleware.errors import Overloaded
 from oncegate.middleware.handling import NotRecorded, run_handler, settle_raised
 from oncegate.middleware.key import execution_key, record_id
 from oncegate.middleware.observe import Watch
+from oncegate.middleware.processor import is_closed
 from oncegate.middleware.subscription_gate import Allowance, allowance, by_execution, by_submission, last_error
 
 Message = TypeVar("Message")
@@ -173,6 +174,7 @@ class Subscription:
         begun = Begun(DeliveryDecision.RUN, record, attempt=allowed.total(number) if number else 0)
         last = bool(number) and allowed.is_last(number)
         begun.hold(attempt, self._enforcer.in_flight.hold(attempt), self.settings, last=last)
+        begun.after_a_crash = found is not None and found.lapsed
         if number and not allowed.allows(number):
             if number > 1:
                 attempt.number -= 1  # it is never made
@@ -216,7 +218,8 @@ class Subscription:
 
         ``handler`` is a coroutine function, or a plain one, run in a thread. What it returns is kept as JSON (a
         `StoredResponse` as it is), what it raises is a failure, except `NotProcessed` (nothing was begun: doesn't count),
-        `OutcomeUnknown` (counts, and is tried again) and `NotRetryable` (dead-lettered at once). Raises only a cancellation.
+        `OutcomeUnknown` (counts, and is tried again) and `NotRetryable` (dead-lettered at once). Raises only a cancellation, and
+        ``KeyboardInterrupt`` or ``SystemExit`` out of the handler: then the outcome is unknown.
         """
         begun = await self.begin(delivery)
         if begun.run:
@@ -247,11 +250,15 @@ class Subscription:
         cache: don't acknowledge.
         """
         begun = await self.begin(delivery)
+        task = asyncio.current_task()
         try:
             yield begun
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             if begun.run and not begun.settled:
-                await settle_raised(begun, error)
+                if is_closed(error, task):
+                    begun.abandon_soon("the consumer was closed")
+                else:
+                    await settle_raised(begun, error)
             raise
         if begun.run:
             recording = await (begun.recorded() if begun.settled else begun.succeed())

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -180,21 +179,43 @@ async def test_stop_iteration_out_of_a_thread_does_not_hang() -> None:
         await call(handler)
 
 
-async def test_a_handler_can_not_end_the_worker() -> None:
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+async def test_what_a_handler_raises_comes_out_and_ends_no_event_loop(kind: type[BaseException]) -> None:
     def leave(payload: dict[str, Any]) -> None:
-        sys.exit(3)
+        raise kind
 
     async def leave_async(payload: dict[str, Any]) -> None:
-        sys.exit(3)
+        raise kind
 
+    for handler in (leave, leave_async):
+        with pytest.raises(kind):
+            await call(handler)
+
+
+async def test_a_cancellation_inside_of_a_handler_is_its_failure() -> None:
     async def cancelled(payload: dict[str, Any]) -> None:
         task = asyncio.create_task(asyncio.sleep(60))
         task.cancel()
         await task
 
-    for handler, why in ((leave, "end of the process"), (leave_async, "end of the process"), (cancelled, "cancelled")):
-        with pytest.raises(RuntimeError, match=why):
-            await call(handler)
+    with pytest.raises(RuntimeError, match="cancelled"):
+        await call(cancelled)
+
+
+def test_what_executes_nothing_when_it_is_called_is_refused() -> None:
+    async def streams(payload: dict[str, Any]) -> Any:
+        yield payload
+
+    def yields(payload: dict[str, Any]) -> Any:
+        yield payload
+
+    class Streams:
+        async def __call__(self, payload: dict[str, Any]) -> Any:
+            yield payload
+
+    for function, why in ((streams, "generator"), (yields, "generator"), (Streams(), "generator"), (Booking, "class")):
+        with pytest.raises(HandlerError, match=why):
+            Handler(function, threads=1, max_result=1000)
 
 
 async def test_a_call_that_is_cut_is_cut() -> None:

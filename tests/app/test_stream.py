@@ -27,6 +27,7 @@ COMMAND = Command(
     correlation="c-1",
     traceparent="00-11111111111111111111111111111111-2222222222222222-01",
     accepted_at_ms=1_700_000_000_000,
+    headers=(("content-type", "application/json"), ("x-user", "\xe4")),
 )
 
 

@@ -16,7 +16,7 @@ from oncegate.middleware.settings import IdempotencySettings, Route
 from tests.asgi_client import Client
 
 Lines = Iterable[tuple[str, str]]
-Answer = int | Exception
+Answer = int | BaseException
 
 PATIENCE = 30.0
 """Seconds until a test that awaits a condition gives up: never a measure of speed."""
@@ -123,7 +123,7 @@ class Answering:
             self._arrival.notify_all()
         await self._go.wait()
         answer = self._answers[min(number, len(self._answers)) - 1]
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         await send({"type": "http.response.start", "status": answer, "headers": self._headers})
         await send({"type": "http.response.body", "body": b"answer %d" % number if self._body is None else self._body})

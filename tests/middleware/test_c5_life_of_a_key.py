@@ -1,6 +1,7 @@
 """CONTRACT 5: the states of a key, how long each is kept, and what a request meets in it."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -197,6 +198,30 @@ async def test_c5_exception_out_of_the_app_is_a_failure_and_raised_to_the_server
     replay = await there.send()
     assert (replay.status, replay.body, replay.replayed) == (500, b"Internal Server Error", True)
     assert app.calls == 1
+
+
+async def test_c5_what_is_no_exception_is_a_failure_too(door: MakeDoor) -> None:
+    there = door(Answering(GeneratorExit("broken"), 201), on_error="replay")
+    with pytest.raises(GeneratorExit, match="broken"):
+        await there.begin().task
+    assert (await there.send()).status == 500
+    assert there.slots == 0
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+async def test_c5_what_ends_the_process_leaves_the_outcome_unknown(door: MakeDoor, kind: type[BaseException]) -> None:
+    there = door(Answering(kind(), 201))
+    raised: list[type[BaseException]] = []
+
+    async def server(*request: Any) -> None:  # out of a task, it would end the test's event loop
+        try:
+            await there.middleware(*request)
+        except (KeyboardInterrupt, SystemExit) as error:
+            raised.append(type(error))
+
+    await there.begin(app=server).answered()
+    assert raised == [kind]
+    assert (await there.send()).code == "outcome-unknown"
 
 
 async def test_c5_a_response_that_is_never_completed_is_a_failure(door: MakeDoor) -> None:

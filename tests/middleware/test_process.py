@@ -96,6 +96,27 @@ async def test_failure_is_raised_and_by_default_retried(make: Make) -> None:
     assert await processor.process(Pay(5), idempotency_key="k") == {"number": 2}
 
 
+async def test_what_is_no_exception_is_a_failure_too(make: Make) -> None:
+    processor = make(till := Till(), on_error="replay")
+    till.instead = [GeneratorExit("declined")]
+    with pytest.raises(GeneratorExit, match="declined"):
+        await processor.process(Pay(5), idempotency_key="k")
+    with pytest.raises(CommandFailedError, match="declined"):
+        await processor.process(Pay(5), idempotency_key="k")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+async def test_what_ends_the_process_reaches_the_caller_and_leaves_the_outcome_unknown(
+    make: Make, kind: type[BaseException]
+) -> None:
+    processor = make(till := Till())
+    till.instead = [kind()]
+    with pytest.raises(kind):
+        await processor.process(Pay(5), idempotency_key="k")
+    with pytest.raises(OutcomeUnknownError):
+        await processor.process(Pay(5), idempotency_key="k")
+
+
 async def test_failure_is_replayed_where_the_policy_says_so(make: Make) -> None:
     processor = make(till := Till(), on_error="replay")
     till.instead = [ValueError("declined")]

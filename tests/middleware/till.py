@@ -19,7 +19,7 @@ class Till:
 
     def __init__(self) -> None:
         self.executed: list[Any] = []
-        self.instead: list[Exception] = []
+        self.instead: list[BaseException] = []
         self.began = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()

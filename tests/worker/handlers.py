@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import gzip
 import os
 import signal
 import sqlite3
@@ -17,6 +18,10 @@ from oncegate import NotProcessed, NotRetryable
 from oncegate.app.executor import CommandContext
 
 _effects = -1
+
+
+class Panic(BaseException):
+    """As func_timeout's, GeneratorExit, or what a panic in an extension written in Rust becomes."""
 
 
 def settle_in() -> None:
@@ -33,7 +38,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def book(payload: dict[str, Any], context: CommandContext) -> Any:
+def book(payload: dict[str, Any], context: CommandContext) -> Any:  # noqa: C901 - a line for each thing to do
     do = payload.get("do", "book")
     if do == "die":
         die()
@@ -45,6 +50,10 @@ def book(payload: dict[str, Any], context: CommandContext) -> Any:
         do = payload.get("then", "book")
     if do == "fail" or (do == "fail-once" and context.attempt == 1):
         raise ValueError(f"could not book for {payload.get('name')}")
+    if do == "panic":
+        raise Panic(f"out of {payload.get('name')}'s hands")
+    if do == "leave-once" and context.attempt == 1:
+        raise {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}[payload["by"]]
     if do == "reject":
         raise NotRetryable("no such account")
     if do == "nothing" and not Path(payload["gate"]).exists():
@@ -57,6 +66,21 @@ def book(payload: dict[str, Any], context: CommandContext) -> Any:
     if do == "large":
         return "x" * payload["size"]
     return {"booked": context.key, "attempt": context.attempt}
+
+
+def die_or_book(payload: dict[str, Any], context: CommandContext) -> Any:
+    """The killer dies as soon as the gate is open; its neighbours would book only some time later."""
+    gate = Path(payload["gate"])
+    first = not gate.exists()
+    while not gate.exists():
+        gate.with_suffix(f".{os.getpid()}").touch()
+        time.sleep(0.01)
+    if payload.get("then") == "die":
+        die()
+    if first:
+        time.sleep(3600)  # killed meanwhile
+    effect(context)
+    return "booked"
 
 
 async def book_async(payload: dict[str, Any], context: CommandContext) -> Any:
@@ -77,6 +101,13 @@ def tell(payload: dict[str, Any], context: CommandContext) -> list[Any]:
         *(context.method, context.target, context.content_type, context.correlation, context.key, context.attempt),
         payload,
     ]
+
+
+def tell_of_its_request(body: bytes, context: CommandContext) -> list[Any]:
+    effect(context)
+    if context.request_header("Content-Encoding") == "gzip":
+        body = gzip.decompress(body)
+    return [context.request_headers, context.route, context.caller, body.decode()]
 
 
 class Payment(BaseModel):

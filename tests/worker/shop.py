@@ -156,10 +156,15 @@ class Shop:
         return self._start("worker", tables | (settings or {}), others)
 
     def serve(
-        self, routes: list[dict[str, Any]], *, dies_at: str = "", upstream: str = ""
+        self,
+        routes: list[dict[str, Any]],
+        *,
+        dies_at: str = "",
+        upstream: str = "",
+        settings: dict[str, Any] | None = None,
     ) -> tuple[WorkerProcess, str]:
         """Start a gateway; its URL too, once it listens. With an ``upstream`` it is another service's."""
-        settings: dict[str, Any] = {"routes": routes, "port": 0, "upstream": upstream or "http://127.0.0.1:9"}
+        settings = (settings or {}) | {"routes": routes, "port": 0, "upstream": upstream or "http://127.0.0.1:9"}
         if not dies_at:  # nobody waits for its lease, nor for Redis
             settings |= {"idempotency__lease": 30, "cache_timeout": 10}
         if upstream:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tests.servers import RedisServer
 from tests.worker.shop import LASTING, Shop, until
 
 NO_COMMANDS: dict[str, dict[bytes, bytes]] = {
@@ -47,6 +46,28 @@ def test_a_command_without_a_record_s_id_becomes_a_dead_letter(shop: Shop, chang
     assert letter["dead.reason"] == "rejected"
     assert shop.effects("next") == 1
     assert len(worker.text()) < 100_000
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"x",
+        b"1",
+        b'[["a","b","c"]]',
+        b'[["a",1]]',
+        b'[["a","b\\r\\nx: y"]]',
+        b'[["a","\xe2\x82\xac"]]',
+    ],
+    ids=lambda told: ascii(told),
+)
+def test_headers_that_are_none_become_a_dead_letter(shop: Shop, told: bytes) -> None:
+    fields: Any = shop.command("k").fields() | {b"headers": told}
+    shop.redis.xadd(shop.stream, fields)
+    shop.submit("next")
+    shop.start()
+    shop.done()
+    assert [letter["dead.reason"] for letter in shop.letters()] == ["undecodable"]
+    assert shop.effects("next") == 1
 
 
 def test_a_huge_payload_is_a_command_like_any_other(shop: Shop) -> None:
@@ -121,26 +142,6 @@ def test_a_dead_letter_that_can_not_be_written_leaves_its_entry(shop: Shop) -> N
     assert (letter["key"], letter["dead.error"]) == ("k", "no such account")
 
 
-def test_without_memory_what_was_done_is_acknowledged_and_what_died_waits(
-    own_shop: Shop, own_redis: RedisServer
-) -> None:
-    good, bad = own_shop.folder / "gate-of-good", own_shop.folder / "gate-of-bad"
-    own_shop.submit("good", {"do": "wait", "gate": str(good)})
-    own_shop.submit("bad", {"do": "wait", "gate": str(bad), "then": "reject"})
-    worker = own_shop.start()
-    until(lambda: len(list(own_shop.folder.glob("gate-of-*.*"))) == 2, "both are executed")
-    own_redis.command("CONFIG", "SET", "maxmemory", "1mb")
-    for gate in (good, bad):
-        gate.touch()
-    until(lambda: own_shop.pending() == 1, "the one is acknowledged")
-    worker.says("can't be acknowledged")
-    assert (own_shop.effects("good"), own_shop.effects("bad")) == (1, 0)
-    assert not own_shop.letters()
-    own_redis.command("CONFIG", "SET", "maxmemory", "0")
-    own_shop.done()
-    assert [letter["key"] for letter in own_shop.letters()] == ["bad"]
-
-
 def test_a_record_that_can_not_be_read_is_no_miss(shop: Shop) -> None:
     from oncegate.middleware.key import execution_key, record_key
 
@@ -159,6 +160,7 @@ def test_two_copies_that_fail_do_not_get_twice_the_attempts(shop: Shop) -> None:
     worker = shop.start(max_attempts=3)
     shop.done()
     assert worker.text().count("failed: ValueError") == 3
+    assert [letter["dead.attempts"] for letter in shop.letters()] == ["3"], "and one letter"
     record = shop.record("k")
     assert record is not None
     assert record.attempt == 3

@@ -51,7 +51,28 @@ def test_dead_letters_are_listed_with_what_killed_them(shop: Shop) -> None:
     assert [letter["command"] for letter in rest["dead_letters"]] == [shop.command("k2").command]
 
 
+def test_a_stream_that_is_not_there_is_told(shop: Shop) -> None:
+    shop.submit("k")
+    assert "No dead letters." in oncegate(shop, "list")
+    for pending in ([], ["--pending"]):
+        shown = oncegate(shop, "list", "--stream", "comands", *pending, code=1)
+        assert f"there is no stream comands in namespace {shop.namespace}" in shown
+
+
+def test_a_dead_letter_can_be_discarded(shop: Shop) -> None:
+    die(shop, "k1", "k2", "k3")
+    first = told(shop, "list")["dead_letters"][0]["id"]
+    assert f"{first} is gone" in oncegate(shop, "discard", first)
+    document = told(shop, "discard", shop.command("k2").command)
+    assert [each["command"] for each in document["discarded"]] == [shop.command("k2").command]
+    assert [letter["key"] for letter in shop.letters()] == ["k3"]
+    assert "no dead letter of" in oncegate(shop, "discard", first, code=1)
+    assert "Missing argument" in oncegate(shop, "discard", code=2)
+    assert shop.state("k1") == "failed"
+
+
 def test_without_dead_letters_there_are_none(shop: Shop) -> None:
+    shop.redis.xgroup_create(shop.stream, "commands", id="0", mkstream=True)
     assert "No dead letters." in oncegate(shop, "list")
     assert "Nothing is pending." in oncegate(shop, "list", "--pending")
     assert oncegate(shop, "retry", "--all").startswith("0 to be processed again")
@@ -79,7 +100,8 @@ def test_a_command_is_shown_by_any_of_its_ids(shop: Shop) -> None:
         shown = told(shop, "show", identifier)
         assert shown["dead_letters"] == by_command["dead_letters"]
         for each in (shown, by_command):
-            each["execution"].pop("expires_in", None)  # it passes
+            for record in ("execution", "submission"):
+                each[record].pop("expires_in", None)  # it passes
         assert shown == by_command
     text = oncegate(shop, "show", letter["command"])
     assert "rejected, after 1 attempts by commands" in text
@@ -202,4 +224,5 @@ def test_without_a_redis_there_is_nothing_to_look_at() -> None:
 
 def test_the_installed_command_does_it_too(shop: Shop) -> None:
     assert "what was given up, and why?" in run("commands", "--help").stdout
+    shop.submit("k")
     assert "No dead letters." in run("commands", "list", "--cache", shop.url, "--namespace", shop.namespace).stdout

@@ -1,5 +1,7 @@
 """Commands forwarded to an HTTP service: what it gets, and what its answers mean."""
 
+import gzip
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +63,25 @@ def test_its_answer_is_the_result(shop: Shop, service: Ledger) -> None:
     assert (record.response.status, record.response.body) == (201, b'{"receipt":7}')
     assert (b"x-receipt", b"7") in record.response.headers
     assert b"set-cookie" not in dict(record.response.headers)
+
+
+def test_headers_that_travelled_reach_the_service_and_the_worker_s_own_win(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-lines"
+    lines = {
+        "content-type": "application/json",
+        "content-encoding": "gzip",
+        "idempotency-key": f'"{key}"',
+        "x-user": "bj\xf6rn",
+        "x-tenant": "the caller's",
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    }
+    shop.submit(key, gzip.compress(b"{}"), headers=tuple(lines.items()), traceparent=lines["traceparent"])
+    shop.start(forward=service.url, forward_headers={"X-Tenant": "the worker's"})
+    assert processed(shop, key).state.value == "succeeded"
+    (request,) = service.arrivals(f'"{key}"')  # as it came
+    assert gzip.decompress(request.body) == b"{}"
+    for name, value in (lines | {"x-tenant": "the worker's"}).items():
+        assert request.values(name) == [value]
 
 
 def test_a_key_that_is_no_token_is_quoted(shop: Shop, service: Ledger) -> None:
@@ -190,6 +211,106 @@ def test_killed_before_its_success_is_recorded_a_service_that_keeps_keys_does_it
     record = processed(shop, key)
     assert record.response is not None
     assert (record.attempt, record.response.body) == (2, b"first")
+    assert len(service.arrivals(key)) == 1
+
+
+def test_a_service_that_is_slower_than_its_own_gateway_loses_no_command(shop: Shop, service: Ledger) -> None:
+    """Its gateway answers 504 and goes on, then 409 until it has ended: neither is an answer of the service."""
+    key = f"{shop.namespace}-slow"
+    with service.gate() as gate:
+        service.answer(key, Reply(201, body=b"done", gate=gate))
+        _, url = shop.serve([], upstream=service.url, settings={"idempotency__response_timeout": 0.2})
+        shop.submit(key)
+        worker = shop.start(forward=url, retry_base=0.01, retry_cap=0.05, max_attempts=2)
+        worker.says("status 409, in-flight", times=3)
+    record = processed(shop, key)
+    assert record.response is not None
+    assert (record.state.value, record.attempt, record.response.status, record.response.body) == (
+        *("succeeded", 2, 201),
+        b"done",
+    )
+    assert len(service.arrivals(key)) == 1
+    assert shop.letters() == []
+
+
+PROBLEM = (("content-type", "application/problem+json; charset=utf-8"),)
+
+
+def problem(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Reply:
+    told = {"type": f"https://example.com#{code}", "status": status, "code": code, **members}
+    return Reply(status, (*PROBLEM, *headers), json.dumps(told).encode())
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        *[(409, "in-flight"), (503, "overloaded"), (503, "cache-unavailable")],
+        *[(408, "request-timeout"), (502, "upstream-unreachable")],
+    ],
+)
+def test_a_problem_after_which_nothing_was_executed_is_no_attempt(
+    shop: Shop, service: Ledger, status: int, code: str
+) -> None:
+    key = f"{shop.namespace}-{code}"
+    service.answer(key, *[problem(status, code, retryable=True)] * 3, Reply(201))
+    shop.submit(key)
+    # A route's table is about the service's own answers, not about its gateway's.
+    routes = [{"path": "/*", "status": {str(status): "success"}}]
+    shop.start(forward=service.url, retry_base=0.01, max_attempts=1, settings={"routes": routes})
+    record = processed(shop, key)
+    assert record.response is not None
+    assert (record.state.value, record.attempt, record.response.status) == ("succeeded", 1, 201)
+
+
+def test_what_its_gateway_asks_to_wait_is_waited_for(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-busy"
+    service.answer(key, problem(409, "in-flight", ("retry-after", "3600"), retryable=True), Reply(201))
+    shop.submit(key)
+    worker = shop.start(forward=service.url, retry_base=0.001)
+    worker.says("nothing was begun")
+    shop.submit(f"{key}-next")
+    shop.becomes(f"{key}-next", "succeeded")
+    assert len(service.arrivals(key)) == 1
+
+
+def test_another_problem_that_is_retryable_is_tried_again_and_counts(shop: Shop, service: Ledger) -> None:
+    key = f"{shop.namespace}-other"
+    service.answer(key, problem(422, "not-yet", retryable=True))
+    shop.submit(key)
+    shop.start(forward=service.url, retry_base=0.01, max_attempts=3)
+    assert processed(shop, key).attempt == 3
+    assert [letter["dead.reason"] for letter in shop.letters()] == ["exhausted"]
+
+
+@pytest.mark.parametrize("members", [{"retryable": False}, {"retryable": "true"}, {"original_result": {"status": "x"}}])
+def test_another_problem_is_refused_like_any_answer_of_its_status(
+    shop: Shop, service: Ledger, members: dict[str, Any]
+) -> None:
+    key = f"{shop.namespace}-refused"
+    service.answer(key, problem(409, "duplicate", **members))
+    shop.submit(key)
+    shop.start(forward=service.url)
+    assert processed(shop, key).state.value == "failed"
+    assert [letter["dead.reason"] for letter in shop.letters()] == ["rejected"]
+
+
+def test_a_success_that_its_gateway_tells_of_without_its_body_is_one(shop: Shop, service: Ledger) -> None:
+    """The first answer was lost on the way; the gateway's record has no body, so the retry gets 409 ``duplicate``."""
+    key = f"{shop.namespace}-omitted"
+    service.answer(key, Reply(201, (("x-receipt", "7"),), b"x" * 5000))
+    _, url = shop.serve([], upstream=service.url, settings={"idempotency__max_response_body": 1000})
+    shop.submit(key)
+    shop.start(forward=url, dies_at="before-complete").dies()
+    shop.start(forward=url)
+    record = processed(shop, key)
+    assert record.response is not None
+    assert (record.state.value, record.attempt, record.response.status, record.response.body) == (
+        "succeeded",
+        2,
+        201,
+        None,
+    )
+    assert (b"x-receipt", b"7") in record.response.headers
     assert len(service.arrivals(key)) == 1
 
 

@@ -1,13 +1,14 @@
 """From the caller to the effect: commands that a gateway has accepted, through its own death too."""
 
-from typing import Any
+import gzip
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from oncegate.cache.codec import decode
 from oncegate.cache.record import Record, State
-from oncegate.middleware.key import record_key
+from oncegate.middleware.key import execution_key, record_key
 from tests.worker.shop import DEADLINE, Shop, until
 
 ROUTES = [{"path": "/bookings", "mode": "async", "require_key": True}]
@@ -41,6 +42,69 @@ def test_what_was_accepted_and_never_processed_is_processed_the_first_time(shop:
     assert shop.effects("k") == 1
 
 
+def submit_until_anew(url: str, answer: httpx.Response) -> httpx.Response:
+    """The next answer of another acceptance."""
+
+    def anew() -> httpx.Response | None:
+        again = post(url, "k")
+        assert again.status_code == 202
+        return again if again.json()["position"] != answer.json()["position"] else None
+
+    return cast(httpx.Response, until(anew, "it is accepted anew"))
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["processed at once", "processed late"])
+def test_what_is_accepted_anew_is_processed_anew(shop: Shop, waits: bool) -> None:
+    """The execution ends later than the submission: its record must not outlive it."""
+    short = {"idempotency__ttl": 2}
+    _, url = shop.serve(ROUTES, settings=short)
+    answer = post(url, "k")
+    if waits:
+        until(lambda: not shop.redis.exists(record_key(shop.namespace, "k", None)), "the submission's time is over")
+    shop.start(settings={"idempotency__ttl": 4})
+    shop.done()
+    again = submit_until_anew(url, answer)
+    until(lambda: shop.effects("k") == 2, "it is processed again")
+    assert again.json()["command"] == answer.json()["command"]
+    if waits:
+        return
+    status = httpx.get(url + again.headers["location"], timeout=DEADLINE).json()
+    assert status["position"] == again.json()["position"]
+
+
+def test_a_submission_that_ended_before_its_execution_is_answered_as_it_was(shop: Shop) -> None:
+    _, url = shop.serve(ROUTES, settings={"idempotency__ttl": 1})
+    answer = post(url, "k")
+    until(lambda: not shop.redis.exists(record_key(shop.namespace, "k", None)), "the submission's time is over")
+    shop.start()
+    shop.done()
+    again = post(url, "k")
+    kept = ("location", "content-type", "content-length")
+    assert (again.status_code, again.content) == (202, answer.content)
+    assert [again.headers[name] for name in kept] == [answer.headers[name] for name in kept]
+    assert again.headers["idempotent-replayed"] == "true"
+
+
+def test_a_success_stays_one_for_as_long_as_its_submission_is_answered(shop: Shop) -> None:
+    _, url = shop.serve(ROUTES, settings={"idempotency__ttl": 600})
+    answer = post(url, "k")
+    shop.start(settings={"idempotency__ttl": 2})
+    shop.done()
+    name = record_key(shop.namespace, "k", None)
+    lives, of_execution = shop.redis.pttl(name), shop.redis.pttl(execution_key(name, "commands"))
+    assert 590_000 < of_execution < lives
+    assert httpx.get(url + answer.headers["location"], timeout=DEADLINE).json()["status"] == "succeeded"
+
+
+def test_a_dead_letter_s_submission_is_kept_for_as_long_as_its_execution(shop: Shop) -> None:
+    _, url = shop.serve(ROUTES, settings={"idempotency__ttl": 2})
+    httpx.post(url + "/bookings", content=b'{"do":"reject"}', headers={"idempotency-key": "k"}, timeout=DEADLINE)
+    shop.start(settings={"idempotency__ttl": 600})
+    shop.done()
+    name = record_key(shop.namespace, "k", None)
+    assert 590_000 < shop.redis.pttl(execution_key(name, "commands")) < shop.redis.pttl(name)
+
+
 def test_a_gateway_killed_between_append_and_record_leaves_two_copies_and_one_effect(shop: Shop) -> None:
     mortal, url = shop.serve(ROUTES, dies_at="before-accepted")
     with pytest.raises(httpx.TransportError):
@@ -67,6 +131,42 @@ def test_a_handler_gets_what_the_request_brought(shop: Shop) -> None:
     assert record is not None
     assert record.response is not None
     assert record.response.body == b'["POST","/bookings?a=1","application/json","trace-1","k",1,{"n":1}]'
+
+
+def test_what_makes_a_body_readable_and_what_was_named_travels_with_a_command(shop: Shop) -> None:
+    _, url = shop.serve(ROUTES, settings={"idempotency__forward_request_headers": ["X-User"]})
+    headers = {
+        "idempotency-key": '"a \\"key\\""',
+        "content-type": "application/json",
+        "content-encoding": "gzip",
+        "content-language": "de",
+        "x-user": "alice",
+        "x-other": "not named",
+        "authorization": "Bearer secret",
+        "cookie": "session=secret",
+    }
+    answer = httpx.post(url + "/bookings", content=gzip.compress(b'{"n":1}'), headers=headers, timeout=DEADLINE)
+    assert answer.status_code == 202
+    ((_, fields),) = cast(Any, shop.redis.xrange(shop.stream))
+    assert b"secret" not in b" ".join(fields.values())
+    shop.start("tell_of_its_request")
+    shop.done()
+    command = answer.json()["command"]
+    told = httpx.get(url + answer.headers["location"], headers=headers, timeout=DEADLINE).json()["result"]["body"]
+    names = ("idempotency-key", "content-type", "content-encoding", "content-language", "x-user")
+    assert sorted(told[0]) == sorted([name, headers[name]] for name in names)
+    assert told[1:] == ["/bookings", command.partition(":")[2], '{"n":1}']
+
+
+def test_an_encoded_body_is_not_taken_for_what_it_is_labelled_as(shop: Shop) -> None:
+    _, url = shop.serve(ROUTES)
+    headers = {"idempotency-key": "k", "content-type": "application/json", "content-encoding": "gzip"}
+    httpx.post(url + "/bookings", content=gzip.compress(b'{"n":1}'), headers=headers, timeout=DEADLINE)
+    shop.start()
+    shop.done()
+    (letter,) = shop.letters()
+    assert (letter["dead.reason"], shop.effects("k")) == ("rejected", 0)
+    assert "encoded (gzip)" in letter["dead.error"]
 
 
 def test_a_worker_that_forwards_to_the_gateway_that_accepted_loses_nothing(shop: Shop) -> None:

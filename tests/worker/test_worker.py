@@ -6,6 +6,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+import pytest
+
 from tests.servers import RedisServer
 from tests.worker.shop import LASTING, Shop, until
 
@@ -106,6 +108,36 @@ def test_a_thread_that_takes_longer_than_its_time_keeps_its_command(shop: Shop) 
     record = shop.record("k")
     assert record is not None
     assert (record.state.value, record.attempt, shop.effects("k")) == ("succeeded", 1, 1)
+
+
+@pytest.mark.parametrize("handler", ["book", "book_async"])
+def test_what_is_no_exception_is_a_failed_attempt_and_takes_no_runner_along(shop: Shop, handler: str) -> None:
+    for number in range(3):
+        shop.submit(f"k-{number}", {"do": "panic"})
+    shop.submit("next")
+    worker = shop.start(handler, concurrency=1, max_attempts=2)
+    shop.done()
+    assert shop.effects("next") == 1
+    assert [letter["dead.error_type"] for letter in shop.letters()] == ["Panic"] * 3
+    assert worker.text().count("failed: Panic") == 6
+
+
+@pytest.mark.parametrize("by", ["SystemExit", "KeyboardInterrupt"])
+@pytest.mark.parametrize("handler", ["book", "book_async"])
+def test_a_handler_that_ends_the_process_stops_its_worker_and_what_is_executed_ends(
+    shop: Shop, handler: str, by: str
+) -> None:
+    shop.submit("k", {"do": "leave-once", "by": by})
+    worker = shop.start(handler)
+    assert worker.code() == 1
+    assert f"the handler raised {by}: the worker stops" in worker.text()
+    assert "the worker has stopped" in worker.text()
+    assert (shop.state("k"), shop.effects("k")) == ("unknown", 0)
+    shop.start(handler)
+    shop.done()
+    record = shop.record("k")
+    assert record is not None
+    assert (record.state.value, record.attempt, shop.effects("k")) == ("succeeded", 2, 1)
 
 
 # -- what a worker holds ----------------------------------------------------------------------------------------------

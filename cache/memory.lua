@@ -1,0 +1,13 @@
+-- Tell how much memory is used where a stream is, and how many entries the stream has.
+--
+-- KEYS[1]  the stream
+-- returns  {bytes used, bytes that may be used (0: as many as there are), entries}
+--
+-- Where Redis evicts, it says 0 as well: it refuses nothing then. INFO takes longer than appending does, so this is asked
+-- now and then, and not by each submission.
+local told = redis.call('INFO', 'memory')
+local most = tonumber(told:match('\nmaxmemory:(%d+)')) or 0
+if told:match('\nmaxmemory_policy:([%w-]+)') ~= 'noeviction' then
+  most = 0
+end
+return {tonumber(told:match('\nused_memory:(%d+)')), most, redis.call('XLEN', KEYS[1])}
