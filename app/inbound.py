@@ -110,6 +110,7 @@ class InboundConnection(asyncio.Protocol):
         if self._lingering is not None:
             self._lingering.end()
         self._leave()
+        self._unparsed.drop()
         self._parser.close()
 
     def _leave(self) -> None:
@@ -118,7 +119,6 @@ class InboundConnection(asyncio.Protocol):
             if request is not None:
                 request.leave()
         self._pipelined.clear()
-        self._unparsed.drop()
         if self.writable is not None:
             self.writable.set()
             self.writable = None

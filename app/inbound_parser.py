@@ -25,6 +25,7 @@ from oncegate.app.inbound_head import (
     scope_of,
     without_authority,
 )
+from oncegate.app.inbound_pieces import PIECE_BYTES
 
 if TYPE_CHECKING:
     from oncegate.app.inbound import InboundConnection
@@ -77,17 +78,19 @@ class InboundParser:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the head that is being read, or the trailers, are beyond `MAX_HEAD_BYTES`."""
-        return self._too_large or self._quiet > MAX_HEAD_BYTES
+        """Whether the head that is being read, or the trailers, are beyond `MAX_HEAD_BYTES`, whatever came before in one piece."""
+        return self._too_large or self._quiet > MAX_HEAD_BYTES + PIECE_BYTES
 
     # -- httptools' callbacks -----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._url = b""
+        if self._rest_of_url:
+            self._rest_of_url = bytearray()
         self._headers = []
         self.in_head = True
-        self._quiet = 0
+        self._quiet = len(self._data)  # what stood before it in the same piece included
         self._connection.request_begins()
 
     def on_url(self, url: bytes) -> None:
@@ -128,7 +131,7 @@ class InboundParser:
             self._url = without_authority(self._url, method, version, headers)
             self._host = host  # as a rule it is the same in all requests of a connection
         expects_go_ahead = b"expect" in fields and version == "1.1" and asks_to_go_ahead(headers)
-        if self._quiet + len(self._data) > MAX_HEAD_BYTES:
+        if self._quiet > MAX_HEAD_BYTES:
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
             if size > MAX_HEAD_BYTES:
                 self._too_large = True

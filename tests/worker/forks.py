@@ -45,7 +45,7 @@ class MortalCache(RedisCache):
 
     async def complete(self, key: str, **options: Any) -> bool:
         succeeded = options["state"] is State.SUCCEEDED
-        if options["submission"]:
+        if options.get("submission"):
             self._die_at("before-accepted", "{")
         self._die_at("before-complete" if succeeded else "before-failed", key)
         done = await super().complete(key, **options)
