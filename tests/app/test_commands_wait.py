@@ -1,6 +1,8 @@
 """Waiting for a command's end: Prefer: wait on its status."""
 
 import asyncio
+import socket
+import struct
 from typing import Any
 
 import pytest
@@ -76,9 +78,13 @@ async def test_nobody_waits_for_a_client_that_has_left_or_in_a_gateway_that_stop
     async with serving(redis_server, idempotency={"max_wait": 600}) as there:
         location = (await there.submit()).headers["location"]
         headers = ALICE | {"prefer": "wait=600"}
-        leaves = asyncio.create_task(there.client.get(location, headers=headers))
+        _, leaves = await asyncio.open_connection(there.client.base_url.host, there.client.base_url.port)
+        lines = [f"GET {location} HTTP/1.1", "host: a", *(f"{name}: {value}" for name, value in headers.items())]
+        leaves.write("\r\n".join([*lines, "", ""]).encode())
         await _polls(there)
-        leaves.cancel()
+        # Reset, as by one who has left with something unread: one who only says no more may still be there.
+        leaves.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        leaves.transport.abort()
         await _polls(there, 0)
         stays = asyncio.create_task(there.client.get(location, headers=headers))
         await _polls(there)

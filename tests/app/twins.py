@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 from uuid import uuid4
 
@@ -113,6 +114,8 @@ async def twin(lane: bool, **settings: Any) -> AsyncIterator[Twin]:
         Upstream(behave) as upstream,
         served(upstream.url, routes=ROUTES, **{"namespace": uuid4().hex} | settings) as (client, gateway),
     ):
+        # A client that brings back a Cookie without a credential is refused, and one answer here sets some.
+        client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         made = Twin(client, gateway)
         direct = gateway.direct
         gateway.direct = counting  # type: ignore[method-assign]  # of one object
