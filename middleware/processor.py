@@ -4,8 +4,10 @@ A command processor is any ASGI app: the forwarder of the gateway, or the app th
 exceptions tell apart what decides whether money may have moved; any other exception out of an app is a failure.
 """
 
+from oncegate.cache.errors import OncegateError
 
-class NotProcessed(Exception):
+
+class NotProcessed(OncegateError):
     """Nothing of the command reached its processor (refused, no address, no TLS): the key may be used again at once."""
 
 
@@ -21,11 +23,15 @@ class NotAccepted(NotProcessed):
         self.copied = copied
 
 
-class OutcomeUnknown(Exception):
-    """The command may have been processed and no answer says so: it was sent, then the connection broke."""
+class OutcomeUnknown(OncegateError):
+    """The command may have been processed and no answer says so: it was sent, then the connection broke.
+
+    A handler raises it of its own call; what `CommandProcessor.process` raises of an earlier one is an `OutcomeUnknownError`,
+    which is one of these: to catch both, catch this.
+    """
 
 
-class NotRetryable(Exception):
+class NotRetryable(OncegateError):
     """The command was not done and no further attempt would do better. For consumers' handlers: it is dead-lettered at once."""
 
 
