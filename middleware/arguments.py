@@ -36,9 +36,9 @@ def given_namespace(namespace: object) -> str:
     return namespace
 
 
-def check_callable(name: str, value: object, example: str) -> None:
-    """Raises ``TypeError`` where the argument ``name`` can't be called, nor is ``None``."""
-    if value is not None and not callable(value):
+def check_callable(name: str, value: object, example: str, *, optional: bool = False) -> None:
+    """Raises ``TypeError`` where the argument ``name`` can't be called (nor is ``None``, where it is ``optional``)."""
+    if not callable(value) and not (optional and value is None):
         raise TypeError(f"{name} is {_named(value)}: give {example}")
 
 

@@ -14,7 +14,7 @@ from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware.arguments import given_namespace, given_settings
+from oncegate.middleware.arguments import check_callable, given_namespace, given_settings
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.command_form import Codec, JsonCodec, command_form, failure_form, octets, read_failure
 from oncegate.middleware.enforce import Ask, Enforcer, Verdict
@@ -97,8 +97,7 @@ class CommandProcessor(Generic[Command, Result]):
         codec: Codec[Result] | None = None,
         max_in_flight: int = 1000,
     ) -> None:
-        if not callable(execute):
-            raise TypeError("execute is not callable: give the function that executes a command")
+        check_callable("execute", execute, "a function of a command")
         if not name or not isinstance(name, str):
             raise ValueError("name must be a text that is not empty")
         if codec is not None and result_type is not Any:

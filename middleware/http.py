@@ -69,8 +69,8 @@ class IdempotencyMiddleware:
     ) -> None:
         settings, routes = given_settings(settings, IdempotencySettings), given_routes(routes)
         check_callable("app", app, "an ASGI app")
-        check_callable("submit", submit, "an ASGI app that accepts commands")
-        check_callable("observe", observe, "a function of an Observation")
+        check_callable("submit", submit, "an ASGI app that accepts commands", optional=True)
+        check_callable("observe", observe, "a function of an Observation", optional=True)
         check_watch(watch)
         if max_in_flight < 1 or max_buffered < 1 or body_timeout <= 0 or drain_timeout < 0:
             raise ValueError("max_in_flight, max_buffered and body_timeout must be above 0, drain_timeout not below")

@@ -67,14 +67,14 @@ class Subscription:
         settings: SubscriptionSettings | None = None,
         watch: Watch | None = None,
     ) -> None:
+        if isinstance(aliases, str):
+            raise TypeError("aliases is a str: give a list of names")
+        check_watch(watch)
         for name in (consumer, *aliases):
             if not CONSUMER.fullmatch(name):
                 raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
         if consumer in aliases or len(set(aliases)) != len(aliases):
             raise ValueError("aliases are former names of the consumer, each given once")
-        if isinstance(aliases, str):
-            raise TypeError("aliases is a str: give a list of names")
-        check_watch(watch)
         self.consumer = consumer
         self.aliases = tuple(aliases)
         self.namespace = given_namespace(namespace)
