@@ -7,7 +7,7 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
-from oncegate.middleware.asgi import App, Message, Receive, Send
+from oncegate.middleware.asgi import App, Receive, Send
 from oncegate.middleware.attempt import Attempt, LeaseLost
 from oncegate.middleware.bypass import Bypass
 from oncegate.middleware.enforce import Ask, Verdict
@@ -18,7 +18,7 @@ from oncegate.middleware.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION
 from oncegate.middleware.gate import Decision
 from oncegate.middleware.policy import ATTEMPT_HEADER, Policy
 from oncegate.middleware.problems import Answer
-from oncegate.middleware.request import read_body
+from oncegate.middleware.request import BodyAgain, read_body
 from oncegate.middleware.within import within
 
 if TYPE_CHECKING:
@@ -252,15 +252,9 @@ class Exchange:
         two URLs.
         """
         log.debug("record %s: enforced by a middleware around this one already", self._request.record)
-        read = [body]
-
-        async def receive() -> Message:
-            if read:
-                return {"type": "http.request", "body": read.pop(), "more_body": False}
-            return await self._receive()
-
+        again = BodyAgain(body, self._receive)
         try:
-            await self._enforcement.app(self._scope, receive, self._send)
+            await self._enforcement.app(self._scope, again.receive, self._send)
         except Exception as error:  # noqa: BLE001 - raised where it can't be taken for one of ours
             return error
         return None

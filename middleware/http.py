@@ -43,7 +43,8 @@ class IdempotencyMiddleware:
     command (see `oncegate.middleware.extensions.Submission`), answers 202, or raises
     `oncegate.middleware.processor.NotAccepted`.
 
-    ``cache`` is a `Cache`, or the URL of one (see `open_cache`), which the lifespan's shutdown closes.
+    ``cache`` is a `Cache`, or the URL of one (see `open_cache`), which the lifespan's shutdown closes. Behind another one on the
+    same store, in the same namespace, it steps aside for requests that the other enforces.
 
     Raises ``TypeError`` for an argument of another kind, ``ValueError`` for a namespace, limit or URL that can't be, and for an
     asynchronous route without ``submit``; pydantic's ``ValidationError`` for a route's wrong override.
