@@ -5,18 +5,18 @@ from typing import cast
 from oncegate.cache.address import CACHE_SCHEMES, either
 from oncegate.cache.base import Cache
 
-MEMORY_LIMIT = 268435456
-"""Bytes that the embedded cache may hold, where nobody says how many."""
 _CALLS = ("claim", "extend", "complete", "release", "get")
 """What every door calls."""
 
 
-def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int = MEMORY_LIMIT) -> Cache:
+def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = None) -> Cache:
     """The cache at ``url``: ``memory://``, or what `RedisCache.from_url` takes. Its connections are opened when they are needed.
 
     ``timeout`` (s) bounds each command to Redis, ``memory_limit`` (bytes) what is held in memory.
-    Raises ``ValueError`` for a URL that can't be used, without repeating it: it may hold credentials.
+    Raises ``TypeError`` for no text, ``ValueError`` for a URL that can't be used, without repeating it: it may hold credentials.
     """
+    if not isinstance(url, str):
+        raise TypeError(f"url is a {type(url).__qualname__}: give a str")
     scheme, there, rest = url.partition("://")
     if not there or scheme.lower() not in CACHE_SCHEMES:
         raise ValueError(f"cache must be a URL that starts with {either(CACHE_SCHEMES)}")
@@ -25,7 +25,7 @@ def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int = MEMORY_LIM
             raise ValueError("cache: memory:// takes nothing after it")
         from oncegate.cache.memory import MemoryCache
 
-        return MemoryCache(limit_bytes=memory_limit)
+        return MemoryCache() if memory_limit is None else MemoryCache(limit_bytes=memory_limit)
     from oncegate.cache.redis import RedisCache  # not needed, so not loaded, on the embedded cache
 
     return RedisCache.from_url(url, timeout=timeout)

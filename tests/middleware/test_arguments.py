@@ -3,11 +3,15 @@
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from redis.asyncio import Redis
 
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.open import open_cache
 from oncegate.cache.redis import RedisCache
+from oncegate.client import IdempotentTransport
+from oncegate.fastapi import document
+from oncegate.faststream import SubscriptionMiddleware
 from oncegate.middleware.command import CommandProcessor
 from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.observe import Watch
@@ -112,6 +116,43 @@ def test_a_url_is_a_cache(door: Any) -> None:
     door(cache="memory://")
     door(cache="redis://127.0.0.1:1")
     door(cache="redis+sentinel://127.0.0.1:1/mymaster")
+
+
+def test_what_opens_a_cache_names_what_is_of_another_kind() -> None:
+    with pytest.raises(TypeError, match=r"^url is a Redis"):
+        open_cache(Redis())  # type: ignore[arg-type]
+    for given in ("redis://127.0.0.1", Redis()):
+        with pytest.raises(TypeError, match=r"^topology is a \w+: RedisCache.from_url"):
+            RedisCache(given, timeout=1)  # type: ignore[arg-type]
+
+
+def test_a_consumer_s_middleware_names_what_is_of_another_kind() -> None:
+    for given, named in [
+        ({"subscription": "billing"}, "subscription is a str"),
+        ({"describe": "key"}, "describe is a str"),
+        ({"dead_letter": "payments.dead"}, "dead_letter is a str"),
+    ]:
+        options: dict[str, Any] = {"subscription": subscription()} | given
+        with pytest.raises(TypeError, match=f"^{named}: give"):
+            SubscriptionMiddleware(**options)
+
+
+def test_the_client_s_transport_names_what_is_of_another_kind() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"budget": 3}, "budget is a int"),
+        ({"make_key": "k"}, "make_key is a str"),
+    ]
+    for options, named in cases:
+        with pytest.raises(TypeError, match=f"^{named}: give"):
+            IdempotentTransport(**options)
+
+
+def test_document_names_what_is_of_another_kind() -> None:
+    app: Any = FastAPI()
+    with pytest.raises(TypeError, match=r"^settings is a dict"):
+        document(app, settings={"ttl": 1})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^routes\[0\] is a str"):
+        document(app, routes=["/x"])  # type: ignore[list-item]
 
 
 def test_a_url_opens_what_it_names() -> None:
