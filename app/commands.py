@@ -208,7 +208,7 @@ async def _commands(settings: "GatewaySettings") -> AsyncIterator["Commands"]:
 
 def _settings(given: dict[str, str | None], worker: dict[str, str | None], config: str | None) -> "GatewaySettings":
     from oncegate.app.configuration import ConfigurationError, load
-    from oncegate.app.settings import REDIS_SCHEMES
+    from oncegate.cache.address import REDIS_SCHEMES
 
     arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     arguments["worker"] = {name: value for name, value in worker.items() if value is not None}

@@ -158,12 +158,9 @@ def _explain(fault: ErrorDetails) -> str:
             return "is missing: give --upstream URL, set ONCEGATE_UPSTREAM, or upstream in the --config file"
         return "is missing"
     if fault["type"] == "extra_forbidden":
-        fields = TABLES.get(str(loc[0]), GatewaySettings).model_fields
+        fields = (TABLES | {"routes": Route}).get(str(loc[0]), GatewaySettings).model_fields
         return f"unknown setting{_nearest(str(loc[-1]), list(fields))}; remove it"
     message = fault["msg"].replace("Value error, ", "").replace("Input should", "must")
-    if message.startswith("unknown setting "):
-        name = message.split("'")[1]
-        message += _nearest(name, [*Route.model_fields, *IdempotencySettings.model_fields])
     return message.replace("String should", "must")
 
 

@@ -17,12 +17,12 @@ class CorsSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     origins: tuple[Origin, ...] = Field(
-        (), description='whose scripts may read them: `["https://shop.example"]`; `["*"]`: any'
+        default=(), description='whose scripts may read them: `["https://shop.example"]`; `["*"]`: any'
     )
     expose: tuple[FieldName, ...] = Field(
-        (*EXPOSED_HEADERS, "Location"), description="the response headers that they may read"
+        default=(*EXPOSED_HEADERS, "Location"), description="the response headers that they may read"
     )
-    credentials: bool = Field(False, description="also where the browser sends its cookies along")
+    credentials: bool = Field(default=False, description="also where the browser sends its cookies along")
 
     @model_validator(mode="after")
     def _named(self) -> "CorsSettings":

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from oncegate.app.bearer import Bearer
 from oncegate.app.direct import Direct
@@ -17,6 +16,7 @@ from oncegate.app.records_page import RecordsPage
 from oncegate.app.settings import GatewaySettings
 from oncegate.app.trial import try_writing
 from oncegate.cache.base import Cache
+from oncegate.cache.open import open_cache
 from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.observe import Observation, Observe
@@ -208,10 +208,4 @@ def _read_headers(settings: GatewaySettings) -> set[str]:
 
 def create_cache(settings: GatewaySettings) -> Cache:
     """The cache that ``settings.cache`` names. Its connections are opened when they are needed."""
-    if urlsplit(settings.cache).scheme == "memory":
-        from oncegate.cache.memory import MemoryCache
-
-        return MemoryCache(limit_bytes=settings.memory_limit)
-    from oncegate.cache.redis import RedisCache  # not needed, so not loaded, on the embedded cache
-
-    return RedisCache.from_url(settings.cache, timeout=settings.cache_timeout)
+    return open_cache(settings.cache, timeout=settings.cache_timeout, memory_limit=settings.memory_limit)

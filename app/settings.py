@@ -14,12 +14,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from oncegate.app.cors_settings import CorsSettings
 from oncegate.app.worker_settings import WorkerSettings
-from oncegate.cache.address import CLUSTER_SCHEMES, SENTINEL_SCHEMES, parse_address
+from oncegate.cache.address import CACHE_SCHEMES, MANY_SERVERS, REDIS_SCHEMES, either, parse_address
 from oncegate.middleware.settings import Bytes, IdempotencySettings, Name, Route, Seconds
 
-MANY_SERVERS = (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
-REDIS_SCHEMES = ("redis", "rediss", "unix", *MANY_SERVERS)
-CACHE_SCHEMES = ("memory", *REDIS_SCHEMES)
 LATER_CACHE_SCHEMES = ("sqlite", "postgresql")
 UPSTREAM_SCHEMES = ("http", "https", "unix")
 LEASE_PER_CACHE_TIMEOUT = 3
@@ -36,55 +33,67 @@ class GatewaySettings(BaseSettings):
         repr=False, description="where requests go: http://, https://, or unix:// and the path of a socket"
     )
     cache: str = Field(
-        "memory://",
+        default="memory://",
         repr=False,
         description="where records live: memory://, redis://, rediss://, unix://, "
         "redis+sentinel://host:port,host:port/service, redis+cluster://host:port,host:port (rediss+: encrypted)",
     )
-    host: str = Field("127.0.0.1", min_length=1, description="the address to listen on")
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(8080, description="the port to listen on; 0: any free one")
-    workers: Annotated[int, Field(ge=1, le=256)] = Field(1, description="processes that share the port")
-    namespace: Name = Field("default", description="keeps the records of services on one cache apart")
-    cache_timeout: Seconds = Field(0.5, description="per command to the cache")
-    memory_limit: Bytes = Field(268435456, description="bytes that memory:// may hold; then new keys get 503")
-    max_in_flight: Annotated[int, Field(ge=1)] = Field(1000, description="attempts per process; beyond: 503 overloaded")
+    host: str = Field(default="127.0.0.1", min_length=1, description="the address to listen on")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=8080, description="the port to listen on; 0: any free one"
+    )
+    workers: Annotated[int, Field(ge=1, le=256)] = Field(default=1, description="processes that share the port")
+    namespace: Name = Field(default="default", description="keeps the records of services on one cache apart")
+    cache_timeout: Seconds = Field(default=0.5, description="per command to the cache")
+    memory_limit: Bytes = Field(default=268435456, description="bytes that memory:// may hold; then new keys get 503")
+    max_in_flight: Annotated[int, Field(ge=1)] = Field(
+        default=1000, description="attempts per process; beyond: 503 overloaded"
+    )
     max_buffered: Bytes = Field(
-        67108864, description="bytes of bodies per process that wait to be admitted; beyond: 503 overloaded"
+        default=67108864, description="bytes of bodies per process that wait to be admitted; beyond: 503 overloaded"
     )
     stream_limit: Annotated[int, Field(ge=1)] = Field(
-        100000, description="commands that a stream may hold of what its consumers still need; then 503 overloaded"
+        default=100000,
+        description="commands that a stream may hold of what its consumers still need; then 503 overloaded",
     )
-    body_timeout: Seconds = Field(30, description="for a request's body to arrive")
+    body_timeout: Seconds = Field(default=30, description="for a request's body to arrive")
     upstream_keepalive: Annotated[float, Field(ge=0, le=3600)] = Field(
-        1.5, description="seconds that an idle upstream connection is kept; below what the upstream keeps"
+        default=1.5, description="seconds that an idle upstream connection is kept; below what the upstream keeps"
     )
     upstream_ca: str = Field(
-        "", description="PEM file of the authorities that the upstream's certificate is checked by"
+        default="", description="PEM file of the authorities that the upstream's certificate is checked by"
     )
-    trusted_proxies: tuple[str, ...] = Field((), description="addresses whose X-Forwarded-* are believed")
-    via: bool = Field(True, description="add Via to requests and responses; nginx doesn't compress for one that has it")
-    drain_delay: Annotated[float, Field(ge=0, le=3600)] = Field(0, description="seconds unready before the port closes")
-    shutdown_timeout: Seconds = Field(30, description="for attempts in flight to finish")
+    trusted_proxies: tuple[str, ...] = Field(default=(), description="addresses whose X-Forwarded-* are believed")
+    via: bool = Field(
+        default=True, description="add Via to requests and responses; nginx doesn't compress for one that has it"
+    )
+    drain_delay: Annotated[float, Field(ge=0, le=3600)] = Field(
+        default=0, description="seconds unready before the port closes"
+    )
+    shutdown_timeout: Seconds = Field(default=30, description="for attempts in flight to finish")
     prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
-        "/_oncegate",
+        default="/_oncegate",
         description="where operations are (healthz, readyz, metrics, policy, commands, records); never forwarded",
     )
     ops_port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        0, description="0: operations are under prefix on the main port; else metrics and records on this port alone"
+        default=0,
+        description="0: operations are under prefix on the main port; else metrics and records on this port alone",
     )
-    ready_needs_cache: bool = Field(False, description="readyz is 503 while the cache can't be reached")
+    ready_needs_cache: bool = Field(default=False, description="readyz is 503 while the cache can't be reached")
     sample_records: Annotated[float, Field(ge=0, le=86400)] = Field(
-        0,
+        default=0,
         description="seconds between counts of the cache's unknown records, for metrics; each reads all records; 0: none",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")
-    log_format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, JSON elsewhere")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
+    log_format: Literal["auto", "json", "text"] = Field(
+        default="auto", description="auto: text on a terminal, JSON elsewhere"
+    )
     idempotency: IdempotencySettings = Field(
         default_factory=IdempotencySettings, description="the rules for all routes"
     )
     cors: CorsSettings = Field(default_factory=CorsSettings, description="scripts of other origins, in browsers")
     worker: WorkerSettings = Field(default_factory=WorkerSettings, description="what `oncegate worker` goes by")
-    routes: tuple[Route, ...] = Field((), description="what differs on some paths")
+    routes: tuple[Route, ...] = Field(default=(), description="what differs on some paths")
 
     @classmethod
     def settings_customise_sources(
@@ -103,7 +112,7 @@ class GatewaySettings(BaseSettings):
     def _forwardable(cls, value: str) -> str:
         url = _split(value)
         if url.scheme not in UPSTREAM_SCHEMES:
-            raise ValueError(f"must be a URL that starts with {_either(UPSTREAM_SCHEMES)}")
+            raise ValueError(f"must be a URL that starts with {either(UPSTREAM_SCHEMES)}")
         if url.username is not None or url.password is not None:
             raise ValueError("must not carry credentials; clients send their own")
         if url.query or url.fragment:
@@ -124,9 +133,9 @@ class GatewaySettings(BaseSettings):
             return value
         url = _split(value)
         if url.scheme in LATER_CACHE_SCHEMES:
-            raise ValueError(f"{url.scheme}:// is not available in this version; use {_either(CACHE_SCHEMES)}")
+            raise ValueError(f"{url.scheme}:// is not available in this version; use {either(CACHE_SCHEMES)}")
         if url.scheme not in CACHE_SCHEMES:
-            raise ValueError(f"must be a URL that starts with {_either(CACHE_SCHEMES)}")
+            raise ValueError(f"must be a URL that starts with {either(CACHE_SCHEMES)}")
         if url.scheme == "memory" and (url.netloc or url.path or url.query):
             raise ValueError("memory:// takes nothing after it; its size is memory_limit")
         return value
@@ -221,7 +230,3 @@ def _split(value: str) -> SplitResult:
     except ValueError:  # its text repeats parts of the URL
         raise ValueError("is not a URL; is the port a number?") from None
     return url
-
-
-def _either(schemes: tuple[str, ...]) -> str:
-    return " or ".join(f"{scheme}://" for scheme in schemes)

@@ -49,7 +49,7 @@ def worker(config: str | None, **options: str | None) -> None:
         )
     except ConfigurationError as error:
         _refuse(str(error))
-    from oncegate.app.settings import REDIS_SCHEMES
+    from oncegate.cache.address import REDIS_SCHEMES
 
     if settings.cache_scheme not in REDIS_SCHEMES:
         _refuse(

@@ -15,21 +15,25 @@ class WorkerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    stream: Name = Field("commands", description="the command stream to read")
+    stream: Name = Field(default="commands", description="the command stream to read")
     consumer: Name | None = Field(
-        None, description="the consumer's name: of its group, and of its records. By default the stream's name"
+        default=None, description="the consumer's name: of its group, and of its records. By default the stream's name"
     )
-    handler: str = Field("", description="the function that executes a command: `package.module:function`")
-    forward: str = Field("", description="or the service that commands are forwarded to: http://, https://, unix://")
+    handler: str = Field(default="", description="the function that executes a command: `package.module:function`")
+    forward: str = Field(
+        default="", description="or the service that commands are forwarded to: http://, https://, unix://"
+    )
     forward_headers: dict[FieldName, str] = Field(
         default_factory=dict, repr=False, description="sent with each forwarded command: its own credentials, say"
     )
-    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="commands executed at once, per process")
-    max_attempts: Annotated[int, Field(ge=1)] = Field(10, description="then a command becomes a dead letter")
-    retry_base: Seconds = Field(
-        1, description="the longest pause before the second attempt; doubled for each one after it"
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=10, description="commands executed at once, per process"
     )
-    retry_cap: Seconds = Field(300, description="the longest pause between attempts")
+    max_attempts: Annotated[int, Field(ge=1)] = Field(default=10, description="then a command becomes a dead letter")
+    retry_base: Seconds = Field(
+        default=1, description="the longest pause before the second attempt; doubled for each one after it"
+    )
+    retry_cap: Seconds = Field(default=300, description="the longest pause between attempts")
 
     @field_validator("handler")
     @classmethod

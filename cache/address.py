@@ -11,6 +11,9 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
 CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
+MANY_SERVERS = (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
+REDIS_SCHEMES = ("redis", "rediss", "unix", *MANY_SERVERS)
+CACHE_SCHEMES = ("memory", *REDIS_SCHEMES)
 SENTINEL_PORT, CLUSTER_PORT = 26379, 6379
 
 Server = tuple[str, int]
@@ -83,3 +86,8 @@ def _no_database(scheme: str, path: str) -> str:
     if path.rstrip("/") not in ("", "0"):
         raise ValueError(f"{scheme}:// has no databases but 0: leave the path out")
     return "0"
+
+
+def either(schemes: tuple[str, ...]) -> str:
+    """``schemes`` as a text names them."""
+    return " or ".join(f"{scheme}://" for scheme in schemes)

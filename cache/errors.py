@@ -1,7 +1,11 @@
 """What a cache can raise: one small tree, so that callers never see a store's own exceptions."""
 
 
-class CacheError(Exception):
+class OncegateError(Exception):
+    """Base of all errors of the public interface: of those that oncegate raises, and of those that a handler may raise."""
+
+
+class CacheError(OncegateError):
     """Base of everything that a cache raises on purpose. Its text is one line and holds no key, credential or body."""
 
 

@@ -67,6 +67,8 @@ class RedisCache:
     """Whether `claim` may take a Redis over its ``maxmemory``: for those whose claims free more in the end than they take."""
 
     def __init__(self, topology: Topology, *, timeout: float) -> None:
+        if isinstance(topology, str) or not hasattr(topology, "open"):
+            raise TypeError(f"topology is a {type(topology).__qualname__}: RedisCache.from_url(url) builds a cache")
         self._topology = topology
         self._timeout = timeout
         self._routes: dict[asyncio.AbstractEventLoop, Routes] = {}

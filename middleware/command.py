@@ -8,11 +8,13 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
 
 from oncegate.cache.base import Cache
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
+from oncegate.cache.open import given_cache
 from oncegate.cache.record import State, StoredResponse
+from oncegate.middleware.arguments import check_callable, given_namespace, given_settings
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.command_form import Codec, JsonCodec, command_form, failure_form, octets, read_failure
 from oncegate.middleware.enforce import Ask, Enforcer, Verdict
@@ -53,35 +55,61 @@ class CommandProcessor(Generic[Command, Result]):
     ``codec`` stores them in its own way instead. A result that can't be stored after all, that would not come back equal,
     or that is over ``max_response_body``, is recorded as a success without it.
 
+    ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
     `drain` is to be awaited before the process ends, `oncegate.cache.base.Cache.close` after it.
     """
 
+    @overload
     def __init__(
         self,
-        execute: Callable[[Command], Awaitable[Result] | Result],
+        execute: Callable[[Command], Awaitable[Result]],
         *,
         name: str,
-        cache: Cache,
+        cache: Cache | str,
+        settings: IdempotencySettings | None = None,
+        namespace: str = "default",
+        result_type: Any = Any,
+        codec: Codec[Result] | None = None,
+        max_in_flight: int = 1000,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        execute: Callable[[Command], Result],
+        *,
+        name: str,
+        cache: Cache | str,
+        settings: IdempotencySettings | None = None,
+        namespace: str = "default",
+        result_type: Any = Any,
+        codec: Codec[Result] | None = None,
+        max_in_flight: int = 1000,
+    ) -> None: ...
+    def __init__(
+        self,
+        execute: Callable[[Command], Any],
+        *,
+        name: str,
+        cache: Cache | str,
         settings: IdempotencySettings | None = None,
         namespace: str = "default",
         result_type: Any = Any,
         codec: Codec[Result] | None = None,
         max_in_flight: int = 1000,
     ) -> None:
-        if not name:
-            raise ValueError("name must not be empty")
+        check_callable("execute", execute, "a function of a command")
+        if not name or not isinstance(name, str):
+            raise ValueError("name must be a text that is not empty")
         if codec is not None and result_type is not Any:
             raise ValueError("result_type and codec exclude each other")
-        if not namespace or ":" in namespace:
-            raise ValueError("namespace must not be empty and must not hold a colon")
         self._execute = execute
         self._in_thread = not inspect.iscoroutinefunction(execute)
         self._name = name.encode()
-        self._namespace = namespace
-        self._policy = compile_policy(settings or IdempotencySettings())
+        self._namespace = given_namespace(namespace)
+        self._policy = compile_policy(given_settings(settings, IdempotencySettings))
         self._codec: Codec[Any] = codec or JsonCodec(result_type)
-        self.cache = cache
-        self._enforcer = Enforcer(cache, max_in_flight=max_in_flight)
+        self.cache = given_cache(cache)
+        self._enforcer = Enforcer(self.cache, max_in_flight=max_in_flight)
 
     async def process(
         self,

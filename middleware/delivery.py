@@ -102,19 +102,27 @@ class SubscriptionSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    lease: Seconds = Field(30, description="an attempt whose process is silent for this long is of unknown outcome")
-    heartbeat: Seconds | None = Field(None, description="between renewals of the lease; a third of it by default")
-    ttl: Seconds = Field(86400, description="how long every outcome is kept, and with it the count of attempts")
-    max_attempts: Annotated[int, Field(ge=0)] = Field(5, description="then the command is dead; 0: no limit")
-    timeout: Seconds = Field(900, description="for the handler; then the outcome is unknown")
-    record_timeout: Seconds = Field(30, description="the longest wait until the cache has taken an outcome")
-    max_in_flight: Annotated[int, Field(ge=1)] = Field(1000, description="attempts at once; more are redelivered")
-    max_result: Bytes = Field(1048576, description="a result's size; beyond: the success is recorded without it")
+    lease: Seconds = Field(
+        default=30, description="an attempt whose process is silent for this long is of unknown outcome"
+    )
+    heartbeat: Seconds | None = Field(
+        default=None, description="between renewals of the lease; a third of it by default"
+    )
+    ttl: Seconds = Field(default=86400, description="how long every outcome is kept, and with it the count of attempts")
+    max_attempts: Annotated[int, Field(ge=0)] = Field(default=5, description="then the command is dead; 0: no limit")
+    timeout: Seconds = Field(default=900, description="for the handler; then the outcome is unknown")
+    record_timeout: Seconds = Field(default=30, description="the longest wait until the cache has taken an outcome")
+    max_in_flight: Annotated[int, Field(ge=1)] = Field(
+        default=1000, description="attempts at once; more are redelivered"
+    )
+    max_result: Bytes = Field(
+        default=1048576, description="a result's size; beyond: the success is recorded without it"
+    )
     on_cache_down: Literal["retry", "run", "dead_letter"] = Field(
-        "retry", description="without the cache: redeliver later, execute unprotected, or dead-letter"
+        default="retry", description="without the cache: redeliver later, execute unprotected, or dead-letter"
     )
     on_missing_key: Literal["run", "reject", "message_id"] = Field(
-        "run", description="without a key: execute unprotected, dead-letter, or take the broker's message id"
+        default="run", description="without a key: execute unprotected, dead-letter, or take the broker's message id"
     )
 
     @model_validator(mode="after")

@@ -2,8 +2,10 @@
 
 from typing import ClassVar
 
+from oncegate.cache.errors import OncegateError
 
-class Refusal(Exception):
+
+class Refusal(OncegateError):
     """A request that gets a problem instead of an execution. The text is the problem's detail: one line, no secrets."""
 
     slug: ClassVar[str]

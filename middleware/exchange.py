@@ -18,7 +18,7 @@ from oncegate.middleware.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION
 from oncegate.middleware.gate import Decision
 from oncegate.middleware.policy import ATTEMPT_HEADER, Policy
 from oncegate.middleware.problems import Answer
-from oncegate.middleware.request import read_body
+from oncegate.middleware.request import BodyAgain, read_body
 from oncegate.middleware.within import within
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ class Exchange:
                 if isinstance(found, Exception):
                     raise found
                 if not isinstance(found, Execution):
+                    self._wait_for_no_outer(ask)
                     self._hold_what_may_wait(ask, body, found)
                     try:
                         outcome = found if isinstance(found, Attempt) else await enforcer.admit(ask, found)
@@ -171,10 +172,9 @@ class Exchange:
                         if ask.waited:
                             request.applied = int(ask.wait)
                     if isinstance(outcome, Verdict):
-                        body = self._body = b""  # its client may take the answer as slowly as it likes
-                        self._let_go()
-                        await self._answer(request.told(outcome))
-                        return
+                        body = b""
+                        failure = await self._meet(outcome)
+                        break
                     found = await self._begun(outcome, body)
                 failure = await self._relay(found)
                 if not isinstance(failure, LeaseLost):
@@ -190,6 +190,15 @@ class Exchange:
             await self._answer(request.refused(refused))
         elif failure is not None:
             raise failure
+
+    def _meet(self, verdict: Verdict) -> Awaitable[Exception | None]:
+        """What answers by the record in the way, unless that is of the attempt that we are in; gives what the app raised then."""
+        self._let_go()
+        outer = self._outer()
+        if outer is not None and verdict.record.token == outer.token:
+            return self._step_aside(self._body)
+        self._body = b""  # its client may take the answer as slowly as it likes
+        return self._answer(self._request.told(verdict))
 
     def _hold(self, size: int) -> None:
         """Count them as waiting. Raises `Overloaded` where that is too much."""
@@ -222,6 +231,33 @@ class Exchange:
             scope = {**scope, "headers": request.headers()}
         bypass = Bypass(self._enforcement.observe, request.policy, scope, self._send)
         return self._enforcement.app(scope, self._receive, bypass.send)
+
+    # -- enforced already ---------------------------------------------------------------------------------------------
+
+    def _outer(self) -> AttemptView | None:
+        """The attempt of another middleware around this one, where it is under the same key of the same caller."""
+        given = self._scope.get("extensions")
+        view = given.get(SCOPE_EXTENSION) if given else None
+        return view if isinstance(view, AttemptView) and view.record == self._request.record else None
+
+    def _wait_for_no_outer(self, ask: Ask) -> None:
+        """Its attempt would not end while we wait for it."""
+        if ask.wait > 0 and self._outer() is not None:
+            ask.wait = 0.0
+
+    async def _step_aside(self, body: bytes) -> Exception | None:
+        """Call the app as if nothing were around it: the record in the way is that of the very attempt that we are in.
+
+        Returns what it raised. The owner token tells that, so that it holds whatever names the same store: two connections,
+        two URLs.
+        """
+        log.debug("record %s: enforced by a middleware around this one already", self._request.record)
+        again = BodyAgain(body, self._receive)
+        try:
+            await self._enforcement.app(self._scope, again.receive, self._send)
+        except Exception as error:  # noqa: BLE001 - raised where it can't be taken for one of ours
+            return error
+        return None
 
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 
@@ -259,7 +295,7 @@ class Exchange:
         scope, request = self._scope, self._request
         given = scope.get("extensions")
         extensions = {name: given[name] for name in given if name not in _UNENFORCEABLE} if given else {}
-        extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, request.record, run.confirm)
+        extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, request.record, run.confirm, attempt.token)
         if attempt.submission:
             policy = request.policy
             submission = Submission(

@@ -16,16 +16,21 @@ class AttemptView:
     ``confirm`` is awaited right before the first byte leaves for where the effect happens: it returns at once in the usual
     case, renews a lease that has grown old, and raises `oncegate.middleware.processor.NotProcessed` where the attempt is no
     longer ours: send nothing then. ``None`` where there is nothing to confirm (the cache is down and the policy is to fail open).
+    ``token`` is its owner token, by which another middleware behind this one knows the attempt's record for what it is.
     """
 
     number: int
     record: str
     confirm: Callable[[], Awaitable[None]] | None
+    token: bytes
 
-    def __init__(self, number: int, record: str, confirm: Callable[[], Awaitable[None]] | None) -> None:
+    def __init__(
+        self, number: int, record: str, confirm: Callable[[], Awaitable[None]] | None, token: bytes = b""
+    ) -> None:
         self.number = number
         self.record = record
         self.confirm = confirm
+        self.token = token
 
 
 SUBMISSION_EXTENSION: Final = "oncegate.submission"

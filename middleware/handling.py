@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+from oncegate.cache.errors import OncegateError
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.begun import Begun, Recording, not_kept
 from oncegate.middleware.command_form import JsonCodec
@@ -16,7 +17,7 @@ log = logging.getLogger("oncegate.subscription")
 _CODEC = JsonCodec(Any)
 
 
-class NotRecorded(Exception):
+class NotRecorded(OncegateError):
     """A command was executed, and its success is not in the cache: don't acknowledge the message. ``recording`` says why."""
 
     def __init__(self, recording: Recording, record: str) -> None:

@@ -9,6 +9,14 @@ import logging
 from collections.abc import Sequence
 
 from oncegate.cache.base import Cache
+from oncegate.cache.open import given_cache
+from oncegate.middleware.arguments import (
+    check_callable,
+    check_watch,
+    given_namespace,
+    given_routes,
+    given_settings,
+)
 from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.buffered import MAX_BUFFERED, Buffered
 from oncegate.middleware.cors import CrossOrigin
@@ -35,15 +43,18 @@ class IdempotencyMiddleware:
     command (see `oncegate.middleware.extensions.Submission`), answers 202, or raises
     `oncegate.middleware.processor.NotAccepted`.
 
-    Raises ``ValueError`` for a namespace or limit that can't be, and for an asynchronous route without ``submit``; pydantic's
-    ``ValidationError`` for a route's wrong override.
+    ``cache`` is a `Cache`, or the URL of one (see `open_cache`), which the lifespan's shutdown closes. Behind another one on the
+    same store, in the same namespace, it steps aside for requests that the other enforces.
+
+    Raises ``TypeError`` for an argument of another kind, ``ValueError`` for a namespace, limit or URL that can't be, and for an
+    asynchronous route without ``submit``; pydantic's ``ValidationError`` for a route's wrong override.
     """
 
     def __init__(
         self,
         app: App,
         *,
-        cache: Cache,
+        cache: Cache | str,
         submit: App | None = None,
         settings: IdempotencySettings | None = None,
         routes: Sequence[Route] = (),
@@ -57,23 +68,27 @@ class IdempotencyMiddleware:
         observe: Observe | None = None,
         watch: Watch | None = None,
     ) -> None:
-        if not namespace or ":" in namespace:
-            raise ValueError("namespace must not be empty and must not hold a colon")
+        settings, routes = given_settings(settings, IdempotencySettings), given_routes(routes)
+        check_callable("app", app, "an ASGI app")
+        check_callable("submit", submit, "an ASGI app that accepts commands", optional=True)
+        check_callable("observe", observe, "a function of an Observation", optional=True)
+        check_watch(watch)
         if max_in_flight < 1 or max_buffered < 1 or body_timeout <= 0 or drain_timeout < 0:
             raise ValueError("max_in_flight, max_buffered and body_timeout must be above 0, drain_timeout not below")
         if submit is None and any(route.mode != "sync" for route in routes):
             raise ValueError("a route's mode is sync where nothing takes submissions: give submit")
         for line in route_advice(routes):
             log.warning("%s", line)
-        settings = settings or IdempotencySettings()
         self.app = app
-        self.enforcer = Enforcer(cache, max_in_flight=max_in_flight, watch=watch)
+        opened = given_cache(cache)
+        self._own_cache = opened if isinstance(cache, str) else None
+        self.enforcer = Enforcer(opened, max_in_flight=max_in_flight, watch=watch)
         self.enforcement = Enforcement(
             app,
             submit or app,  # without one, no route asks for it
             Policies(settings, routes),
             self.enforcer,
-            namespace=namespace,
+            namespace=given_namespace(namespace),
             body_timeout=body_timeout,
             buffered=Buffered(max_buffered, self.enforcer.in_flight.watch),
             date_header=date_header,
@@ -99,6 +114,8 @@ class IdempotencyMiddleware:
                 self.enforcer.in_flight.closing = False
             elif message["type"] == "lifespan.shutdown":
                 await self.drain(self._drain_timeout)
+                if self._own_cache is not None:
+                    await self._own_cache.close()
             return message
 
         return receive_after_drain

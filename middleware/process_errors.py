@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from oncegate.cache.errors import OncegateError
+from oncegate.middleware.processor import OutcomeUnknown
 
-class ProcessError(Exception):
+
+class ProcessError(OncegateError):
     """Why a command was not executed. ``record`` is the record's id; ``retryable``: may the same call be made again."""
 
     retryable = False
@@ -32,8 +35,10 @@ class InFlightError(ProcessError):
     retryable = True
 
 
-class OutcomeUnknownError(ProcessError):
-    """An earlier call with this key may or may not have been executed, and ``on_unknown`` is to refuse."""
+class OutcomeUnknownError(ProcessError, OutcomeUnknown):
+    """An `OutcomeUnknown` of a call under a key: it ran out of time, or an earlier one may have been executed, and
+    ``on_unknown`` is to refuse.
+    """
 
 
 class CommandFailedError(ProcessError):

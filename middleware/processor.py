@@ -8,6 +8,8 @@ no ``Exception`` (a library's time-out, a panic of an extension) too.
 import asyncio
 from typing import Final
 
+from oncegate.cache.errors import OncegateError
+
 ENDS_PROCESS: Final = (KeyboardInterrupt, SystemExit)
 """Raised in the middle of a command they say nothing of its outcome, and go on to whoever runs the process."""
 
@@ -22,7 +24,7 @@ def is_closed(error: BaseException, task: "asyncio.Future[None] | None") -> bool
         return True
 
 
-class NotProcessed(Exception):
+class NotProcessed(OncegateError):
     """Nothing of the command reached its processor (refused, no address, no TLS): the key may be used again at once."""
 
 
@@ -38,11 +40,15 @@ class NotAccepted(NotProcessed):
         self.copied = copied
 
 
-class OutcomeUnknown(Exception):
-    """The command may have been processed and no answer says so: it was sent, then the connection broke."""
+class OutcomeUnknown(OncegateError):
+    """The command may have been processed and no answer says so: it was sent, then the connection broke.
+
+    A handler raises it of its own call; what `CommandProcessor.process` raises of an earlier one is an `OutcomeUnknownError`,
+    which is one of these: to catch both, catch this.
+    """
 
 
-class NotRetryable(Exception):
+class NotRetryable(OncegateError):
     """The command was not done and no further attempt would do better. For consumers' handlers: it is dead-lettered at once."""
 
 

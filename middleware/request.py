@@ -138,3 +138,20 @@ def _chunk(message: Message, size: int, limit: int) -> bytes:
     if size + len(chunk) > limit:
         raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
     return chunk
+
+
+class BodyAgain:
+    """ASGI ``receive`` for a request whose body was read already: all of it, then what comes after it."""
+
+    __slots__ = ("_body", "_receive")
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def receive(self) -> Message:
+        """The next message."""
+        body, self._body = self._body, None
+        if body is None:
+            return await self._receive()
+        return {"type": "http.request", "body": body, "more_body": False}

@@ -4,19 +4,36 @@ Wrong values fail at construction, with pydantic's ``ValidationError``. Times ar
 """
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from oncegate.middleware.path_pattern import parts_of
 
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400)]
 """A time-out or a time to live: above zero, at most ten years."""
+Wait = Annotated[float, Field(ge=0, le=3600)]
 Bytes = Annotated[int, Field(ge=0)]
 FieldName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 """An HTTP field name (RFC 9110 section 5.1)."""
 Method = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Z-]+$")]
 ScopePart = Annotated[str, StringConstraints(pattern=r"^header:[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+# Kept as tuples. For type checkers any sequence will do, since a list is what most people write.
+FieldNames = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[FieldName, ...]))]
+Methods = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[Method, ...]))]
+ScopeParts = Annotated[
+    Sequence[str],
+    GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[ScopePart, ...], Field(min_length=1)])),
+]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 """A namespace, a stream or a consumer: fit to be a part of a key in Redis."""
 Mode = Literal["sync", "async", "either"]
@@ -46,46 +63,56 @@ class IdempotencySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    header: FieldName = Field("Idempotency-Key", description="the header that carries the key")
-    aliases: tuple[FieldName, ...] = Field((), description="other headers that are read as the key")
-    ttl: Seconds = Field(86400, description="how long a success is kept")
-    error_ttl: Seconds = Field(60, description="how long an error is kept")
-    unknown_ttl: Seconds = Field(86400, description="how long an attempt of unknown outcome blocks its key")
-    lease: Seconds = Field(30, description="an attempt whose gateway is silent for this long is of unknown outcome")
+    header: FieldName = Field(default="Idempotency-Key", description="the header that carries the key")
+    aliases: FieldNames = Field(default=(), description="other headers that are read as the key")
+    ttl: Seconds = Field(default=86400, description="how long a success is kept")
+    error_ttl: Seconds = Field(default=60, description="how long an error is kept")
+    unknown_ttl: Seconds = Field(default=86400, description="how long an attempt of unknown outcome blocks its key")
+    lease: Seconds = Field(
+        default=30, description="an attempt whose gateway is silent for this long is of unknown outcome"
+    )
     on_error: Literal["retry", "replay"] = Field(
-        "retry", description="a retry of an error: a new attempt, or the stored error"
+        default="retry", description="a retry of an error: a new attempt, or the stored error"
     )
     on_unknown: Literal["refuse", "retry"] = Field(
-        "refuse", description="a retry of an unknown outcome: 409, or a new attempt"
+        default="refuse", description="a retry of an unknown outcome: 409, or a new attempt"
     )
     on_mismatch: Literal["error", "warn"] = Field(
-        "error", description="another body or query under a succeeded key: 422, or warn and replay"
+        default="error", description="another body or query under a succeeded key: 422, or warn and replay"
     )
     on_cache_down: Literal["fail_closed", "fail_open"] = Field(
-        "fail_closed", description="without the cache: 503, or no enforcement"
+        default="fail_closed", description="without the cache: 503, or no enforcement"
     )
-    scope: tuple[ScopePart, ...] = Field(
-        ("header:Authorization",), min_length=1, description="the headers that tell callers apart"
-    )
-    require_scope: bool = Field(False, description="refuse a caller without any of the scope's headers")
-    require_key: bool = Field(False, description="refuse a request without a key")
-    generate_key: bool = Field(False, description="make a key for a request without one")
+    scope: ScopeParts = Field(default=("header:Authorization",), description="the headers that tell callers apart")
+    require_scope: bool = Field(default=False, description="refuse a caller without any of the scope's headers")
+    require_key: bool = Field(default=False, description="refuse a request without a key")
+    generate_key: bool = Field(default=False, description="make a key for a request without one")
     raise_on_duplicate: bool = Field(
-        False, description="answer a duplicate with an error that carries the original result"
+        default=False, description="answer a duplicate with an error that carries the original result"
     )
-    fingerprint: Literal["raw", "json"] = Field("raw", description="compare bodies byte by byte, or as JSON values")
-    max_json_fingerprint: Bytes = Field(8192, description='the longest body that "json" reads; beyond: byte by byte')
-    drop_headers: tuple[FieldName, ...] = Field((), description="response headers that are not stored")
-    forward_request_headers: tuple[FieldName, ...] = Field(
-        (),
+    fingerprint: Literal["raw", "json"] = Field(
+        default="raw", description="compare bodies byte by byte, or as JSON values"
+    )
+    max_json_fingerprint: Bytes = Field(
+        default=8192, description='the longest body that "json" reads; beyond: byte by byte'
+    )
+    drop_headers: FieldNames = Field(default=(), description="response headers that are not stored")
+    forward_request_headers: FieldNames = Field(
+        default=(),
         description="request headers that travel with an asynchronous command, beside `Content-*`: they lie in its stream",
     )
-    max_request_body: Bytes = Field(1048576, description="an enforced request's body; beyond: 413")
-    max_response_body: Bytes = Field(1048576, description="a response's body; beyond: kept without it")
-    max_wait: Annotated[float, Field(ge=0, le=3600)] = Field(30, description="the most that Prefer: wait may ask for")
-    response_timeout: Seconds = Field(30, description="to the response's head; then 504, and the attempt goes on")
-    attempt_timeout: Seconds = Field(900, description="to the response's last byte; then the outcome is unknown")
-    docs_url: str = Field("https://example.com/docs/idempotency", min_length=1, description="where problems point to")
+    max_request_body: Bytes = Field(default=1048576, description="an enforced request's body; beyond: 413")
+    max_response_body: Bytes = Field(default=1048576, description="a response's body; beyond: kept without it")
+    max_wait: Wait = Field(default=30, description="the most that Prefer: wait may ask for")
+    response_timeout: Seconds = Field(
+        default=30, description="to the response's head; then 504, and the attempt goes on"
+    )
+    attempt_timeout: Seconds = Field(
+        default=900, description="to the response's last byte; then the outcome is unknown"
+    )
+    docs_url: str = Field(
+        default="https://example.com/docs/idempotency", min_length=1, description="where problems point to"
+    )
 
     @field_validator("docs_url")
     @classmethod
@@ -96,7 +123,7 @@ class IdempotencySettings(BaseModel):
 
     @field_validator("header", "aliases")
     @classmethod
-    def _free(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    def _free(cls, value: str | Sequence[str]) -> str | Sequence[str]:
         for name in (value,) if isinstance(value, str) else value:
             if _MEANS_SOMETHING_ELSE.fullmatch(name):
                 raise ValueError(f"{name} means something else in HTTP and can't carry the key")
@@ -104,7 +131,7 @@ class IdempotencySettings(BaseModel):
 
     @field_validator("forward_request_headers")
     @classmethod
-    def _end_to_end(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _end_to_end(cls, value: Sequence[str]) -> Sequence[str]:
         for name in value:
             if _OF_ONE_CONNECTION.fullmatch(name):
                 raise ValueError(f"{name} is about one connection and can't travel with a command")
@@ -117,8 +144,49 @@ class IdempotencySettings(BaseModel):
         return self
 
 
-class Route(BaseModel):
-    """What differs on some paths: ``path`` and ``methods`` say where, ``status`` what an answer means, ``overrides`` the rest.
+class Overrides(BaseModel):
+    """Any field of `IdempotencySettings`, as a `Route` may give it; ``None`` and what is not given: as the settings say.
+
+    Written out, so that type checkers and editors know them; a test holds them to the settings. What is wrong only together
+    with the settings, or by more than its type, fails where both come together: see `Route.settings`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    header: FieldName | None = None
+    aliases: FieldNames | None = None
+    ttl: Seconds | None = None
+    error_ttl: Seconds | None = None
+    unknown_ttl: Seconds | None = None
+    lease: Seconds | None = None
+    on_error: Literal["retry", "replay"] | None = None
+    on_unknown: Literal["refuse", "retry"] | None = None
+    on_mismatch: Literal["error", "warn"] | None = None
+    on_cache_down: Literal["fail_closed", "fail_open"] | None = None
+    scope: ScopeParts | None = None
+    require_scope: bool | None = None
+    require_key: bool | None = None
+    generate_key: bool | None = None
+    raise_on_duplicate: bool | None = None
+    fingerprint: Literal["raw", "json"] | None = None
+    max_json_fingerprint: Bytes | None = None
+    drop_headers: FieldNames | None = None
+    forward_request_headers: FieldNames | None = None
+    max_request_body: Bytes | None = None
+    max_response_body: Bytes | None = None
+    max_wait: Wait | None = None
+    response_timeout: Seconds | None = None
+    attempt_timeout: Seconds | None = None
+    docs_url: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """What is to hold in place of the settings."""
+        values = {name: getattr(self, name) for name in IdempotencySettings.model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Route(Overrides):
+    """What differs on some paths: ``path`` and ``methods`` say where, ``status`` what an answer means.
 
     With ``mode = "async"`` (or ``"either"``, and ``Prefer: respond-async``) a request is not executed but appended to the
     command stream ``stream`` and answered 202; ``consumer`` (the stream's name, if not given) names whose processing is told
@@ -132,10 +200,8 @@ class Route(BaseModel):
     leaves only those under enforcement.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-
     path: Annotated[str, StringConstraints(pattern=r"^[/*]")]
-    methods: tuple[Method, ...] = DEFAULT_METHODS
+    methods: Methods = DEFAULT_METHODS
     mode: Mode = "sync"
     stream: Name = "commands"
     consumer: Name | None = None
@@ -151,7 +217,7 @@ class Route(BaseModel):
 
         ``model_fields_set`` are what either of them was given: it counts whether a scope was meant, or is the default.
         """
-        overrides = self.model_extra or {}
+        overrides = self.given()
         made = IdempotencySettings.model_validate(base.model_dump() | overrides)
         return IdempotencySettings.model_construct(base.model_fields_set | set(overrides), **dict(made))
 
@@ -163,13 +229,9 @@ class Route(BaseModel):
 
     @model_validator(mode="after")
     def _enforces(self) -> "Route":
-        if not self.methods and self.model_fields_set | set(self.model_extra or {}) > {"path", "methods"}:
+        if not self.methods and self.model_fields_set > {"path", "methods"}:
             raise ValueError("methods = [] switches enforcement off here: no other setting counts")
         return self
 
-    @model_validator(mode="after")
-    def _known(self) -> "Route":
-        unknown = sorted(set(self.model_extra or {}) - set(IdempotencySettings.model_fields))
-        if unknown:
-            raise ValueError(f"unknown setting {unknown[0]!r}")
-        return self
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        return ((name, value) for name, value in super().__repr_args__() if name in self.model_fields_set)

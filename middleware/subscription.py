@@ -22,7 +22,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from oncegate.cache.base import Cache
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
+from oncegate.cache.open import given_cache
 from oncegate.cache.record import FINGERPRINT_BYTES, Record
+from oncegate.middleware.arguments import check_watch, given_namespace, given_settings
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.begun import Begun
 from oncegate.middleware.delivery import (
@@ -52,6 +54,7 @@ class Subscription:
     ``consumer`` names whose records these are: 1 to 64 letters, digits, ``.``, ``_`` and ``-``, the same over all processes
     that share the work and for as long as records live. ``aliases`` are its former names. ``namespace`` is the gateway's.
 
+    ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
     `drain` is to be awaited before the process ends, `oncegate.cache.base.Cache.close` after it.
     """
 
@@ -59,27 +62,28 @@ class Subscription:
         self,
         consumer: str,
         *,
-        cache: Cache,
+        cache: Cache | str,
         namespace: str = "default",
         aliases: Sequence[str] = (),
         settings: SubscriptionSettings | None = None,
         watch: Watch | None = None,
     ) -> None:
+        if isinstance(aliases, str):
+            raise TypeError("aliases is a str: give a list of names")
+        check_watch(watch)
         for name in (consumer, *aliases):
             if not CONSUMER.fullmatch(name):
                 raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
         if consumer in aliases or len(set(aliases)) != len(aliases):
             raise ValueError("aliases are former names of the consumer, each given once")
-        if not namespace or ":" in namespace:
-            raise ValueError("namespace must not be empty and must not hold a colon")
         self.consumer = consumer
         self.aliases = tuple(aliases)
-        self.namespace = namespace
-        self.settings = settings or SubscriptionSettings()
-        self.cache = cache
+        self.namespace = given_namespace(namespace)
+        self.settings = given_settings(settings, SubscriptionSettings)
+        self.cache = given_cache(cache)
         self._policy = self.settings.policy(consumer)
         self._first = replace(self._policy, takeover=frozenset())
-        self._enforcer = Enforcer(cache, max_in_flight=self.settings.max_in_flight, watch=watch)
+        self._enforcer = Enforcer(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
 
     # -- by hand ------------------------------------------------------------------------------------------------------
 

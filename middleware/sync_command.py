@@ -17,6 +17,8 @@ class SyncCommandProcessor(Generic[Command, Result]):
     """
 
     def __init__(self, processor: CommandProcessor[Command, Result]) -> None:
+        if not isinstance(processor, CommandProcessor):
+            raise TypeError(f"processor is a {type(processor).__qualname__}: give a CommandProcessor(...)")
         self._processor = processor
         self._process_id = os.getpid()
         self._guard = threading.Lock()

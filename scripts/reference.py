@@ -53,14 +53,15 @@ ROUTE_MEANING = {
 
 def main() -> None:
     """Write the page to standard output."""
-    lines = [HEAD, "## Top level", "", *_table(GatewaySettings, without=("idempotency", "cors", "worker", "routes"))]
-    lines += ["", "## `[idempotency]`", "", *_table(IdempotencySettings)]
-    lines += [CORS, *_table(CorsSettings), WORKER, *_table(WorkerSettings)]
-    lines += [ROUTES, *_table(Route), ""]
+    lines = [HEAD, "## Top level", "", *table(GatewaySettings, without=("idempotency", "cors", "worker", "routes"))]
+    lines += ["", "## `[idempotency]`", "", *table(IdempotencySettings)]
+    lines += [CORS, *table(CorsSettings), WORKER, *table(WorkerSettings)]
+    lines += [ROUTES, *table(Route, without=tuple(IdempotencySettings.model_fields)), ""]
     sys.stdout.write("\n".join(lines))
 
 
-def _table(model: type[BaseModel], without: tuple[str, ...] = ()) -> list[str]:
+def table(model: type[BaseModel], without: tuple[str, ...] = ()) -> list[str]:
+    """The fields of ``model`` with their defaults and meanings, as lines of Markdown."""
     lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
     for name, field in model.model_fields.items():
         if name not in without:

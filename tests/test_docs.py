@@ -76,7 +76,12 @@ def test_ci_runs_the_command_of_the_test_section() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "page"), [("state_machine.py", "state-machine.md"), ("reference.py", "configuration.md")]
+    ("script", "page"),
+    [
+        ("state_machine.py", "state-machine.md"),
+        ("reference.py", "configuration.md"),
+        ("public_interface.py", "reference.md"),
+    ],
 )
 def test_generated_pages_are_up_to_date(script: str, page: str) -> None:
     made = subprocess.run([sys.executable, ROOT / "scripts" / script], capture_output=True, text=True, check=True)

@@ -1,21 +1,30 @@
-"""oncegate enforces idempotency keys that the caller supplies: as a gateway, or as ASGI middleware in your own app."""
+"""oncegate enforces idempotency keys that the caller supplies: as a gateway, or as ASGI middleware in your own app.
+
+`IdempotencyMiddleware` is for ASGI apps, `CommandProcessor` and `SyncCommandProcessor` are for functions, `Subscription` is for
+consumers of messages; each takes a `Cache`, or the URL of one. The errors are of one tree, under `OncegateError`.
+docs/reference.md has all of it.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oncegate.app.executor import CommandContext
-    from oncegate.cache.errors import CacheError, CacheUnavailable, RecordUnreadable
+    from oncegate.cache.base import Cache
+    from oncegate.cache.errors import CacheError, CacheUnavailable, OncegateError, RecordUnreadable
     from oncegate.cache.memory import MemoryCache
+    from oncegate.cache.open import open_cache
     from oncegate.cache.redis import RedisCache
     from oncegate.middleware.begun import Begun, Recording
     from oncegate.middleware.command import CommandProcessor
+    from oncegate.middleware.command_form import Codec
     from oncegate.middleware.cors import EXPOSED_HEADERS, REQUEST_HEADERS
     from oncegate.middleware.delivery import Action, Delivery, DeliveryDecision, SubscriptionSettings
     from oncegate.middleware.derived_key import derive_key
     from oncegate.middleware.errors import CallerMissing, KeyInvalid, KeyMissing, Overloaded, Refusal
     from oncegate.middleware.handling import NotRecorded
     from oncegate.middleware.http import IdempotencyMiddleware
+    from oncegate.middleware.observe import Observation, Observe, Watch
     from oncegate.middleware.process_errors import (
         CommandFailedError,
         DuplicateCommandError,
@@ -36,9 +45,11 @@ __all__ = [
     "REQUEST_HEADERS",
     "Action",
     "Begun",
+    "Cache",
     "CacheError",
     "CacheUnavailable",
     "CallerMissing",
+    "Codec",
     "CommandContext",
     "CommandFailedError",
     "CommandProcessor",
@@ -55,6 +66,9 @@ __all__ = [
     "NotProcessed",
     "NotRecorded",
     "NotRetryable",
+    "Observation",
+    "Observe",
+    "OncegateError",
     "OutcomeUnknown",
     "OutcomeUnknownError",
     "Overloaded",
@@ -67,22 +81,28 @@ __all__ = [
     "Subscription",
     "SubscriptionSettings",
     "SyncCommandProcessor",
+    "Watch",
     "derive_key",
+    "open_cache",
 ]
 
 _HOMES = {
     "app.executor": ("CommandContext",),
-    "cache.errors": ("CacheError", "CacheUnavailable", "RecordUnreadable"),
+    "cache.base": ("Cache",),
+    "cache.errors": ("CacheError", "CacheUnavailable", "OncegateError", "RecordUnreadable"),
     "cache.memory": ("MemoryCache",),
+    "cache.open": ("open_cache",),
     "cache.redis": ("RedisCache",),
     "middleware.begun": ("Begun", "Recording"),
     "middleware.command": ("CommandProcessor",),
+    "middleware.command_form": ("Codec",),
     "middleware.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),
     "middleware.delivery": ("Action", "Delivery", "DeliveryDecision", "SubscriptionSettings"),
     "middleware.derived_key": ("derive_key",),
     "middleware.errors": ("CallerMissing", "KeyInvalid", "KeyMissing", "Overloaded", "Refusal"),
     "middleware.handling": ("NotRecorded",),
     "middleware.http": ("IdempotencyMiddleware",),
+    "middleware.observe": ("Observation", "Observe", "Watch"),
     "middleware.process_errors": (
         "CommandFailedError",
         "DuplicateCommandError",
@@ -104,3 +124,8 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """With the names that are not loaded yet."""
+    return sorted({*globals(), *__all__})

@@ -97,6 +97,10 @@ class _Rules:
     ) -> None:
         if isinstance(methods, str):  # its letters would be the methods, and no request would get a key
             raise TypeError("methods is a collection: ('POST',)")
+        if not callable(make_key):
+            raise TypeError(f"make_key is a {type(make_key).__qualname__}: give a function that returns a key")
+        if budget is not None and not isinstance(budget, RetryBudget):
+            raise TypeError(f"budget is a {type(budget).__qualname__}: give a RetryBudget(...)")
         self._methods = frozenset(method.upper() for method in methods)
         self._header = header
         self._make_key = make_key

@@ -13,6 +13,7 @@ try:
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.fastapi needs FastAPI: pip install 'oncegate[fastapi]'") from missing
 
+from oncegate.middleware.arguments import given_routes, given_settings
 from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.openapi import describe
 from oncegate.middleware.policy import Policies
@@ -35,6 +36,7 @@ def document(
     for the path of a mount. Without either, asking for the description raises ``RuntimeError``.
     """
     given = settings is not None or routes is not None
+    rules = Policies(given_settings(settings, IdempotencySettings), given_routes(routes or ())) if given else None
     generate = app.openapi
     last: tuple[Any, dict[str, Any]] | None = None
 
@@ -43,8 +45,7 @@ def document(
         plain = generate()
         # FastAPI keeps what it has generated: the same object means the same description, until a route is added.
         if last is None or last[0] is not plain:
-            rules = Policies(settings or IdempotencySettings(), routes or ()) if given else _rules(app)
-            last = plain, describe(plain, rules, prefix=prefix)
+            last = plain, describe(plain, rules or _rules(app), prefix=prefix)
         return last[1]
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation does it

@@ -37,6 +37,7 @@ except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.faststream needs FastStream 0.7: pip install 'oncegate[faststream]'") from missing
 
 from oncegate.faststream_rules import broker_of, complaint, message_id, octets
+from oncegate.middleware.arguments import check_callable
 from oncegate.middleware.begun import Begun
 from oncegate.middleware.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.errors import KeyInvalid
@@ -78,6 +79,10 @@ class SubscriptionMiddleware:
         max_pause: float = 10.0,
         dead_letter: DeadLetter | None = None,
     ) -> None:
+        if not isinstance(subscription, Subscription):
+            raise TypeError(f"subscription is a {type(subscription).__qualname__}: give a Subscription(...)")
+        check_callable("describe", describe, "a function that makes a Delivery of a message", optional=True)
+        check_callable("dead_letter", dead_letter, "a coroutine function of a message and its Begun", optional=True)
         if not 0 < pause <= max_pause:
             raise ValueError("pause must be above 0 seconds, and max_pause no less than pause")
         self.subscription = subscription

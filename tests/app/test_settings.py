@@ -179,7 +179,7 @@ def test_the_admin_token_is_known_and_no_setting(monkeypatch: pytest.MonkeyPatch
         (
             "ONCEGATE_ROUTES",
             '[{"path":"/x","ttll":1}]',
-            "routes.0 (environment): unknown setting 'ttll', did you mean ttl?",
+            "routes.0.ttll (environment): unknown setting, did you mean ttl?",
         ),
         ("ONCEGATE_ROUTES", '[{"path":"/x","ttl":0}]', "routes.0.ttl (environment): must be greater than 0"),
         ("ONCEGATE_ROUTES", '[{"path":"/x","lease":1}]', "routes.0.lease (environment): 1 is below 1.5"),

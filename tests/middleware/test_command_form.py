@@ -26,7 +26,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 class Card(BaseModel):
     number: SecretStr
-    note: str = Field("", exclude=True)
+    note: str = Field(default="", exclude=True)
     rate: float = 0.0
 
     @field_serializer("rate")

@@ -41,7 +41,7 @@ def lapsing(there: Door) -> Callable[[Cache], Coroutine[Any, Any, None]]:
     """Time passes until the key's lease has lapsed."""
 
     async def lapse(cache: Cache) -> None:
-        await Door(None, cache, there.namespace).becomes(State.UNKNOWN)
+        await Door(Answering(), cache, there.namespace).becomes(State.UNKNOWN)
 
     return lapse
 

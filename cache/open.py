@@ -1,0 +1,47 @@
+"""A cache from its URL, or from what a user gives as one."""
+
+from typing import cast
+
+from oncegate.cache.address import CACHE_SCHEMES, either
+from oncegate.cache.base import Cache
+
+_CALLS = ("claim", "extend", "complete", "release", "get")
+"""What every door calls."""
+
+
+def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = None) -> Cache:
+    """The cache at ``url``: ``memory://``, or what `RedisCache.from_url` takes. Its connections are opened when they are needed.
+
+    ``timeout`` (s) bounds each command to Redis, ``memory_limit`` (bytes) what is held in memory.
+    Raises ``TypeError`` for no text, ``ValueError`` for a URL that can't be used, without repeating it: it may hold credentials.
+    """
+    if not isinstance(url, str):
+        raise TypeError(f"url is a {type(url).__qualname__}: give a str")
+    scheme, there, rest = url.partition("://")
+    if not there or scheme.lower() not in CACHE_SCHEMES:
+        raise ValueError(f"cache must be a URL that starts with {either(CACHE_SCHEMES)}")
+    if scheme.lower() == "memory":
+        if rest:
+            raise ValueError("cache: memory:// takes nothing after it")
+        from oncegate.cache.memory import MemoryCache
+
+        return MemoryCache() if memory_limit is None else MemoryCache(limit_bytes=memory_limit)
+    from oncegate.cache.redis import RedisCache  # not needed, so not loaded, on the embedded cache
+
+    return RedisCache.from_url(url, timeout=timeout)
+
+
+def given_cache(cache: object) -> Cache:
+    """``cache``, opened where it is a URL (then see `open_cache`). Raises ``TypeError`` for what is no cache."""
+    if isinstance(cache, str):
+        return open_cache(cache)
+    if isinstance(cache, type):
+        raise TypeError(f"cache is the class {cache.__name__}: {_WRITE}")
+    if not all(callable(getattr(cache, call, None)) for call in _CALLS):
+        raise TypeError(f"cache is a {type(cache).__module__}.{type(cache).__qualname__}, which is no cache: {_WRITE}")
+    return cast(Cache, cache)
+
+
+_WRITE = (
+    'give its URL, "redis://..." or "memory://", or a RedisCache.from_url(...), a MemoryCache() or a Cache of your own'
+)

@@ -1,0 +1,126 @@
+"""Code as users write it, for type checkers: what is wrong here, and no ``type: ignore`` says so, is a fault of ours.
+
+`tests/test_user_types.py` has mypy and pyright read it, without pydantic's plugin. An ignore without an error is an error, too.
+"""
+
+from typing import Any, assert_type
+
+from oncegate import (
+    Begun,
+    Cache,
+    Codec,
+    CommandProcessor,
+    Delivery,
+    IdempotencyMiddleware,
+    IdempotencySettings,
+    MemoryCache,
+    Observation,
+    Observe,
+    OncegateError,
+    RedisCache,
+    Route,
+    Subscription,
+    SubscriptionSettings,
+    SyncCommandProcessor,
+    Watch,
+)
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI app."""
+
+
+async def pay(amount: int) -> str:
+    """A command's executor in a coroutine."""
+    return f"paid {amount}"
+
+
+def pay_in_thread(amount: int) -> str:
+    """The same without one."""
+    return f"paid {amount}"
+
+
+def observe(observation: Observation) -> None:
+    """Is told of each answer."""
+    assert_type(observation.seconds, float)
+
+
+class Counting(Watch):
+    """Is told of attempts."""
+
+    def attempt_began(self, route: str) -> None:
+        """One more."""
+
+
+class Plain:
+    """A codec of one's own."""
+
+    def dump(self, result: str) -> bytes:
+        """As UTF-8."""
+        return result.encode()
+
+    def load(self, data: bytes) -> str:
+        """From UTF-8."""
+        return data.decode()
+
+
+settings = IdempotencySettings(
+    ttl=3600,
+    require_key=True,
+    aliases=["X-Idempotency-Key"],
+    scope=("header:Authorization", "header:X-Tenant"),
+    on_error="replay",
+)
+IdempotencySettings(tttl=1)  # type: ignore[call-arg]
+IdempotencySettings(ttl="a day")  # type: ignore[arg-type]
+IdempotencySettings(on_error="again")  # type: ignore[arg-type]
+assert_type(settings.ttl, float)
+
+routes = [
+    Route(path="/payments", require_key=True, status={402: "success"}, ttl=60, scope=["header:X-Tenant"]),
+    Route(path="/reports", mode="async", stream="reports", methods=["POST"]),
+    Route(path="*", methods=[]),
+]
+Route(path="/payments", require_keys=True)  # type: ignore[call-arg]
+Route(path="/payments", require_key="yes, please")  # type: ignore[arg-type]
+Route(require_key=True)  # type: ignore[call-arg]
+
+cache: Cache = MemoryCache()
+shared: Cache = RedisCache.from_url("redis://127.0.0.1")
+codec: Codec[str] = Plain()
+told: Observe = observe
+IdempotencyMiddleware(app, cache=cache, settings=settings, routes=routes, observe=observe, watch=Counting())
+IdempotencyMiddleware(app, cache="redis://127.0.0.1")
+IdempotencyMiddleware(app, cache=RedisCache)  # type: ignore[arg-type]
+IdempotencyMiddleware(app, cache=cache, settings={"ttl": 1})  # type: ignore[arg-type]
+IdempotencyMiddleware(app, cache=cache, routes=["/payments"])  # type: ignore[list-item]
+
+subscription = Subscription("billing", cache="memory://", settings=SubscriptionSettings(max_attempts=3, lease=10))
+SubscriptionSettings(attempts=3)  # type: ignore[call-arg]
+
+
+def describe(message: str) -> Delivery:
+    """What a message says of its command."""
+    return Delivery(key=message, payload=b"")
+
+
+@subscription.handler(describe)
+async def book(message: str, again: bool = False) -> None:
+    """A consumer's handler."""
+
+
+async def use() -> None:
+    """What calls give back."""
+    processor = CommandProcessor(pay, name="pay", cache=cache)
+    assert_type(processor, CommandProcessor[int, str])
+    assert_type(await processor.process(1, idempotency_key="a"), str)
+    assert_type(await CommandProcessor(pay_in_thread, name="pay", cache="memory://", codec=Plain()).process(1), str)
+    await processor.process("1")  # type: ignore[arg-type]
+    with SyncCommandProcessor(processor) as of_threads:
+        assert_type(of_threads.process(1, wait=2), str)
+    assert_type(await book("m", again=True), Begun)
+    await book(1)  # type: ignore[arg-type]
+    try:
+        await processor.process(1)
+    except OncegateError as error:
+        assert_type(error, OncegateError)
