@@ -9,7 +9,7 @@ from typing import Any, cast
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.begun import Begun, Recording, not_kept
 from oncegate.middleware.command_form import JsonCodec
-from oncegate.middleware.processor import NotProcessed, NotRetryable, OutcomeUnknown
+from oncegate.middleware.processor import NotProcessed, NotRetryable, OutcomeUnknown, reduced
 
 log = logging.getLogger("oncegate.subscription")
 
@@ -22,6 +22,9 @@ class NotRecorded(Exception):
     def __init__(self, recording: Recording, record: str) -> None:
         super().__init__(f"record {record}: the success is not recorded ({recording.value}): don't acknowledge")
         self.recording = recording
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
 
 async def run_handler(begun: Begun, call: Callable[[], Any], handler: Callable[..., Any], timeout: float) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from oncegate.middleware.processor import reduced
+
 
 class ProcessError(Exception):
     """Why a command was not executed. ``record`` is the record's id; ``retryable``: may the same call be made again."""
@@ -11,6 +13,9 @@ class ProcessError(Exception):
     def __init__(self, message: str, record: str) -> None:
         super().__init__(message)
         self.record = record
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
 
 class DuplicateCommandError(ProcessError):

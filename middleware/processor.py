@@ -4,6 +4,17 @@ A command processor is any ASGI app: the forwarder of the gateway, or the app th
 exceptions tell apart what decides whether money may have moved; any other exception out of an app is a failure.
 """
 
+from typing import Any
+
+
+def reduced(error: BaseException) -> tuple[Any, ...]:
+    """``__reduce__`` of an error whose ``args`` are not what it is made with: Python's own would make it of those alone."""
+    return _made, (type(error), *error.args), vars(error)
+
+
+def _made(kind: type[BaseException], *args: object) -> BaseException:
+    return kind.__new__(kind, *args)
+
 
 class NotProcessed(Exception):
     """Nothing of the command reached its processor (refused, no address, no TLS): the key may be used again at once."""
@@ -19,6 +30,9 @@ class NotAccepted(NotProcessed):
         super().__init__(detail)
         self.slug = slug
         self.copied = copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
 
 class OutcomeUnknown(Exception):
