@@ -113,8 +113,9 @@ class _Rules:
     def flow(self, request: httpx.Request) -> _Flow:
         """One request until its last answer is returned, or its last error raised."""
         if not isinstance(request, httpx.Request):  # else it would be sent, and its answer not understood
+            wanted = httpx.__name__
             raise TypeError(
-                f"this transport is for clients of {httpx.__name__}: for httpx2, call httpx2.alias_httpx() before httpx is imported"
+                f"this transport is for {wanted}: for httpx2, call httpx2.alias_httpx() before httpx is imported"
             )
         self._put_key(request)
         body = _Body(request)
