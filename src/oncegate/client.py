@@ -112,11 +112,7 @@ class _Rules:
 
     def flow(self, request: httpx.Request) -> _Flow:
         """One request until its last answer is returned, or its last error raised."""
-        if not isinstance(request, httpx.Request):  # else it would be sent, and its answer not understood
-            wanted = httpx.__name__
-            raise TypeError(
-                f"this transport is for {wanted}: for httpx2, call httpx2.alias_httpx() before httpx is imported"
-            )
+        _check_package(request)
         self._put_key(request)
         body = _Body(request)
         harmless = request.method in IDEMPOTENT or self._header in request.headers
@@ -160,6 +156,15 @@ class _Rules:
         if request.method in self._methods and self._header not in request.headers:
             request.headers[self._header] = self._make_key()
             request.extensions[_MADE_FOR] = this
+
+
+def _check_package(request: object) -> None:
+    """Raises ``TypeError`` for another package's request, which would be sent, and its answer not understood."""
+    if not isinstance(request, httpx.Request):
+        wanted = httpx.__name__
+        raise TypeError(
+            f"this transport is for {wanted}: for httpx2, call httpx2.alias_httpx() before httpx is imported"
+        )
 
 
 class _Body:
