@@ -78,7 +78,7 @@ class InboundParser:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the head that is being read, or the trailers, are beyond `MAX_HEAD_BYTES`, whatever came before in one piece."""
+        """Whether the head that is being read, or the trailers, are beyond `MAX_HEAD_BYTES`, and more than a piece."""
         return self._too_large or self._quiet > MAX_HEAD_BYTES + PIECE_BYTES
 
     # -- httptools' callbacks -----------------------------------------------------------------------------------------

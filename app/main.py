@@ -1,5 +1,6 @@
 """The command line. What a command needs is imported when it runs, so that ``--help`` is quick."""
 
+import os
 import sys
 from typing import Literal
 
@@ -46,18 +47,25 @@ route policies of --config and the environment. JSON and YAML (with oncegate[ope
 standard input.
 """
 
+_POSIX_ONLY = ("serve", "demo", "worker")
+
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.",
 )
 @click.version_option(__version__, prog_name="oncegate", message="%(prog)s %(version)s")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """An HTTP gateway that makes retries safe: a request that is sent again with the same Idempotency-Key is
     answered with the first one's response instead of being executed again.
 
     Try it: oncegate demo
     """
+    command = context.invoked_subcommand
+    if command in _POSIX_ONLY and not hasattr(os, "fork"):
+        needs = "needs a POSIX system (Linux, macOS): on Windows run it in WSL or a container."
+        raise click.ClickException(f"oncegate {command} {needs}")
 
 
 @main.command(help=SERVE_HELP, short_help="Enforce idempotency keys in front of an HTTP service.")

@@ -117,7 +117,7 @@ class Attempt:
         self.recording: asyncio.Task[None] | None = None
         """Tries to record the outcome, where the cache did not take it at once."""
         self.is_over = False
-        """Nothing of it runs any more; its slot is free once it is ``told``."""
+        """It has answered, or nothing of it runs any more; its slot is free once it is ``told``."""
         self.has_slot = True
         """Whether it counts towards ``max_in_flight``."""
         self.lasts = False
@@ -204,7 +204,8 @@ class Attempt:
     def ran(self, _: "asyncio.Future[None]") -> None:
         """Its task is done."""
         self.task = None  # it would be kept, with its coroutine and context, until the outcome is recorded
-        self._in_flight.end(self)
+        if not self.is_over:
+            self._in_flight.end(self)
 
     def _note(self) -> None:
         if self.number and not self.lasts:

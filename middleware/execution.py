@@ -25,7 +25,7 @@ class Execution(Capture):
     (`LeaseLost`: nothing was begun). ``task`` is the attempt's, until it has nothing more to do.
     """
 
-    __slots__ = ("_body", "_enforcement", "_refused", "attempt", "detail", "raised", "slug", "task")
+    __slots__ = ("_body", "_enforcement", "_over", "_refused", "attempt", "detail", "raised", "slug", "task")
 
     def __init__(self, enforcement: "Enforcement", attempt: Attempt) -> None:
         super().__init__(attempt.policy.max_response_body)
@@ -37,6 +37,8 @@ class Execution(Capture):
         self._enforcement = enforcement
         self._refused: NotProcessed | None = None
         self._body: bytes | None = None
+        self._over: asyncio.Event | None = None
+        """Set at the response's end, where something waits for that."""
 
     async def confirm(self) -> None:
         """See `Attempt.confirm`. What the app answers after a refusal, or makes of it, is no result of the attempt."""
@@ -65,6 +67,10 @@ class Execution(Capture):
         state = attempt.policy.state(self.status)
         stored = None if state is None else respond.stored(self.status, self.headers, self.body, attempt.policy)
         attempt.settle_soon(state, stored, self.end)
+        # What the app's task still does is no part of it: its server waits for that, through the request's coroutine.
+        self._enforcement.enforcer.in_flight.end(attempt)
+        if self._over is not None:
+            self._over.set()
 
     def outgrow(self) -> None:
         """See `Capture.outgrow`. What is left is a transfer, as of what passes through; it takes no slot from commands."""
@@ -107,6 +113,8 @@ class Execution(Capture):
         finally:
             failure = None  # its traceback holds this frame
             self.cut()
+            if self._over is not None:
+                self._over.set()
             self.task = None  # it holds us
 
     def _meant(self, error: BaseException) -> BaseException:
@@ -155,11 +163,15 @@ class Execution(Capture):
         await attempt.settle(state, response, note=note)
 
     async def _receive(self) -> Message:
-        """ASGI ``receive``: the body at once, then nothing, since no client can leave an attempt."""
+        """ASGI ``receive``: the body at once, and a disconnect once the response is over; no client can leave an attempt."""
         body, self._body = self._body, None
-        if body is None:
-            await asyncio.get_running_loop().create_future()
-        return {"type": "http.request", "body": body, "more_body": False}
+        if body is not None:
+            return {"type": "http.request", "body": body, "more_body": False}
+        if not self.whole and not self.ended:
+            if self._over is None:
+                self._over = asyncio.Event()
+            await self._over.wait()
+        return {"type": "http.disconnect"}
 
     def _answer(self, slug: str, detail: str) -> None:
         self.slug, self.detail = slug, detail

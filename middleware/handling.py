@@ -10,7 +10,7 @@ from oncegate.cache.errors import OncegateError
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.begun import Begun, Recording, not_kept
 from oncegate.middleware.command_form import JsonCodec
-from oncegate.middleware.processor import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown, is_closed
+from oncegate.middleware.processor import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown, is_closed, reduced
 
 log = logging.getLogger("oncegate.subscription")
 
@@ -23,6 +23,9 @@ class NotRecorded(OncegateError):
     def __init__(self, recording: Recording, record: str) -> None:
         super().__init__(f"record {record}: the success is not recorded ({recording.value}): don't acknowledge")
         self.recording = recording
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
 
 async def run_handler(begun: Begun, call: Callable[[], Any], handler: Callable[..., Any], timeout: float) -> None:

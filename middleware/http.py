@@ -5,8 +5,10 @@ through one `Exchange`: key and scope, body, admission, then either the attempt 
 that the gate's verdict calls for.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from oncegate.cache.base import Cache
 from oncegate.cache.open import given_cache
@@ -28,6 +30,8 @@ from oncegate.middleware.route_advice import route_advice
 from oncegate.middleware.settings import IdempotencySettings, Route
 
 log = logging.getLogger("oncegate.http")
+
+_NEEDS_ASYNCIO: Final = "IdempotencyMiddleware needs asyncio: use a server's asyncio worker (hypercorn -k asyncio)"
 
 
 class IdempotencyMiddleware:
@@ -104,6 +108,10 @@ class IdempotencyMiddleware:
             await self.enforcement.enter(scope, receive, send)
             return
         if scope["type"] == "lifespan":
+            if not _on_asyncio():
+                await receive()
+                await send({"type": "lifespan.startup.failed", "message": _NEEDS_ASYNCIO})
+                return
             receive = self._draining(receive)
         await self.app(scope, receive, send)
 
@@ -126,3 +134,11 @@ class IdempotencyMiddleware:
         if left:
             log.warning("%d attempts did not end in time: they read unknown once their leases lapse", left)
         return left
+
+
+def _on_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # trio's, say
+        return False
+    return True

@@ -15,4 +15,5 @@ def gateway_id() -> str:
 
 
 # A forked worker is another gateway. To ask for the process id with every claim would be a system call each.
-os.register_at_fork(after_in_child=gateway_id.cache_clear)
+if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
+    os.register_at_fork(after_in_child=gateway_id.cache_clear)

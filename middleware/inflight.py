@@ -102,7 +102,8 @@ class InFlight:
         loop: asyncio.AbstractEventLoop,
         lasts: Callable[[], None] | None = None,
     ) -> asyncio.Task[None]:
-        """Execute ``work`` as the attempt's task, on the running ``loop``; its slot is free again when the task ends.
+        """Execute ``work`` as the attempt's task, on the running ``loop``; its slot is free again when the task ends, or before
+        that when all it answers is recorded.
 
         With ``lasts``, nothing renews the lease or ends the task in time until that is called, and has `Attempt.keep` see to it:
         what is over before, as most is, needs no timer of its own.
@@ -143,11 +144,12 @@ class InFlight:
         return running
 
     def end(self, attempt: Attempt) -> None:
-        """The attempt runs no more: its slot is free, as soon as its outcome is told."""
+        """The attempt runs no more: its slot is free, as soon as its outcome is told. Later calls do nothing."""
         if attempt.settled and not attempt.told:
             attempt.is_over = True
             return
-        del self._attempts[attempt.token]
+        if self._attempts.pop(attempt.token, None) is None:
+            return
         if attempt.has_slot:
             self.slots -= 1
         else:
@@ -241,7 +243,8 @@ class InFlight:
 
     def _tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Future[None]]:
         attempts = [attempt for attempt in self._attempts.copy().values() if attempt.loop is loop]
-        running = [attempt.task for attempt in attempts if attempt.task is not None and not attempt.task.done()]
+        tasks = [attempt.task for attempt in attempts if not attempt.is_over]
+        running = [task for task in tasks if task is not None and not task.done()]
         telling = [loop.create_task(attempt.ended()) for attempt in attempts if attempt.task is None or attempt.settled]
         return [*running, *telling, *(task for task in self._background.copy() if task.get_loop() is loop)]
 

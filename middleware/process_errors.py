@@ -3,7 +3,7 @@
 from typing import Any
 
 from oncegate.cache.errors import OncegateError
-from oncegate.middleware.processor import OutcomeUnknown
+from oncegate.middleware.processor import OutcomeUnknown, reduced
 
 
 class ProcessError(OncegateError):
@@ -14,6 +14,9 @@ class ProcessError(OncegateError):
     def __init__(self, message: str, record: str) -> None:
         super().__init__(message)
         self.record = record
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
 
 class DuplicateCommandError(ProcessError):

@@ -6,7 +6,7 @@ no ``Exception`` (a library's time-out, a panic of an extension) too.
 """
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from oncegate.cache.errors import OncegateError
 
@@ -24,6 +24,15 @@ def is_closed(error: BaseException, task: "asyncio.Future[None] | None") -> bool
         return True
 
 
+def reduced(error: BaseException) -> tuple[Any, ...]:
+    """``__reduce__`` of an error whose ``args`` are not what it is made with: Python's own would make it of those alone."""
+    return _made, (type(error), *error.args), vars(error)
+
+
+def _made(kind: type[BaseException], *args: object) -> BaseException:
+    return kind.__new__(kind, *args)
+
+
 class NotProcessed(OncegateError):
     """Nothing of the command reached its processor (refused, no address, no TLS): the key may be used again at once."""
 
@@ -38,6 +47,9 @@ class NotAccepted(NotProcessed):
         super().__init__(detail)
         self.slug = slug
         self.copied = copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
 
 class OutcomeUnknown(OncegateError):

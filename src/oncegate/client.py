@@ -22,6 +22,9 @@ What it can't know:
 A body that can't be sent twice (a generator, an open file, a multipart form) is sent once: such a request is retried only
 where its body had not begun to leave. Pass bytes, ``json=`` or ``data=`` to have it retried like others. A redirected request
 is another request: it gets a key of its own, unless the caller has set one.
+
+Under httpx2, httpx's successor: where httpx is not installed these are transports of httpx2; where both are, call
+``httpx2.alias_httpx()`` before anything else imports httpx. A client of the other package is refused with a ``TypeError``.
 """
 
 import ssl
@@ -35,7 +38,11 @@ from uuid import uuid4
 
 try:
     import anyio
-    import httpx
+
+    try:
+        import httpx
+    except ImportError:
+        import httpx2 as httpx  # type: ignore[no-redef]  # its successor, with the same classes
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.client needs httpx: pip install 'oncegate[client]'") from missing
 
@@ -109,6 +116,7 @@ class _Rules:
 
     def flow(self, request: httpx.Request) -> _Flow:
         """One request until its last answer is returned, or its last error raised."""
+        _check_package(request)
         self._put_key(request)
         body = _Body(request)
         harmless = request.method in IDEMPOTENT or self._header in request.headers
@@ -152,6 +160,15 @@ class _Rules:
         if request.method in self._methods and self._header not in request.headers:
             request.headers[self._header] = self._make_key()
             request.extensions[_MADE_FOR] = this
+
+
+def _check_package(request: object) -> None:
+    """Raises ``TypeError`` for another package's request, which would be sent, and its answer not understood."""
+    if not isinstance(request, httpx.Request):
+        wanted = httpx.__name__
+        raise TypeError(
+            f"this transport is for {wanted}: for httpx2, call httpx2.alias_httpx() before httpx is imported"
+        )
 
 
 class _Body:
