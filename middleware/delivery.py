@@ -28,8 +28,8 @@ class Delivery:
     where ``on_missing_key = "message_id"``. ``record`` is the record's id, ``k:s``, of a command that came through the
     gateway; without it, the id is made of ``key`` and ``caller``, which scopes the key as in `CommandProcessor.process`.
     ``fingerprint`` is the gateway's, 16 bytes; without it, one is made of ``payload``. ``attempts_before`` is how many
-    attempts don't count any more, because an operator drove the command again. With a ``record`` or a ``fingerprint``, what the
-    gateway itself did under the key counts too.
+    attempts don't count any more, because an operator drove the command again. What the gateway itself did under the key
+    counts too, where its record has this very ``fingerprint``: then it is of this command.
 
     What must not be logged is not in its ``repr``.
     """

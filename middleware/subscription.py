@@ -142,7 +142,7 @@ class Subscription:
             if self.settings.on_cache_down != "run":
                 raise
             submission, former = None, []
-        decision = by_submission(submission.record if submission else None, delivery.fingerprint)
+        decision = by_submission(submission.record if submission else None, fingerprint)
         if decision is DeliveryDecision.DUPLICATE:
             submission = await self.cache.get(key)  # with its body
         if decision is not None:
@@ -154,12 +154,12 @@ class Subscription:
         return allowance(self.settings.max_attempts, delivery.attempts_before, records)
 
     async def _gateways(self, key: str, delivery: Delivery) -> Claim | None:
-        """The gateway's record of a command that came through it, and of no other.
+        """The gateway's record of a command that came through it, which only its fingerprint shows.
 
         A service behind the gateway that publishes a message under its request's key hands on a command of its own. To that
         request's success, or its being in flight, the message would be lost before it was ever processed.
         """
-        if not delivery.record and delivery.fingerprint is None:
+        if delivery.fingerprint is None:
             return None
         return await self.cache.peek(key)
 
