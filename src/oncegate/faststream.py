@@ -102,11 +102,10 @@ class SubscriptionMiddleware:
         if found is not None:
             raise SetupError(f"oncegate: the {broker_of(subscriber)} consumer {name}: {found}")
         handlers = [call.handler for call in subscriber.calls]
-        if self._handlers and handlers != self._handlers:
-            raise SetupError(
-                f"oncegate: {name} would share the records of the consumer {self.subscription.consumer!r} with another handler:"
-                " give it a Subscription of its own, in a SubscriptionMiddleware on a router"
-            )
+        try:
+            self.subscription.only(*[handler._original_call for handler in handlers])
+        except (TypeError, ValueError) as error:
+            raise SetupError(f"oncegate: {error}, in a SubscriptionMiddleware on a router") from None
         self._handlers = handlers
         self._accepted.add(subscriber)
 

@@ -137,7 +137,9 @@ async def test_a_message_under_the_key_of_a_processed_command_is_executed_whatev
     subscribe: MakeSubscription, namespace: str, records: Records, of_its_own: bytes | None
 ) -> None:
     """`CommandProcessor.process` publishes it, and knows the record's id from its errors."""
-    processor = CommandProcessor(lambda command: command, name="pay", cache=records.cache, namespace=namespace)
+    processor = CommandProcessor[int, Any](
+        lambda command: command, name="pay", cache=records.cache, namespace=namespace
+    )
     await processor.process(5, idempotency_key="key-1")
     with pytest.raises(DuplicateCommandError) as told:
         await processor.process(5, idempotency_key="key-1", raise_on_duplicate=True)
