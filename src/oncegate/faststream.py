@@ -183,7 +183,7 @@ class _Processing(BaseMiddleware[Any, Any]):
         begun = self._begun
         if begun is None:  # not ours to run: parsing failed, or we have said what to do
             return False
-        if isinstance(exc_val, StopConsume) or (exc_val is not None and not isinstance(exc_val, Exception)):
+        if isinstance(exc_val, StopConsume | asyncio.CancelledError | KeyboardInterrupt | SystemExit):
             await begun.abandon("the consumer was stopped")
             if not isinstance(exc_val, asyncio.CancelledError):
                 await self._message.nack()
