@@ -165,19 +165,26 @@ async def test_a_generator_that_is_closed_in_the_middle_lets_its_lease_go(
 
 def test_what_is_closed_after_its_loop_ends_quietly() -> None:
     held: list[Any] = []
+    reached: list[bool] = []
 
     async def execute() -> None:
         async for attempt in Subscription("ledger", cache=MemoryCache()).once(PAY):
             async with attempt:
+                reached.append(True)
                 await asyncio.get_running_loop().create_future()
 
     async def begin() -> None:
         executing = execute()
         held.append(executing)
-        executing.send(None)  # up to what nobody completes
+        while not reached:  # as a task does it, but one that no runner cancels
+            awaited: Any = executing.send(None)
+            if awaited is not None and not reached:
+                awaited._asyncio_future_blocking = False
+                await asyncio.wait([awaited])
 
     with asyncio.Runner() as runner:
         runner.run(begin())
+    assert reached
     held.pop().close()
 
 
