@@ -145,7 +145,8 @@ class Begun:
         dead = final or self._last
         if self._begin_settling(State.FAILED):
             self.action = Action.DEAD_LETTER if dead else Action.REDELIVER
-            kind, self.reason = _text(error)
+            kind, message = _text(error)
+            self.reason = message or kind
             log.warning("record %s: attempt %d failed: %s", self.record, self.attempt, kind)
             await self._settle(State.FAILED, failure(error, dead=dead, status=status))
         recording = await self.recorded()

@@ -3,12 +3,13 @@
 import enum
 import re
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from oncegate.cache.record import FINGERPRINT_BYTES
-from oncegate.middleware.command_form import octets
+from oncegate.middleware.command_form import command_form, octets
 from oncegate.middleware.errors import KeyInvalid
 from oncegate.middleware.fingerprint import fingerprint
 from oncegate.middleware.key import caller_scope, check_key, record_key
@@ -24,21 +25,25 @@ _RECORD = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
 class Delivery:
     """One delivery of a message. Only ``key`` and ``payload`` matter for most; the rest is what the gateway's stream brings.
 
-    ``key`` is the idempotency key, ``None`` where the message has none. ``message_id`` is the broker's, used as the key only
+    ``key`` is the idempotency key, ``None`` where the message has none. It is text; bytes are taken as UTF-8, and an integer or
+    a UUID by its spelling, so that ``7`` and ``"7"`` are one key. ``payload`` counts by its bytes, text by its UTF-8, and
+    anything else by its JSON form with sorted members, as a command of `CommandProcessor` does. What can't be taken so is not
+    refused here: a message may bring anything, and a consumer must not die of it. The decision about it is ``REJECTED``.
+    ``message_id`` is the broker's, used as the key only
     where ``on_missing_key = "message_id"``. ``record`` is the record's id, ``k:s``, of a command that came through the
     gateway; without it, the id is made of ``key`` and ``caller``, which scopes the key as in `CommandProcessor.process`.
     ``fingerprint`` is the gateway's, 16 bytes; without it, one is made of ``payload``. ``attempts_before`` is how many
-    attempts don't count any more, because an operator drove the command again. With a ``record`` or a ``fingerprint``, what the
-    gateway itself did under the key counts too.
+    attempts don't count any more, because an operator drove the command again. What the gateway itself did under the key
+    counts too, where its record has this very ``fingerprint``: then it is of this command.
 
     What must not be logged is not in its ``repr``.
     """
 
-    key: str | None = field(repr=False)
-    payload: bytes = field(default=b"", repr=False)
-    message_id: str = field(default="", repr=False)
+    key: str | bytes | int | UUID | None = field(repr=False)
+    payload: Any = field(default=b"", repr=False)
+    message_id: str | bytes | int | UUID = field(default="", repr=False)
     record: str = ""
-    caller: str = field(default="", repr=False)
+    caller: str | bytes | int | UUID = field(default="", repr=False)
     fingerprint: bytes | None = None
     attempts_before: int = 0
 
@@ -154,31 +159,79 @@ class Rejected(Exception):
 def command_key(namespace: str, delivery: Delivery, settings: SubscriptionSettings) -> str | None:
     """The look-up key of a delivered command, ``None`` where it has none and needs none. Raises `Rejected`."""
     if delivery.record:
-        if not _RECORD.fullmatch(delivery.record):
+        if not _RECORD.fullmatch(_text(delivery.record, "record's id")):
             raise Rejected("The record's id is not one of a gateway's.")
         return f"{namespace}:{delivery.record}"
     if delivery.key is not None:
-        return record_key(namespace, _checked(delivery.key), caller_scope(delivery.caller))
+        return record_key(namespace, _checked(delivery.key, "key"), _scope(delivery))
     if settings.on_missing_key == "run":
         return None
     if settings.on_missing_key == "message_id" and delivery.message_id:
         # A scope of their own: no key that a caller chooses is taken for a broker's id.
-        scope = [b"message", *(caller_scope(delivery.caller) or ())]
-        return record_key(namespace, _checked(delivery.message_id), scope)
+        scope = [b"message", *(_scope(delivery) or ())]
+        return record_key(namespace, _checked(delivery.message_id, "message's id"), scope)
     raise Rejected("The message has no idempotency key, and the consumer takes none without.")
 
 
 def delivery_fingerprint(delivery: Delivery) -> bytes:
-    """What tells this command's payload from another's. Raises `Rejected` for a fingerprint that is none."""
+    """What tells this command's payload from another's. Raises `Rejected` for a payload or a fingerprint that is none."""
     if delivery.fingerprint is None:
-        return fingerprint("DELIVERY", b"", b"", octets(delivery.payload))
-    if len(delivery.fingerprint) != FINGERPRINT_BYTES:
-        raise Rejected(f"A fingerprint has {FINGERPRINT_BYTES} bytes.")
-    return octets(delivery.fingerprint)
-
-
-def _checked(key: str) -> str:
+        return fingerprint("DELIVERY", b"", b"", _payload(delivery.payload))
     try:
-        return check_key(key)
+        given = octets(delivery.fingerprint)
+    except TypeError:
+        given = b""
+    if len(given) != FINGERPRINT_BYTES:
+        raise Rejected(f"A fingerprint has {FINGERPRINT_BYTES} bytes.")
+    return given
+
+
+def attempts_before(delivery: Delivery) -> int:
+    """How many attempts don't count any more. Raises `Rejected` for what is no number of them."""
+    before: object = delivery.attempts_before
+    if not isinstance(before, int) or before < 0:
+        raise Rejected("The attempts before are a number of 0 or more.")
+    return before
+
+
+def _payload(payload: Any) -> bytes:
+    if isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, str):
+        return payload.encode("utf-8", "surrogatepass")
+    try:
+        return octets(payload)
+    except (TypeError, ValueError, BufferError):
+        pass  # neither bytes nor a view of some
+    try:
+        return command_form(payload)
+    except Exception:  # noqa: BLE001  # whatever a value's own serializer raises
+        raise Rejected(f"The payload, a {type(payload).__name__}, has no JSON form: give bytes.") from None
+
+
+def _scope(delivery: Delivery) -> list[bytes] | None:
+    return caller_scope(_text(delivery.caller, "caller")) if delivery.caller else None
+
+
+def _checked(key: object, what: str) -> str:
+    try:
+        return check_key(_text(key, what))
     except KeyInvalid as error:
         raise Rejected(str(error)) from None
+
+
+def _text(value: object, what: str) -> str:
+    """What names a command or a caller, as text. Raises `Rejected`, without the value."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes | bytearray):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise Rejected(f"The {what} is given as bytes that are no UTF-8.") from None
+    if isinstance(value, int | UUID) and not isinstance(value, bool):
+        try:
+            return str(value)
+        except ValueError:  # Python spells no integer of thousands of digits
+            raise Rejected(f"The {what} is too long.") from None
+    raise Rejected(f"The {what} is of type {type(value).__name__}: give text.")

@@ -33,15 +33,17 @@ from oncegate.middleware.delivery import (
     DeliveryDecision,
     Rejected,
     SubscriptionSettings,
+    attempts_before,
     command_key,
     delivery_fingerprint,
 )
 from oncegate.middleware.enforce import Ask, Enforcer, Verdict
 from oncegate.middleware.errors import Overloaded
-from oncegate.middleware.handling import NotRecorded, run_handler, settle_raised
+from oncegate.middleware.handling import run_handler
 from oncegate.middleware.key import execution_key, record_id
 from oncegate.middleware.observe import Watch
-from oncegate.middleware.processor import is_closed
+from oncegate.middleware.once import Once, leave
+from oncegate.middleware.sole_handler import SoleHandler
 from oncegate.middleware.subscription_gate import Allowance, allowance, by_execution, by_submission, last_error
 
 Message = TypeVar("Message")
@@ -84,19 +86,20 @@ class Subscription:
         self._policy = self.settings.policy(consumer)
         self._first = replace(self._policy, takeover=frozenset())
         self._enforcer = Enforcer(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
+        self._sole = SoleHandler(consumer)
 
     # -- by hand ------------------------------------------------------------------------------------------------------
 
     async def begin(self, delivery: Delivery) -> Begun:
         """Decide about one delivery. Where it says ``RUN``, the outcome is to be given to what is returned, in this event loop.
 
-        Raises nothing: what stands in the way is a decision too, with its ``reason``.
+        Raises nothing, whatever the delivery holds: what stands in the way is a decision too, with its ``reason``.
         """
         try:
             key = command_key(self.namespace, delivery, self.settings)
             if key is None:
                 return self._unprotected()
-            fingerprint = delivery_fingerprint(delivery)
+            fingerprint, before = delivery_fingerprint(delivery), attempts_before(delivery)
         except Rejected as error:
             return Begun(DeliveryDecision.REJECTED, reason=str(error))
         except Overloaded as error:
@@ -106,7 +109,7 @@ class Subscription:
             # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
             return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
         try:
-            return await self._admit(key, fingerprint, delivery)
+            return await self._admit(key, fingerprint, delivery.fingerprint is not None, before)
         except RecordUnreadable as error:
             return Begun(DeliveryDecision.UNREADABLE, record, reason=f"{error}.")
         except (CacheFull, Overloaded) as error:
@@ -117,8 +120,8 @@ class Subscription:
                 decision = DeliveryDecision.UNCHECKED
             return Begun(decision, record, reason=f"The record cache can't be reached: {error}.")
 
-    async def _admit(self, key: str, fingerprint: bytes, delivery: Delivery) -> Begun:
-        looked = await self._look(key, fingerprint, delivery)
+    async def _admit(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun:
+        looked = await self._look(key, fingerprint, of_gateway, before)
         if isinstance(looked, Begun):
             return looked
         own = execution_key(key, self.consumer)
@@ -137,17 +140,17 @@ class Subscription:
             return self._told(decision, key, outcome.record)
         return await self._begun(outcome, record_id(key), looked, found)
 
-    async def _look(self, key: str, fingerprint: bytes, delivery: Delivery) -> Begun | Allowance:
+    async def _look(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun | Allowance:
         """At what other doors and former names have done: what it decides, or what is allowed after it."""
         try:
             submission, *former = await asyncio.gather(
-                self._gateways(key, delivery), *[self.cache.get(execution_key(key, alias)) for alias in self.aliases]
+                self._gateways(key, of_gateway), *[self.cache.get(execution_key(key, alias)) for alias in self.aliases]
             )
         except CacheUnavailable:
             if self.settings.on_cache_down != "run":
                 raise
             submission, former = None, []
-        decision = by_submission(submission.record if submission else None, delivery.fingerprint)
+        decision = by_submission(submission.record if submission else None, fingerprint)
         if decision is DeliveryDecision.DUPLICATE:
             submission = await self.cache.get(key)  # with its body
         if decision is not None:
@@ -156,17 +159,15 @@ class Subscription:
         for record in records:
             if decision := by_execution(record, fingerprint):
                 return self._told(decision, key, record)
-        return allowance(self.settings.max_attempts, delivery.attempts_before, records)
+        return allowance(self.settings.max_attempts, before, records)
 
-    async def _gateways(self, key: str, delivery: Delivery) -> Claim | None:
-        """The gateway's record of a command that came through it, and of no other.
+    async def _gateways(self, key: str, of_gateway: bool) -> Claim | None:
+        """The gateway's record of a command that came through it, which only the gateway's fingerprint shows.
 
         A service behind the gateway that publishes a message under its request's key hands on a command of its own. To that
         request's success, or its being in flight, the message would be lost before it was ever processed.
         """
-        if not delivery.record and delivery.fingerprint is None:
-            return None
-        return await self.cache.peek(key)
+        return await self.cache.peek(key) if of_gateway else None
 
     def _told(self, decision: DeliveryDecision, key: str, record: Record | None, attempt: int = 0) -> Begun:
         response = record.response if record is not None and decision in _WITH_RESPONSE else None
@@ -223,8 +224,10 @@ class Subscription:
         ``handler`` is a coroutine function, or a plain one, run in a thread. What it returns is kept as JSON (a
         `StoredResponse` as it is), what it raises is a failure, except `NotProcessed` (nothing was begun: doesn't count),
         `OutcomeUnknown` (counts, and is tried again) and `NotRetryable` (dead-lettered at once). Raises only a cancellation, and
-        ``KeyboardInterrupt`` or ``SystemExit`` out of the handler: then the outcome is unknown.
+        ``KeyboardInterrupt`` or ``SystemExit`` out of the handler: then the outcome is unknown. Raises what `only` raises of
+        another handler than before.
         """
+        self._sole.call(handler)
         begun = await self.begin(delivery)
         if begun.run:
             await run_handler(begun, functools.partial(handler, *args, **kwargs), handler, self.settings.timeout)
@@ -233,11 +236,17 @@ class Subscription:
     def handler(
         self, describe: Callable[[Message], Delivery]
     ) -> Callable[[Callable[Concatenate[Message, P], Any]], Callable[Concatenate[Message, P], Awaitable[Begun]]]:
-        """Decorates a handler of messages, as `execute` treats it; ``describe`` makes a `Delivery` of a message."""
+        """Decorates a handler of messages, as `execute` treats it; ``describe`` makes a `Delivery` of a message.
+
+        What ``describe`` raises goes on: let it give ``None`` as the key of a message without one. For the decoration of a
+        second handler see `only`.
+        """
 
         def decorate(
             handler: Callable[Concatenate[Message, P], Any],
         ) -> Callable[Concatenate[Message, P], Awaitable[Begun]]:
+            self.only(handler)
+
             @functools.wraps(handler)
             async def handled(message: Message, /, *args: P.args, **kwargs: P.kwargs) -> Begun:
                 return await self.execute(describe(message), handler, message, *args, **kwargs)
@@ -246,28 +255,46 @@ class Subscription:
 
         return decorate
 
+    def only(self, *handlers: Callable[..., Any]) -> None:
+        """Says at the start who the consumer's handler is; several, where one of them is chosen by the kind of message.
+
+        Raises ``ValueError`` where it has another one: it would skip what that one has processed. A second handler needs a
+        `Subscription` of its own, under another consumer's name. Raises ``TypeError`` for what can't be a handler.
+        """
+        self._sole.register(*handlers)
+
+    def once(self, delivery: Delivery) -> Once:
+        """Around what executes a command, which is reached only if it is to be: zero times or once.
+
+            once = subscription.once(Delivery(key, payload))
+            async for attempt in once:
+                async with attempt:
+                    ...
+            tell_the_broker(once.action)
+
+        See `Once`. Nothing is decided, or raised, before the loop.
+        """
+        return Once(functools.partial(self.begin, delivery))
+
     @asynccontextmanager
     async def delivery(self, delivery: Delivery) -> AsyncIterator[Begun]:
-        """Around what executes a command: look at ``run`` first. To leave it normally is success, unless told otherwise.
+        """Around what executes a command, **also of a duplicate**: what is not inside of ``if begun.run:`` is executed each time.
 
-        An exception is recorded as `execute` does it, and goes on. Raises `NotRecorded` where a success is not in the
-        cache: don't acknowledge.
+        `once` is the same without that trap. To leave the block normally is success, unless told otherwise. An exception is
+        recorded as `execute` does it, and goes on. Raises `NotRecorded` where a success is not in the cache: don't
+        acknowledge.
         """
         begun = await self.begin(delivery)
         task = asyncio.current_task()
+        raised: BaseException | None = None
         try:
             yield begun
         except BaseException as error:
-            if begun.run and not begun.settled:
-                if is_closed(error, task):
-                    begun.abandon_soon("the consumer was closed")
-                else:
-                    await settle_raised(begun, error)
+            raised = error
             raise
-        if begun.run:
-            recording = await (begun.recorded() if begun.settled else begun.succeed())
-            if not recording and begun.succeeded:
-                raise NotRecorded(recording, begun.record)
+        finally:
+            if begun.run:
+                await leave(begun, raised, task)
 
 
 _WITH_RESPONSE = (DeliveryDecision.DUPLICATE, DeliveryDecision.EXHAUSTED)

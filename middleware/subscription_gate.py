@@ -20,16 +20,15 @@ def by_execution(record: Record, fingerprint: bytes) -> DeliveryDecision | None:
     return _DECIDED.get(record.state)
 
 
-def by_submission(record: Record | None, fingerprint: bytes | None) -> DeliveryDecision | None:
+def by_submission(record: Record | None, fingerprint: bytes) -> DeliveryDecision | None:
     """What the command's own record decides: only what the gateway executed itself, or is executing, does.
 
-    With the mark, it was only accepted: that never counts as processed. ``fingerprint`` is the gateway's, ``None`` where
-    the delivery doesn't bring it: then there is nothing to compare.
+    With the mark, it was only accepted: that never counts as processed. ``fingerprint`` is what the delivery brings as the
+    gateway's: a record of another one says nothing. It is of a command that this one was never a copy of, of a processor in
+    the service for instance, which publishes a message under its own command's key.
     """
-    if record is None or record.submission or record.state is State.FAILED:
+    if record is None or record.submission or record.fingerprint != fingerprint:
         return None
-    if fingerprint is not None and record.fingerprint != fingerprint:
-        return DeliveryDecision.MISMATCH
     return _DECIDED.get(record.state)
 
 

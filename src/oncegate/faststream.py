@@ -107,11 +107,10 @@ class SubscriptionMiddleware:
         if found is not None:
             raise SetupError(f"oncegate: the {broker_of(subscriber)} consumer {name}: {found}")
         handlers = [call.handler for call in subscriber.calls]
-        if self._handlers and handlers != self._handlers:
-            raise SetupError(
-                f"oncegate: {name} would share the records of the consumer {self.subscription.consumer!r} with another handler:"
-                " give it a Subscription of its own, in a SubscriptionMiddleware on a router"
-            )
+        try:
+            self.subscription.only(*[handler._original_call for handler in handlers])
+        except (TypeError, ValueError) as error:
+            raise SetupError(f"oncegate: {error}, in a SubscriptionMiddleware on a router") from None
         self._handlers = handlers
         self._accepted.add(subscriber)
 
@@ -189,7 +188,7 @@ class _Processing(BaseMiddleware[Any, Any]):
         begun = self._begun
         if begun is None:  # not ours to run: parsing failed, or we have said what to do
             return False
-        if isinstance(exc_val, StopConsume) or (exc_val is not None and not isinstance(exc_val, Exception)):
+        if isinstance(exc_val, StopConsume | asyncio.CancelledError | KeyboardInterrupt | SystemExit):
             await begun.abandon("the consumer was stopped")
             if not isinstance(exc_val, asyncio.CancelledError):
                 await self._message.nack()

@@ -45,6 +45,15 @@ class Bench:
     async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
         raise NotImplementedError
 
+    async def litter(self) -> int:
+        """Publish what is no command; how many of those no consumer can ever be done with."""
+        await self._publish(b"\xff", {})
+        return 1
+
+    async def joined(self) -> bool:
+        """Whether a consumer gets what is published from now on."""
+        return True
+
     async def dead(self) -> list[dict[str, Any]]:
         """What was dead-lettered so far; once, where a slow machine had it delivered and dead-lettered a second time."""
         raise NotImplementedError
@@ -129,17 +138,24 @@ class RedisBench(Bench):
     kind = "redis"
 
     async def open(self) -> None:
-        self._client = redis.asyncio.Redis.from_url(self.url)
-        await self._client.xgroup_create(self.name, self.consumer, id="0", mkstream=True)
+        """Nothing is made: a consumer makes its group."""
+        self.client = redis.asyncio.Redis.from_url(self.url)
+
+    async def join(self) -> None:
+        """Make the group in the consumer's place."""
+        await self.client.xgroup_create(self.name, self.consumer, id="0", mkstream=True)
+
+    async def joined(self) -> bool:
+        return bool(await self.client.exists(self.name)) and bool(await self.client.xinfo_groups(self.name))
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self.client.aclose()
 
     async def clear(self) -> None:
-        await self._client.delete(self.name, f"{self.name}:dead")
+        await self.client.delete(self.name, f"{self.name}:dead")
 
     async def rewind(self) -> None:
-        await self._client.xgroup_setid(self.name, self.consumer, "0")
+        await self.client.xgroup_setid(self.name, self.consumer, "0")
 
     async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
         from faststream.redis.parser import BinaryMessageFormatV1  # what FastStream reads, as its own broker writes it
@@ -147,29 +163,52 @@ class RedisBench(Bench):
         data = await BinaryMessageFormatV1.encode(
             message=body, reply_to=None, headers=dict(headers), correlation_id="c"
         )
-        await self._client.xadd(self.name, {"__data__": data})
+        await self.client.xadd(self.name, {"__data__": data})
+
+    async def litter(self) -> int:
+        await self.client.xadd(self.name, {"no": "command"})
+        return 1 + await super().litter()
 
     async def dead(self) -> list[dict[str, Any]]:
         from faststream.redis.parser import BinaryMessageFormatV1
 
-        entries: Any = await self._client.xrange(f"{self.name}:dead")
+        entries: Any = await self.client.xrange(f"{self.name}:dead")
         bodies = dict.fromkeys(BinaryMessageFormatV1.parse(fields[b"__data__"])[0] for _, fields in entries)
         return [json.loads(body) for body in bodies]
 
     async def left(self) -> int:
-        (group,) = await self._client.xinfo_groups(self.name)
+        (group,) = await self.client.xinfo_groups(self.name)
         return int(group["pending"]) + int(group["lag"] or 0)
+
+
+LITTER: list[dict[Any, Any]] = [
+    {"no": "command"},
+    {"key": "no-body"},
+    {"body": "no key"},
+    {"key": b"\xff", "body": "no text"},
+]
 
 
 class PlainRedisBench(RedisBench):
     """Entries with two fields of their own, as without FastStream."""
 
     async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
-        await self._client.xadd(self.name, {"key": headers[KEY], "body": body})
+        await self.client.xadd(self.name, {"key": headers[KEY], "body": body})
+
+    async def litter(self) -> int:
+        for fields in LITTER:
+            await self.client.xadd(self.name, dict(fields))
+        return 0
+
+    async def reasons(self) -> set[tuple[bytes, bytes]]:
+        """Whose dead letters say what."""
+        entries: Any = await self.client.xrange(f"{self.name}:dead")
+        return {(fields.get(b"key", b""), fields[b"reason"]) for _, fields in entries}
 
     async def dead(self) -> list[dict[str, Any]]:
-        entries: Any = await self._client.xrange(f"{self.name}:dead")
-        return [json.loads(body) for body in dict.fromkeys(fields[b"body"] for _, fields in entries)]
+        entries: Any = await self.client.xrange(f"{self.name}:dead")
+        bodies = dict.fromkeys(fields.get(b"body", b"") for _, fields in entries)
+        return [json.loads(body) for body in bodies if body.startswith(b"{")]
 
 
 BENCHES = {bench.kind: bench for bench in (RabbitBench, NatsBench, RedisBench)}

@@ -13,7 +13,7 @@ from oncegate.cache.record import State
 from oncegate.faststream import DeadLetter, SubscriptionMiddleware
 from oncegate.middleware.begun import Begun
 from oncegate.middleware.key import execution_key, record_key
-from tests.brokers.benches import BENCHES, Bench
+from tests.brokers.benches import BENCHES, Bench, RedisBench
 from tests.brokers.consumers import CONSUMERS, Effects, subscription
 from tests.brokers.servers import NatsServer, RabbitServer
 from tests.servers import RedisServer
@@ -32,6 +32,15 @@ async def until(condition: Callable[[], Any]) -> None:
             if await found if asyncio.iscoroutine(found) else found:
                 return
             await asyncio.sleep(0.02)
+
+
+async def settled(bench: Bench, but: int = 0) -> None:
+    """Waits until all messages are acknowledged or dead-lettered, ``but`` so many: a broker counts them a moment later."""
+
+    async def found() -> bool:
+        return await bench.left() == but
+
+    await until(found)
 
 
 async def recorded(one: Subscription, key: str) -> bool:
@@ -64,6 +73,8 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     """A queue of each broker in turn."""
     bench = BENCHES[request.param](request.getfixturevalue(f"{request.param}_broker_url"))
     await bench.open()
+    if isinstance(bench, RedisBench):
+        await bench.join()
     yield bench
     await bench.close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 from tests.brokers.benches import Bench
-from tests.brokers.conftest import recorded
+from tests.brokers.conftest import recorded, settled
 from tests.brokers.consumers import Effects, subscription
 
 ROOT = Path(__file__).parent.parent.parent
@@ -85,5 +85,5 @@ async def test_the_effects_of_messages_whose_consumer_is_killed(bench: Bench, re
         process.stop()
     await one.cache.close()
     assert effects.count() == {key: expected for key, (_, _, expected) in KILLS.items()}
-    assert await bench.left() == 0
+    await settled(bench)
     assert await bench.dead() == []

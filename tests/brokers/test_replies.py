@@ -12,7 +12,7 @@ from faststream.rabbit import RabbitBroker
 
 from oncegate.faststream import SubscriptionMiddleware
 from tests.brokers.benches import KEY, RabbitBench
-from tests.brokers.conftest import Consumers, until
+from tests.brokers.conftest import Consumers, settled, until
 from tests.brokers.consumers import Effects, subscription
 
 
@@ -51,7 +51,7 @@ async def test_a_duplicate_sends_no_empty_reply(
     await ask(bench, "two")
     await until(lambda: effects.count().get("two"))
     await consumers.end()
-    assert await bench.left() == 0
+    await settled(bench)
     got = [(await replies.get(no_ack=True)).body for _ in range(2)]
     assert got == [b"paid one", b"paid two"]
     assert await replies.get(no_ack=True, fail=False) is None
@@ -77,7 +77,7 @@ async def test_a_reply_that_can_not_be_sent_is_no_success(
     await until(lambda: effects.count() == {"one": 2})
     await consumers.end()
     assert (await replies.get(no_ack=True)).body == b"paid"
-    assert await bench.left() == 0
+    await settled(bench)
 
 
 @pytest.mark.parametrize("policy", [AckPolicy.NACK_ON_ERROR, AckPolicy.REJECT_ON_ERROR])
@@ -95,12 +95,12 @@ async def test_a_consumer_that_stops_itself_leaves_the_message_to_others(
     await bench.publish({"key": "one"})
     await until(lambda: effects.count() == {"one": 1})
     await consumers.end()
-    assert await bench.left() == 1
+    await settled(bench, 1)
     assert await bench.dead() == []
     await consumers.start(handle)
     await until(lambda: effects.count() == {"one": 2})
     await consumers.end()
-    assert await bench.left() == 0
+    await settled(bench)
 
 
 async def test_messages_that_are_fetched_by_hand_are_not_the_middlewares(bench: RabbitBench, redis_url: str) -> None:

@@ -131,6 +131,22 @@ def test_two_handlers_do_not_share_the_records_of_one_consumer() -> None:
     mail.check(third)
 
 
+def test_a_second_middleware_does_not_make_two_handlers_one_consumer_s() -> None:
+    async def other(body: Any) -> None:
+        raise AssertionError("never called")
+
+    one = hook()
+    first, second = (
+        RabbitBroker(middlewares=[one]),
+        RabbitBroker(middlewares=[SubscriptionMiddleware(one.subscription)]),
+    )
+    subscribers = [broker.subscriber("one") for broker in (first, second)]
+    subscribers[0](handle)
+    subscribers[1](other)
+    start(first, subscribers[0])
+    refused(second, subscribers[1], "other would share the records of the consumer 'billing'")
+
+
 def test_a_broker_that_nothing_is_known_of_is_refused() -> None:
     confluent = type("DefaultSubscriber", (), {"__module__": "faststream.confluent.subscriber.usecase"})
     assert broker_of(confluent()) == "confluent"

@@ -228,51 +228,6 @@ async def test_a_command_that_an_operator_drove_again_has_all_its_attempts(subsc
     assert await decided(ledger) is DeliveryDecision.DUPLICATE
 
 
-# -- keys -------------------------------------------------------------------------------------------------------------
-
-
-async def test_a_message_without_a_key_runs_unprotected(subscribe: MakeSubscription) -> None:
-    for _ in range(2):
-        begun = await subscribe("ledger").begin(Delivery(None, PAYLOAD, message_id="m-1"))
-        assert (begun.run, begun.attempt, begun.record) == (True, 0, "")
-        assert await begun.succeed() is Recording.NO_RECORD
-        assert begun.action is Action.ACKNOWLEDGE
-
-
-async def test_a_message_without_a_key_is_rejected(subscribe: MakeSubscription) -> None:
-    begun = await subscribe("ledger", on_missing_key="reject").begin(Delivery(None, message_id="m-1"))
-    assert (begun.decision, begun.action) == (DeliveryDecision.REJECTED, Action.DEAD_LETTER)
-
-
-async def test_a_message_without_a_key_is_known_by_its_id(subscribe: MakeSubscription) -> None:
-    ledger = subscribe("ledger", on_missing_key="message_id")
-    await (await ledger.begin(Delivery(None, PAYLOAD, "m-1"))).succeed()
-    assert await decided(ledger, Delivery(None, PAYLOAD, "m-1")) is DeliveryDecision.DUPLICATE
-    assert await decided(ledger, Delivery("m-1", PAYLOAD)) is DeliveryDecision.RUN, "a key is no id"
-    assert await decided(ledger, Delivery(None, PAYLOAD, "m-1", caller="bob")) is DeliveryDecision.RUN
-    assert await decided(ledger, Delivery(None, PAYLOAD)) is DeliveryDecision.REJECTED
-
-
-@pytest.mark.parametrize(
-    "delivery",
-    [
-        Delivery(""),
-        Delivery("k" * 256),
-        Delivery("\ud800"),
-        Delivery("key-1", record="../key:x"),
-        Delivery("key-1", fingerprint=b"short"),
-    ],
-)
-async def test_a_delivery_that_can_t_be_known_is_rejected(subscribe: MakeSubscription, delivery: Delivery) -> None:
-    begun = await subscribe("ledger").begin(delivery)
-    assert (begun.decision, begun.action) == (DeliveryDecision.REJECTED, Action.DEAD_LETTER)
-    assert begun.reason
-
-
-async def test_a_key_of_255_characters_of_any_kind_is_one(subscribe: MakeSubscription) -> None:
-    assert await decided(subscribe("ledger"), Delivery("ü " * 127 + "k")) is DeliveryDecision.RUN
-
-
 # -- bounds, events, what is refused at once --------------------------------------------------------------------------
 
 

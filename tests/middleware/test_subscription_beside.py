@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from oncegate import Action, Delivery, DeliveryDecision
+from oncegate import Action, CommandProcessor, Delivery, DeliveryDecision, DuplicateCommandError
 from oncegate.cache.record import State
 from oncegate.middleware.key import record_id, record_key
 from tests.middleware.conftest import MakeSubscription
@@ -86,9 +86,9 @@ async def test_what_the_gateway_executed_itself_is_not_processed_again(
     subscribe: MakeSubscription, records: Records, state: State | None, decision: DeliveryDecision
 ) -> None:
     await records.submit(state, mark=False)
-    brought: list[dict[str, Any]] = [{"fingerprint": GATEWAYS}, {"record": record_id(records.submission)}]
+    brought: list[dict[str, Any]] = [{}, {"record": record_id(records.submission)}]
     for brings in brought:
-        delivery = replace(PAY, **brings)
+        delivery = replace(PAY, fingerprint=GATEWAYS, **brings)
         assert await decided(subscribe("ledger"), delivery) is decision
         assert await records.state("ledger") is None
 
@@ -110,7 +110,7 @@ async def test_a_duplicate_of_what_the_gateway_executed_has_its_result(
     subscribe: MakeSubscription, records: Records
 ) -> None:
     await records.submit(State.SUCCEEDED, mark=False)
-    copy = Delivery("key-1", PAYLOAD, record=record_id(records.submission))
+    copy = Delivery("key-1", PAYLOAD, record=record_id(records.submission), fingerprint=GATEWAYS)
     assert (await subscribe("ledger").begin(copy)).result == b"the gateway's"
 
 
@@ -120,20 +120,36 @@ async def test_a_submission_whose_gateway_died_is_processed(subscribe: MakeSubsc
     assert await decided(subscribe("ledger"), delivery) is DeliveryDecision.RUN
 
 
-async def test_another_payload_than_the_gateway_executed_is_a_mismatch(
-    subscribe: MakeSubscription, records: Records
+@pytest.mark.parametrize("state", ALL)
+@pytest.mark.parametrize("brings", [{}, {"fingerprint": b"f" * 16}])
+async def test_what_a_record_says_of_another_command_says_nothing_of_this_one(
+    subscribe: MakeSubscription, records: Records, state: State | None, brings: dict[str, Any]
 ) -> None:
-    await records.submit(State.SUCCEEDED, mark=False)
-    other = Delivery("key-1", PAYLOAD, fingerprint=b"f" * 16)
-    assert await decided(subscribe("ledger"), other) is DeliveryDecision.MISMATCH
+    """Without the gateway's fingerprint nobody can know that its record is of this very command."""
+    await records.submit(state, mark=False)
+    ledger = subscribe("ledger")
+    for delivery in (replace(PAY, **brings), replace(PAY, record=record_id(records.submission), **brings)):
+        assert await decided(ledger, delivery) is DeliveryDecision.RUN
 
 
-async def test_an_attempt_of_the_gateway_that_failed_says_nothing_whatever_its_payload(
-    subscribe: MakeSubscription, records: Records
+@pytest.mark.parametrize("of_its_own", [None, b"f" * 16])
+async def test_a_message_under_the_key_of_a_processed_command_is_executed_whatever_its_delivery_brings(
+    subscribe: MakeSubscription, namespace: str, records: Records, of_its_own: bytes | None
 ) -> None:
-    await records.submit(State.FAILED, mark=False)
-    other = Delivery("key-1", PAYLOAD, fingerprint=b"f" * 16)
-    assert await decided(subscribe("ledger"), other) is DeliveryDecision.RUN
+    """`CommandProcessor.process` publishes it, and knows the record's id from its errors."""
+    processor = CommandProcessor[int, Any](
+        lambda command: command, name="pay", cache=records.cache, namespace=namespace
+    )
+    await processor.process(5, idempotency_key="key-1")
+    with pytest.raises(DuplicateCommandError) as told:
+        await processor.process(5, idempotency_key="key-1", raise_on_duplicate=True)
+    for record in ("", told.value.record):
+        message = Delivery("key-1", PAYLOAD, record=record, fingerprint=of_its_own)
+        ledger = subscribe(f"ledger{len(record)}")
+        begun = await ledger.begin(message)
+        assert begun.run
+        await begun.succeed()
+        assert await decided(ledger, message) is DeliveryDecision.DUPLICATE
 
 
 async def test_a_delivery_from_the_gateway_is_known_by_its_record(

@@ -15,7 +15,7 @@ from oncegate.cache.redis import RedisCache
 from oncegate.middleware.key import record_id
 from tests.cache.inside import timed
 from tests.middleware.conftest import MakeSubscription
-from tests.middleware.consumers import PAY, Records
+from tests.middleware.consumers import GATEWAYS, PAY, Records
 from tests.middleware.door import PATIENCE, eventually
 from tests.servers import RedisServer
 
@@ -139,7 +139,7 @@ async def test_a_record_that_can_t_be_read_is_no_miss(
     }[whose]
     server.command("SET", key, b"\x09damaged", "EX", 60)
     ledger = subscribe("ledger", aliases=("old",), on_cache_down="run")
-    begun = await ledger.begin(replace(PAY, record=record_id(records.submission)))
+    begun = await ledger.begin(replace(PAY, record=record_id(records.submission), fingerprint=GATEWAYS))
     assert (begun.decision, begun.action) == (DeliveryDecision.UNREADABLE, Action.DEAD_LETTER)
 
 
@@ -227,7 +227,7 @@ async def test_a_command_of_the_gateway_costs_one_more(
 ) -> None:
     await cache.get("warm:up")
     ledger = subscribe("ledger")
-    command = replace(PAY, record=record_id(records.submission))
+    command = replace(PAY, record=record_id(records.submission), fingerprint=GATEWAYS)
     with server.monitored() as first:
         await (await ledger.begin(command)).succeed()
     with server.monitored() as duplicate:

@@ -10,6 +10,7 @@ from redis.exceptions import OutOfMemoryError
 
 from oncegate.app.check_stream import look
 from oncegate.app.settings import GatewaySettings
+from oncegate.middleware.settings import Route
 from tests.servers import RedisServer
 from tests.worker.shop import DEADLINE, Shop, until
 
@@ -38,8 +39,9 @@ def fill(shop: Shop) -> list[str]:
 
 def check(url: str, namespace: str) -> list[str]:
     """What ``oncegate check`` says of the stream."""
+    routes = tuple(map(Route.model_validate, ROUTES))
     told = asyncio.run(
-        look(GatewaySettings(upstream="http://localhost", cache=url, namespace=namespace, routes=ROUTES))
+        look(GatewaySettings(upstream="http://localhost", cache=url, namespace=namespace, routes=routes))
     )
     return [line for advice, stands in told for line in (*advice, stands)]
 
