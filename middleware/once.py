@@ -4,15 +4,12 @@ A context can't skip its body, which `Subscription.delivery` therefore leaves to
 not told what is raised in its body; so the round is a context in turn, which settles the attempt.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any
 
 from oncegate.middleware.begun import Begun
 from oncegate.middleware.delivery import Action
 from oncegate.middleware.handling import NotRecorded, settle_raised
-from oncegate.middleware.processor import is_closed
 
 
 class Once:
@@ -30,7 +27,6 @@ class Once:
         self.begun: Begun | None = None
         """What was decided, once it is."""
         self._begin = begin
-        self._task: asyncio.Task[Any] | None = None
         self._asked = False
         self._entered = False
 
@@ -57,25 +53,24 @@ class Once:
         if self.begun is None or not self.begun.run or self._entered:
             raise RuntimeError("not to be executed: enter what 'async for attempt in once' gives, and that once")
         self._entered = True
-        self._task = asyncio.current_task()
         return self.begun
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self.begun is not None:
-            await leave(self.begun, error, self._task)
+            await leave(self.begun, error)
 
 
-async def leave(begun: Begun, error: BaseException | None, task: "asyncio.Task[Any] | None") -> None:
-    """Settle what ``task`` executes in a context, which is left by ``error``. Raises `NotRecorded`."""
+async def leave(begun: Begun, error: BaseException | None) -> None:
+    """Settle what is executed in a context, which is left by ``error``. Raises `NotRecorded`."""
     if error is None:
         recording = await (begun.recorded() if begun.settled else begun.succeed())
         if not recording and begun.succeeded:
             raise NotRecorded(recording, begun.record)
     elif begun.settled:
         pass
-    elif is_closed(error, task):  # what is closed may wait for nothing any more
+    elif isinstance(error, GeneratorExit):  # the code around it is closed: it may wait for nothing any more
         begun.abandon_soon("the code that executed it was closed")
     else:
         await settle_raised(begun, error)

@@ -285,7 +285,6 @@ class Subscription:
         acknowledge.
         """
         begun = await self.begin(delivery)
-        task = asyncio.current_task()
         raised: BaseException | None = None
         try:
             yield begun
@@ -294,7 +293,7 @@ class Subscription:
             raise
         finally:
             if begun.run:
-                await leave(begun, raised, task)
+                await leave(begun, raised)
 
 
 _WITH_RESPONSE = (DeliveryDecision.DUPLICATE, DeliveryDecision.EXHAUSTED)

@@ -116,7 +116,7 @@ def test_a_mounted_app_is_documented_by_the_rules_around_it() -> None:
 def test_the_core_needs_nothing_of_the_extras() -> None:
     code = (
         "import sys; sys.modules['fastapi'] = sys.modules['starlette'] = sys.modules['httpx'] = None\n"
-        "sys.modules['faststream'] = None\n"
+        "sys.modules['faststream'] = sys.modules['httpx2'] = None\n"
         "import oncegate\n"
         "for name in oncegate.__all__: getattr(oncegate, name)\n"
         "import oncegate.app.main, oncegate.app.factory, oncegate.middleware.openapi\n"

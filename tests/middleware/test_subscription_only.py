@@ -133,7 +133,7 @@ async def test_what_would_execute_nothing_is_no_handler(handler: Any, why: str) 
     assert (await one.execute(Delivery("k"), pay)).run, "nothing of that counts"
 
 
-@pytest.mark.parametrize("cache", ["redis://:secret@127.0.0.1/0", None, MemoryCache, dict])
+@pytest.mark.parametrize("cache", [b"redis://:secret@127.0.0.1/0", None, MemoryCache, dict])
 def test_what_is_no_cache_is_refused_at_once(cache: Any) -> None:
     with pytest.raises(TypeError, match=r"cache .*from_url\(") as told:
         Subscription("ledger", cache=cache)

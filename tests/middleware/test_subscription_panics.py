@@ -1,11 +1,12 @@
 """Handlers that raise what is no ``Exception``, or end the process: no lease is held for it, and no event loop ends."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from oncegate import Action
+from oncegate import Action, Subscription
 from oncegate.cache.record import State
 from tests.middleware.conftest import MakeSubscription
 from tests.middleware.consumers import PAY, Records
@@ -24,16 +25,17 @@ async def test_what_is_no_exception_is_a_failure_too(
     def blocking() -> None:
         raise kind("no")
 
-    subscription = subscribe("ledger")
     handlers: list[Any] = [Handler(kind("no")), blocking]
     for number, handler in enumerate(handlers, 1):
+        subscription = subscribe("ledger")
         begun = await subscription.execute(PAY, handler)
         assert (begun.action, type(begun.raised), begun.attempt) == (Action.REDELIVER, kind, number)
         assert await records.state("ledger") is State.FAILED
-        await reaches(lambda: subscription.slots == 0)
-    with pytest.raises(kind):
-        async with subscription.delivery(PAY):
-            raise kind("no")
+        await subscription.drain()
+        assert subscription.slots == 0
+    with pytest.raises(Panic):
+        async with subscribe("ledger").delivery(PAY):
+            raise Panic("no")
     assert await records.state("ledger") is State.FAILED
 
 
@@ -44,20 +46,24 @@ async def test_what_ends_the_process_goes_on_and_leaves_the_outcome_unknown(
     def blocking() -> None:
         raise kind
 
-    async def by_hand() -> None:
+    async def by_hand(subscription: Subscription) -> None:
         async with subscription.delivery(PAY):
             raise kind
 
-    subscription = subscribe("ledger")
-    for number, run in enumerate(
-        (lambda: subscription.execute(PAY, Handler(kind())), lambda: subscription.execute(PAY, blocking), by_hand), 1
-    ):
+    runs: list[Callable[[Subscription], Awaitable[object]]] = [
+        lambda subscription: subscription.execute(PAY, Handler(kind())),
+        lambda subscription: subscription.execute(PAY, blocking),
+        by_hand,
+    ]
+    for number, run in enumerate(runs, 1):
+        subscription = subscribe("ledger")
         with pytest.raises(kind):
-            await run()
+            await run(subscription)
         record = await records.execution("ledger")
         assert record is not None
         assert (record.state, record.attempt) == (State.UNKNOWN, number)
-        await reaches(lambda: subscription.slots == 0)
+        await subscription.drain()
+        assert subscription.slots == 0
 
 
 async def test_a_consumer_whose_coroutine_is_closed_lets_its_lease_go(
