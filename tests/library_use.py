@@ -71,9 +71,9 @@ settings = IdempotencySettings(
     scope=("header:Authorization", "header:X-Tenant"),
     on_error="replay",
 )
-IdempotencySettings(tttl=1)  # type: ignore[call-arg]
-IdempotencySettings(ttl="a day")  # type: ignore[arg-type]
-IdempotencySettings(on_error="again")  # type: ignore[arg-type]
+IdempotencySettings(tttl=1)  # type: ignore[call-arg]  # wrong, and to be seen
+IdempotencySettings(ttl="a day")  # type: ignore[arg-type]  # wrong, and to be seen
+IdempotencySettings(on_error="again")  # type: ignore[arg-type]  # wrong, and to be seen
 assert_type(settings.ttl, float)
 
 routes = [
@@ -81,9 +81,9 @@ routes = [
     Route(path="/reports", mode="async", stream="reports", methods=["POST"]),
     Route(path="*", methods=[]),
 ]
-Route(path="/payments", require_keys=True)  # type: ignore[call-arg]
-Route(path="/payments", require_key="yes, please")  # type: ignore[arg-type]
-Route(require_key=True)  # type: ignore[call-arg]
+Route(path="/payments", require_keys=True)  # type: ignore[call-arg]  # wrong, and to be seen
+Route(path="/payments", require_key="yes, please")  # type: ignore[arg-type]  # wrong, and to be seen
+Route(require_key=True)  # type: ignore[call-arg]  # wrong, and to be seen
 
 cache: Cache = MemoryCache()
 shared: Cache = RedisCache.from_url("redis://127.0.0.1")
@@ -91,12 +91,12 @@ codec: Codec[str] = Plain()
 told: Observe = observe
 IdempotencyMiddleware(app, cache=cache, settings=settings, routes=routes, observe=observe, watch=Counting())
 IdempotencyMiddleware(app, cache="redis://127.0.0.1")
-IdempotencyMiddleware(app, cache=RedisCache)  # type: ignore[arg-type]
-IdempotencyMiddleware(app, cache=cache, settings={"ttl": 1})  # type: ignore[arg-type]
-IdempotencyMiddleware(app, cache=cache, routes=["/payments"])  # type: ignore[list-item]
+IdempotencyMiddleware(app, cache=RedisCache)  # type: ignore[arg-type]  # wrong, and to be seen
+IdempotencyMiddleware(app, cache=cache, settings={"ttl": 1})  # type: ignore[arg-type]  # wrong, and to be seen
+IdempotencyMiddleware(app, cache=cache, routes=["/payments"])  # type: ignore[list-item]  # wrong, and to be seen
 
 subscription = Subscription("billing", cache="memory://", settings=SubscriptionSettings(max_attempts=3, lease=10))
-SubscriptionSettings(attempts=3)  # type: ignore[call-arg]
+SubscriptionSettings(attempts=3)  # type: ignore[call-arg]  # wrong, and to be seen
 
 
 def describe(message: str) -> Delivery:
@@ -115,11 +115,11 @@ async def use() -> None:
     assert_type(processor, CommandProcessor[int, str])
     assert_type(await processor.process(1, idempotency_key="a"), str)
     assert_type(await CommandProcessor(pay_in_thread, name="pay", cache="memory://", codec=Plain()).process(1), str)
-    await processor.process("1")  # type: ignore[arg-type]
+    await processor.process("1")  # type: ignore[arg-type]  # wrong, and to be seen
     with SyncCommandProcessor(processor) as of_threads:
         assert_type(of_threads.process(1, wait=2), str)
     assert_type(await book("m", again=True), Begun)
-    await book(1)  # type: ignore[arg-type]
+    await book(1)  # type: ignore[arg-type]  # wrong, and to be seen
     try:
         await processor.process(1)
     except OncegateError as error:
