@@ -11,7 +11,7 @@ from typing import Final
 LINGERING_SECONDS: Final = 30.0
 PAUSE_SECONDS = 5.0
 """A client that sends nothing for so long has seen the answer, or never will."""
-LINGERING_BYTES: Final = 64 * 1024 * 1024
+LINGERING_BYTES = 64 * 1024 * 1024
 MOST_LINGERING: Final = 1000
 """Connections of one process at a time; what goes beyond is closed at once."""
 
