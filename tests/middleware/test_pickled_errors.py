@@ -53,7 +53,9 @@ def test_each_error_comes_out_of_pickle_as_it_went_in(kind: type[BaseException],
     error.add_note("seen")
     again = pickle.loads(pickle.dumps(error, protocol))
     assert type(again) is kind
-    assert (again.args, str(again), vars(again)) == (error.args, str(error), vars(error))
+    assert (again.args, str(again)) == (error.args, str(error))
+    if hasattr(again, "__dict__"):  # of a compiled class nothing but its text travels
+        assert vars(again) == vars(error)
 
 
 def raised() -> None:
