@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from oncegate.app.response import ResponseReader
-from oncegate.app.unread import can_be_told, unread
 from oncegate.middleware.capture import declared_length
 from oncegate.middleware.processor import OutcomeUnknown
 
@@ -18,8 +17,6 @@ HIGH_WATER = 65536
 """Bytes of a response's body that wait to be taken; with more, reading pauses (one read that was under way comes on top)."""
 SMALL: Final = 65536
 """Bytes of a response's body that may be waited for, so that it goes out whole."""
-_RESET_WITHIN: Final = 0.5
-"""Seconds after the end of a connection for the reset that answers what was sent on it: as much as a round trip may take."""
 _ONE_WRITE: Final = 65536  # above it, copying a body behind its head costs more than a second write
 
 
@@ -42,7 +39,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._reading_paused = False
         self._writing_paused = False
         self._busy = False
-        self._ended = False
         self._error: Exception | None = None
         self.whole: tuple[bytes, bytes] | None = None
         self.response = ResponseReader()
@@ -73,16 +69,14 @@ class UpstreamConnection(asyncio.Protocol):
                 self._transport.pause_reading()  # type: ignore[union-attr]  # data only comes while there is one
             self._wake()
 
-    def eof_received(self) -> bool:
-        """The upstream has said all: the end of some responses. Our side is closed too, unless `is_unread` has to look at it."""
+    def eof_received(self) -> None:
+        """The upstream has said all: the end of some responses. Returning nothing closes our side too."""
         response = self.response
         if self._busy and self._error is None:
             response.end()
             if response.failure is not None:
                 self._error = OutcomeUnknown(f"{self.where}: {response.failure}")
-                self._ended = self.broke_unanswered and can_be_told(self._transport)
             self._wake()
-        return self._ended and not self.lost
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing more can come or go. A body that lasts until the end of the stream has had it in `eof_received`, or never:
@@ -118,7 +112,6 @@ class UpstreamConnection(asyncio.Protocol):
     def begin(self, *, is_head: bool) -> None:
         """Makes ready for one request (``is_head``: by the method HEAD)."""
         self._busy = True
-        self._ended = False
         self._error = None
         self.whole = None
         self.response.expect(is_head=is_head)
@@ -171,20 +164,6 @@ class UpstreamConnection(asyncio.Protocol):
             and self.response.untouched
             and type(self._error) is OutcomeUnknown  # not one in time
         )
-
-    async def is_unread(self) -> bool:
-        """Whether the upstream is certain not to have read the request under which the connection broke.
-
-        May take some time to find out; a connection that is `lost` can't tell any more.
-        """
-        pause = 0.0005
-        while self._ended and not self.lost and self._transport is not None and self.whole is not None:
-            is_unread = unread(self._transport, self._poll, sum(map(len, self.whole)))
-            if is_unread is not None or pause > _RESET_WITHIN:
-                return bool(is_unread)
-            await asyncio.sleep(pause)
-            pause *= 2
-        return False
 
     @property
     def is_full(self) -> bool:

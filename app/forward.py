@@ -4,8 +4,8 @@ What matters most is to know whether the upstream can have acted. Until the firs
 `NotProcessed`; from then until the response is complete it is an `OutcomeUnknown`.
 
 An upstream may close an idle connection while a request is on its way there. Such a request is sent once more, on a new
-connection, where nobody can have acted upon it (docs/decisions/0013-unread-requests.md), and where acting twice does no harm: an
-idempotent method that passes through. Nothing else is ever sent twice from here.
+connection, if acting twice does no harm: an idempotent method that passes through (docs/decisions/0013-sent-again.md). Nothing
+else is ever sent twice from here.
 
 The usual exchange costs one write, one future and no task: a small request goes out whole, and a response whose head and body
 arrived together comes back as two messages. Only an exchange that lasts (an upload, a stream, a slow upstream) gets a task
@@ -196,23 +196,16 @@ class Forwarder:
         method: str,
         view: AttemptView | None,
     ) -> UpstreamConnection:
-        """Sends the request of a connection that broke unanswered over a new one, where that is safe; else raises ``reason``.
-
-        Raises `NotProcessed` where no connection is to be had, and nobody has read the request.
-        """
+        """Sends the request of a connection that broke unanswered over a new one, where that is safe; else raises ``reason``."""
         outgoing.stop()
         whole = broken.whole
-        repeatable = view is None and method in IDEMPOTENT  # under enforcement an attempt is sent once
-        is_unread = not repeatable and await broken.is_unread()
         broken.abort()
-        if whole is None or not (repeatable or is_unread):
+        if whole is None or view is not None or method not in IDEMPOTENT:  # under enforcement an attempt is sent once
             raise reason
         try:
-            connection = await self.upstream.ready(view.confirm if view is not None else None, new=True)
+            connection = await self.upstream.ready(new=True)
         except NotProcessed:
-            if is_unread:
-                raise
-            raise reason from None
+            raise reason from None  # of the first one nobody knows
         log.info("%s: sent again on a new connection", reason)
         outgoing.begin_again(connection, whole, is_head=method == "HEAD")
         return connection

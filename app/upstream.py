@@ -1,8 +1,8 @@
 """The connections to the upstream: which idle ones are kept.
 
 An idle connection that the upstream closes as a request goes out can cost a command its key (it was sent, no answer came: outcome
-unknown, unless it can be told that nobody read it: docs/decisions/0013-unread-requests.md). So idle ones are kept for a shorter
-time than common upstreams keep them, and are looked at right before their use.
+unknown; docs/decisions/0013-sent-again.md). So idle ones are kept for a shorter time than common upstreams keep them, and are
+looked at right before their use.
 """
 
 import asyncio
