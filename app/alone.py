@@ -35,7 +35,7 @@ class Alone:
                     await self._changed.wait_for(lambda: self._inside == 1)
             except TimeoutError:
                 return True
-            except BaseException:
+            except BaseException:  # a cancellation too: nobody else would put it right
                 self._taken = False
                 self._changed.notify_all()
                 raise

@@ -174,8 +174,7 @@ class Forwarder:
         except (OutcomeUnknown, NotProcessed, asyncio.CancelledError):
             connection.abort()  # whatever is under way there has no owner any more
             raise
-        except Exception as error:
-            # A fault of ours, or of who takes the response: to its caller it must not look like an upstream's failure.
+        except Exception as error:  # a fault of ours, or of who takes the response: no failure of the upstream's
             connection.abort()
             raise OutcomeUnknown(f"the response could not be forwarded ({type(error).__name__})") from error
         finally:

@@ -154,7 +154,7 @@ def find_handler(name: str) -> Callable[..., Any]:
         sys.path.insert(0, "")  # a console script's own folder comes first otherwise, and the project's not at all
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except Exception as error:  # whatever a module of the user's raises while it is imported
         reason = " ".join(str(error).split())
         raise HandlerError(f"{module_name} can't be imported: {type(error).__name__}: {reason}") from error
     for part in path.split("."):

@@ -102,9 +102,9 @@ def test_other_doors_name_what_is_of_another_kind() -> None:
     with pytest.raises(TypeError, match=r"^execute is a NoneType: give a function"):
         processor(execute=None)
     with pytest.raises(TypeError, match=r"^app is a str: give an ASGI app"):
-        IdempotencyMiddleware("app", cache=MemoryCache())  # type: ignore[arg-type]
+        IdempotencyMiddleware("app", cache=MemoryCache())  # type: ignore[arg-type]  # wrong, and to be seen
     with pytest.raises(TypeError, match=r"^processor is a function: give a CommandProcessor"):
-        SyncCommandProcessor(processor)  # type: ignore[arg-type]
+        SyncCommandProcessor(processor)  # type: ignore[arg-type]  # wrong, and to be seen
     with pytest.raises(TypeError, match=r"^aliases is a str: give a list"):
         subscription(aliases="former")
     with pytest.raises(TypeError, match=r"^watch is the class Watch: give an object"):
@@ -120,10 +120,10 @@ def test_a_url_is_a_cache(door: Any) -> None:
 
 def test_what_opens_a_cache_names_what_is_of_another_kind() -> None:
     with pytest.raises(TypeError, match=r"^url is a Redis"):
-        open_cache(Redis())  # type: ignore[arg-type]
+        open_cache(Redis())  # type: ignore[arg-type]  # wrong, and to be seen
     for given in ("redis://127.0.0.1", Redis()):
         with pytest.raises(TypeError, match=r"^topology is a \w+: RedisCache.from_url"):
-            RedisCache(given, timeout=1)  # type: ignore[arg-type]
+            RedisCache(given, timeout=1)  # type: ignore[arg-type]  # wrong, and to be seen
 
 
 def test_a_consumer_s_middleware_names_what_is_of_another_kind() -> None:
@@ -150,9 +150,9 @@ def test_the_client_s_transport_names_what_is_of_another_kind() -> None:
 def test_document_names_what_is_of_another_kind() -> None:
     app: Any = FastAPI()
     with pytest.raises(TypeError, match=r"^settings is a dict"):
-        document(app, settings={"ttl": 1})  # type: ignore[arg-type]
+        document(app, settings={"ttl": 1})  # type: ignore[arg-type]  # wrong, and to be seen
     with pytest.raises(TypeError, match=r"^routes\[0\] is a str"):
-        document(app, routes=["/x"])  # type: ignore[list-item]
+        document(app, routes=["/x"])  # type: ignore[list-item]  # wrong, and to be seen
 
 
 def test_a_url_opens_what_it_names() -> None:
@@ -181,5 +181,5 @@ async def test_through_a_url_commands_are_executed_once_and_the_shutdown_closes_
         await receive()
 
     there.app = lifespan
-    await there({"type": "lifespan"}, receive, lambda message: None)  # type: ignore[arg-type, return-value]
+    await there({"type": "lifespan"}, receive, lambda message: None)  # type: ignore[arg-type, return-value]  # sends nothing
     assert not cache._routes
