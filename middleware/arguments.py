@@ -1,5 +1,6 @@
 """What users give to the doors is looked at when they are built: an error names the argument, and says what to write."""
 
+import inspect
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -40,6 +41,13 @@ def check_callable(name: str, value: object, example: str, *, optional: bool = F
     """Raises ``TypeError`` where the argument ``name`` can't be called (nor is ``None``, where it is ``optional``)."""
     if not callable(value) and not (optional and value is None):
         raise TypeError(f"{name} is {_named(value)}: give {example}")
+
+
+def check_function(name: str, value: object, example: str) -> None:
+    """Raises ``TypeError`` where the argument ``name`` is neither ``None`` nor a function that can be called without awaiting."""
+    check_callable(name, value, example, optional=True)
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004 - of an object
+        raise TypeError(f"{name} is a coroutine function: give {example}, which awaits nothing")
 
 
 def check_watch(watch: object) -> None:

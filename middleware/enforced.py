@@ -13,6 +13,7 @@ from oncegate.cache.record import State
 from oncegate.middleware import respond
 from oncegate.middleware.attempt import Attempt
 from oncegate.middleware.bypass import tell
+from oncegate.middleware.caller import named_caller
 from oncegate.middleware.enforce import Ask, Verdict
 from oncegate.middleware.errors import Refusal
 from oncegate.middleware.fingerprint import fingerprint, forgiving
@@ -20,7 +21,7 @@ from oncegate.middleware.gate import Decision
 from oncegate.middleware.key import Fields, pick, record_id, record_key
 from oncegate.middleware.observe import Observation
 from oncegate.middleware.policy import ATTEMPT_HEADER, Policy
-from oncegate.middleware.problems import Answer, challenge, original_result, problem
+from oncegate.middleware.problems import Answer, challenge, login_challenge, original_result, problem
 from oncegate.middleware.request import is_signed, request_key, request_scope, wanted_wait, wants_async, wants_error
 
 if TYPE_CHECKING:
@@ -99,7 +100,10 @@ class EnforcedRequest:
             self._asked_async = wants_async(fields)
             if self._asked_async or policy.mode == "async":
                 self.policy = policy = policy.submission
-        caller = request_scope(fields, policy, generated=self._generated)
+        if self._enforcement.caller is not None:
+            caller: list[bytes] | None = named_caller(self._enforcement.caller, self._scope)
+        else:
+            caller = request_scope(fields, policy, generated=self._generated)
         look_up_key = record_key(self._enforcement.namespace, self.key, caller)
         self.record = record_id(look_up_key)
         if self._enforcement.warn_of_signed_callers and is_signed(fields):
@@ -206,7 +210,8 @@ class EnforcedRequest:
         if self.key is not None:
             answer.headers.append((self.policy.key_names[0], self._key_line))
         if answer.status == 401:
-            answer.headers.append(challenge(self.policy.scope_names))
+            named = self._enforcement.caller is not None
+            answer.headers.append(login_challenge() if named else challenge(self.policy.scope_names))
         if answer.status in (408, 413) and self._scope.get("http_version", "1.1").startswith("1"):
             answer.headers.append((b"connection", b"close"))  # the rest of the body is not worth waiting for
         return self._answer(answer, slug, attempt, mismatch=mismatch)

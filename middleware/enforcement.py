@@ -7,6 +7,7 @@ from urllib.parse import quote
 from oncegate.middleware.asgi import App, Receive, Scope, Send
 from oncegate.middleware.buffered import Buffered
 from oncegate.middleware.bypass import Bypass
+from oncegate.middleware.caller import Caller
 from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.exchange import Exchange
@@ -27,6 +28,7 @@ class Enforcement:
         "app",
         "body_timeout",
         "buffered",
+        "caller",
         "cors",
         "date_header",
         "enforcer",
@@ -50,6 +52,7 @@ class Enforcement:
         date_header: bool,
         cors: CrossOrigin | None,
         observe: Observe | None,
+        caller: Caller | None,
         warn_of_signed_callers: bool,
     ) -> None:
         self.app = app
@@ -62,6 +65,7 @@ class Enforcement:
         self.cors = cors
         self.date_header = date_header
         self.observe = observe
+        self.caller = caller
         self.warn_of_signed_callers = warn_of_signed_callers
 
     def enter(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

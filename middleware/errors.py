@@ -24,9 +24,15 @@ class KeyInvalid(Refusal):
 
 
 class CallerMissing(Refusal):
-    """``require_scope``, or a cookie where no scope was set, and none of the scope's headers is there."""
+    """``require_scope``, or a cookie where no scope was set, and none of the scope's headers is there; or nobody is logged in."""
 
     slug = "caller-missing"
+
+
+class CallerFailed(Refusal):
+    """The app's function that names the caller raised, or gave what is no name. Nothing was claimed."""
+
+    slug = "caller-failed"
 
 
 class PayloadTooLarge(Refusal):

@@ -14,6 +14,7 @@ from oncegate.cache.base import Cache
 from oncegate.cache.open import given_cache
 from oncegate.middleware.arguments import (
     check_callable,
+    check_function,
     check_watch,
     given_namespace,
     given_routes,
@@ -21,6 +22,7 @@ from oncegate.middleware.arguments import (
 )
 from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.buffered import MAX_BUFFERED, Buffered
+from oncegate.middleware.caller import Caller
 from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.enforcement import Enforcement
@@ -43,9 +45,12 @@ class IdempotencyMiddleware:
     bounds how long the lifespan's shutdown waits for attempts. ``date_header`` adds a Date to answers made here, for servers that
     add none; ``cors`` lets scripts in browsers read them, where no CORS middleware goes around this. ``observe`` is told of
     each answer,
-    ``watch`` of attempts. ``submit`` is called in the app's place for a request that is to be processed later: it accepts the
-    command (see `oncegate.middleware.extensions.Submission`), answers 202, or raises
-    `oncegate.middleware.processor.NotAccepted`.
+    ``watch`` of attempts. ``caller`` names who sent a request with a key, by its ASGI scope, and takes the place of ``scope``:
+    a function that gives a ``str``, ``int`` or ``UUID``; on ``None`` or ``""`` the request is refused (``caller-missing``), on
+    an error, too (``caller-failed``).
+
+    ``submit`` is called in the app's place for a request that is to be processed later: it accepts the command (see
+    `oncegate.middleware.extensions.Submission`), answers 202, or raises `oncegate.middleware.processor.NotAccepted`.
 
     ``cache`` is a `Cache`, or the URL of one (see `open_cache`), which the lifespan's shutdown closes. Behind another one on the
     same store, in the same namespace, it steps aside for requests that the other enforces.
@@ -71,12 +76,16 @@ class IdempotencyMiddleware:
         cors: CrossOrigin | None = None,
         observe: Observe | None = None,
         watch: Watch | None = None,
+        caller: Caller | None = None,
     ) -> None:
         settings, routes = given_settings(settings, IdempotencySettings), given_routes(routes)
         check_callable("app", app, "an ASGI app")
         check_callable("submit", submit, "an ASGI app that accepts commands", optional=True)
         check_callable("observe", observe, "a function of an Observation", optional=True)
         check_watch(watch)
+        check_function("caller", caller, "a function of the ASGI scope")
+        if caller is not None and any("scope" in each.model_fields_set for each in (settings, *routes)):
+            raise ValueError("caller takes the place of scope: give one of them")
         if max_in_flight < 1 or max_buffered < 1 or body_timeout <= 0 or drain_timeout < 0:
             raise ValueError("max_in_flight, max_buffered and body_timeout must be above 0, drain_timeout not below")
         if submit is None and any(route.mode != "sync" for route in routes):
@@ -98,7 +107,8 @@ class IdempotencyMiddleware:
             date_header=date_header,
             cors=cors,
             observe=observe,
-            warn_of_signed_callers="scope" not in settings.model_fields_set,
+            caller=caller,
+            warn_of_signed_callers=caller is None and "scope" not in settings.model_fields_set,
         )
         self._drain_timeout = drain_timeout
 

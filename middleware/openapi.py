@@ -32,10 +32,11 @@ _REPLAYED = {
 }
 _RETRY_AFTER = {"description": "Seconds to wait before the same request is sent again", "schema": {"type": "integer"}}
 _CHALLENGE = {
-    "description": "The headers by which a caller is known: one of them is needed",
+    "description": "By which headers a caller is known, of which one is needed; or that it has to log in",
     "schema": {"type": "string"},
 }
 _NOT_HERE = {"upgrade-unsupported"}
+_OF_NAMED_CALLERS = {"caller-missing", "caller-failed"}
 
 
 class NotOpenAPI(ValueError):
@@ -77,13 +78,18 @@ def error_schema(slugs: list[str]) -> Description:
     }
 
 
-def slugs_of(settings: IdempotencySettings) -> list[str]:
-    """The problems that a request under ``settings`` may be answered with, in the order of `KINDS`."""
+def slugs_of(settings: IdempotencySettings, *, named: bool = False) -> list[str]:
+    """The problems that a request under ``settings`` may be answered with, in the order of `KINDS`. ``named``: an app names the
+    callers itself."""
     never = set(_NOT_HERE)
     if not settings.require_key:
         never.add("key-missing")
     if not settings.require_scope and "scope" in settings.model_fields_set:  # else a cookie alone is refused
         never.add("caller-missing")
+    if named:
+        never -= _OF_NAMED_CALLERS
+    else:
+        never.add("caller-failed")
     if settings.on_unknown == "retry":
         never.add("outcome-unknown")
     return [slug for slug in KINDS if slug not in never]
@@ -118,10 +124,13 @@ def accepted() -> Description:
     }
 
 
-def describe(description: Mapping[str, Any], policies: Policies, *, prefix: str = "") -> Description:
+def describe(
+    description: Mapping[str, Any], policies: Policies, *, prefix: str = "", named: bool = False
+) -> Description:
     """``description`` with what enforcement by ``policies`` adds to it. Doing it twice adds nothing.
 
     ``prefix`` is what stands before the description's paths where requests meet the rules: a mount, a server's path.
+    ``named``: callers are not known by headers, but named by the app.
     Raises `NotOpenAPI`.
     """
     found: object = description  # out of a file it may be anything
@@ -134,7 +143,7 @@ def describe(description: Mapping[str, Any], policies: Policies, *, prefix: str 
         raise NotOpenAPI("not an OpenAPI description: it nests too deep, or holds itself") from None
     used: set[str] = set()
     for item, operation, policy in _enforced(described, policies, prefix):
-        used.update(_describe_operation(described, item, operation, policy))
+        used.update(_describe_operation(described, item, operation, policy, named=named))
     if used:
         schemas = described.setdefault("components", {}).setdefault("schemas", {})
         before = schemas.get(SCHEMA_NAME, {}).get("properties", {}).get("code", {}).get("enum", [])
@@ -172,7 +181,9 @@ def _enforced(
                 yield item, operation, policy
 
 
-def _describe_operation(described: Description, item: Description, operation: Description, policy: Policy) -> list[str]:
+def _describe_operation(
+    described: Description, item: Description, operation: Description, policy: Policy, *, named: bool
+) -> list[str]:
     settings = policy.settings
     _add_parameter(described, item, operation, settings)
     responses = operation.setdefault("responses", {})
@@ -183,12 +194,13 @@ def _describe_operation(described: Description, item: Description, operation: De
     if policy.submission is not None and 202 not in responses:
         responses.setdefault("202", accepted())
     by_status: dict[int, list[str]] = {}
-    for slug in slugs_of(settings):
+    slugs = slugs_of(settings, named=named)
+    for slug in slugs:
         by_status.setdefault(KINDS[slug].status, []).append(slug)
-    for status, slugs in by_status.items():
+    for status, those in by_status.items():
         key: Any = status if status in responses else str(status)  # YAML reads an unquoted 409 as a number
-        responses[key] = _with_problem(_resolved(described, responses.get(key) or {}), slugs)
-    return slugs_of(settings)
+        responses[key] = _with_problem(_resolved(described, responses.get(key) or {}), those)
+    return slugs
 
 
 def _add_parameter(described: Description, item: Description, operation: Description, settings: Any) -> None:

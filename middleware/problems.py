@@ -54,6 +54,7 @@ KINDS: dict[str, _Kind] = {
     "outcome-unknown": _Kind(409, "The outcome of an earlier request is unknown", False, IDEMPOTENCY),
     "payload-too-large": _Kind(413, "The request is too large", False, INVALID_REQUEST),
     "record-unreadable": _Kind(500, "The record of this Idempotency-Key can't be read", False, FAULT),
+    "caller-failed": _Kind(500, "The caller can't be determined", False, FAULT),
     "upgrade-unsupported": _Kind(501, "Upgrade is not supported", False, INVALID_REQUEST),
     "upstream-unreachable": _Kind(502, "The upstream can't be reached", True, FAULT),
     "upstream-failed": _Kind(502, "The upstream did not answer", False, FAULT),
@@ -116,6 +117,11 @@ def challenge(names: Iterable[bytes]) -> tuple[bytes, bytes]:
     scheme that browsers don't know and put no question about to their users.
     """
     return b"www-authenticate", b", ".join(b'Header name="%b"' % name for name in names)
+
+
+def login_challenge() -> tuple[bytes, bytes]:
+    """The same where the app names its callers itself: how they log in, it knows alone."""
+    return b"www-authenticate", b"Login"
 
 
 def original_result(response: StoredResponse | None) -> dict[str, Any]:

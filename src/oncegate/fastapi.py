@@ -45,15 +45,18 @@ def document(
         plain = generate()
         # FastAPI keeps what it has generated: the same object means the same description, until a route is added.
         if last is None or last[0] is not plain:
-            last = plain, describe(plain, rules or _rules(app), prefix=prefix)
+            found, named = (rules, False) if rules is not None else _rules(app)
+            last = plain, describe(plain, found, prefix=prefix, named=named)
         return last[1]
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation does it
 
 
-def _rules(app: FastAPI) -> Policies:
+def _rules(app: FastAPI) -> tuple[Policies, bool]:
+    """Those of the app's own middleware, and whether it names callers itself."""
     for added in app.user_middleware:
         if isinstance(added.cls, type) and issubclass(added.cls, IdempotencyMiddleware):
             options: dict[str, Any] = dict(added.kwargs)
-            return Policies(options.get("settings") or IdempotencySettings(), options.get("routes") or ())
+            rules = Policies(options.get("settings") or IdempotencySettings(), options.get("routes") or ())
+            return rules, options.get("caller") is not None
     raise RuntimeError("document(app) found no IdempotencyMiddleware in the app: add it, or give settings and routes")

@@ -9,6 +9,7 @@ from typing import Any
 from oncegate.cache.base import Cache
 from oncegate.cache.claim import Claim
 from oncegate.cache.record import Record, State
+from oncegate.middleware.caller import Caller
 from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.key import record_key, scope_parts
 from oncegate.middleware.observe import Observe, Watch
@@ -155,6 +156,7 @@ class Door:
         drain_timeout: float = PATIENCE,
         observe: Observe | None = None,
         watch: Watch | None = None,
+        caller: Caller | None = None,
         **settings: Any,
     ) -> None:
         self.cache = cache
@@ -171,6 +173,7 @@ class Door:
             drain_timeout=drain_timeout,
             observe=observe,
             watch=watch,
+            caller=caller,
         )
 
     def begin(

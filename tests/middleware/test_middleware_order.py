@@ -6,10 +6,12 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, SimpleUser
+from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.sessions import SessionMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -17,27 +19,40 @@ from oncegate import EXPOSED_HEADERS, IdempotencyMiddleware, IdempotencySettings
 
 ORIGIN = {"Origin": "https://shop.example"}
 KEY = {"Idempotency-Key": "k-1", "Authorization": "Bearer a"}
+
+
+class Tokens(AuthenticationBackend):
+    """Knows everybody who has a token, by it."""
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
+        token = conn.headers.get("authorization")
+        if token == "Bearer revoked":
+            raise AuthenticationError("no longer")
+        return (AuthCredentials(), SimpleUser(token)) if token else None
+
+
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "CORS": (CORSMiddleware, {"allow_origins": ["https://shop.example"], "expose_headers": EXPOSED_HEADERS}),
     "GZip": (GZipMiddleware, {"minimum_size": 1}),
     "Session": (SessionMiddleware, {"secret_key": "of tests"}),
+    "Authentication": (AuthenticationMiddleware, {"backend": Tokens()}),
 }
 
 
-def shop(other: str, where: str) -> httpx.AsyncClient:
+def shop(other: str, where: str, **options: Any) -> httpx.AsyncClient:
     async def pay(request: Request) -> Response:
         if "session" in request.scope:
             request.session["paid"] = True
         return JSONResponse({"text": "x" * 100}, 201)
 
     app = Starlette(routes=[Route("/payments", pay, methods=["POST"])])
-    kind, options = OTHERS[other]
+    kind, its_options = OTHERS[other]
     settings = IdempotencySettings(require_key=True)
     if where == "inside":
-        app.add_middleware(kind, **options)
-    app.add_middleware(IdempotencyMiddleware, cache=MemoryCache(), settings=settings)
+        app.add_middleware(kind, **its_options)
+    app.add_middleware(IdempotencyMiddleware, cache=MemoryCache(), settings=settings, **options)
     if where == "outside":
-        app.add_middleware(kind, **options)
+        app.add_middleware(kind, **its_options)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api.example")
 
 
@@ -73,6 +88,21 @@ async def test_session(where: str) -> None:
     assert "set-cookie" in first.headers
     assert replay.headers["idempotent-replayed"] == "true"
     assert "set-cookie" not in replay.headers
+
+
+@pytest.mark.parametrize("where", ["outside", "inside"])
+async def test_authentication(where: str) -> None:
+    revoked = KEY | {"Authorization": "Bearer revoked"}
+    async with shop("Authentication", where) as http:
+        refused = await http.post("/payments", headers=revoked)
+        assert refused.status_code == 400
+        assert ("cache-status" in refused.headers) is (where == "inside"), "outside: it takes no key"
+    async with shop("Authentication", where, caller=lambda scope: scope["user"].display_name) as http:
+        first, retry = [await http.post("/payments", headers=KEY) for _ in range(2)]
+        if where == "inside":
+            assert (first.status_code, first.json()["code"]) == (500, "caller-failed")
+        else:
+            assert (first.status_code, retry.headers["idempotent-replayed"]) == (201, "true")
 
 
 def test_each_row_of_the_table_is_one_of_these() -> None:
