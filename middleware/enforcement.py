@@ -13,6 +13,7 @@ from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.exchange import Exchange
 from oncegate.middleware.observe import Observe
 from oncegate.middleware.policy import Policies
+from oncegate.middleware.redact import Redact
 
 _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
@@ -35,6 +36,7 @@ class Enforcement:
         "namespace",
         "observe",
         "policies",
+        "redact",
         "submit",
         "warn_of_signed_callers",
     )
@@ -53,6 +55,7 @@ class Enforcement:
         cors: CrossOrigin | None,
         observe: Observe | None,
         caller: Caller | None,
+        redact: Redact | None,
         warn_of_signed_callers: bool,
     ) -> None:
         self.app = app
@@ -66,6 +69,7 @@ class Enforcement:
         self.date_header = date_header
         self.observe = observe
         self.caller = caller
+        self.redact = redact
         self.warn_of_signed_callers = warn_of_signed_callers
 
     def enter(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

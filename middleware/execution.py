@@ -11,6 +11,7 @@ from oncegate.middleware.asgi import App, Message
 from oncegate.middleware.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.capture import Capture
 from oncegate.middleware.processor import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown, is_closed
+from oncegate.middleware.redact import redacted
 
 if TYPE_CHECKING:
     from oncegate.middleware.enforcement import Enforcement
@@ -25,7 +26,9 @@ class Execution(Capture):
     (`LeaseLost`: nothing was begun). ``task`` is the attempt's, until it has nothing more to do.
     """
 
-    __slots__ = ("_body", "_enforcement", "_over", "_refused", "attempt", "detail", "raised", "slug", "task")
+    __slots__ = ("_body", "_enforcement", "_over", "_refused", "_scope", "attempt", "detail", "raised", "slug", "task")
+
+    _scope: dict[str, Any]
 
     def __init__(self, enforcement: "Enforcement", attempt: Attempt) -> None:
         super().__init__(attempt.policy.max_response_body)
@@ -66,6 +69,18 @@ class Execution(Capture):
         attempt = self.attempt
         state = attempt.policy.state(self.status)
         stored = None if state is None else respond.stored(self.status, self.headers, self.body, attempt.policy)
+        redact = self._enforcement.redact
+        if redact is None or stored is None:
+            self._settle(state, stored)
+            return
+        kept: StoredResponse | None = None
+        try:
+            kept = redacted(redact, self._scope, stored, attempt.policy, attempt.record)
+        finally:
+            self._settle(state, kept)
+
+    def _settle(self, state: State | None, stored: StoredResponse | None) -> None:
+        attempt = self.attempt
         attempt.settle_soon(state, stored, self.end)
         # What the app's task still does is no part of it: its server waits for that, through the request's coroutine.
         self._enforcement.enforcer.in_flight.end(attempt)
@@ -79,6 +94,8 @@ class Execution(Capture):
     def execute(self, scope: dict[str, Any], body: bytes) -> Coroutine[Any, Any, None]:
         """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
         self._body = body
+        if self._enforcement.redact is not None:
+            self._scope = scope
         return self._run(self._enforcement.submit if self.attempt.submission else self._enforcement.app, scope)
 
     def resume(self, app: App) -> Coroutine[Any, Any, None]:

@@ -28,6 +28,7 @@ from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.enforcement import Enforcement
 from oncegate.middleware.observe import Observe, Watch
 from oncegate.middleware.policy import Policies
+from oncegate.middleware.redact import Redact
 from oncegate.middleware.route_advice import route_advice
 from oncegate.middleware.settings import IdempotencySettings, Route
 
@@ -47,7 +48,8 @@ class IdempotencyMiddleware:
     each answer,
     ``watch`` of attempts. ``caller`` names who sent a request with a key, by its ASGI scope, and takes the place of ``scope``:
     a function that gives a ``str``, ``int`` or ``UUID``; on ``None`` or ``""`` the request is refused (``caller-missing``), on
-    an error, too (``caller-failed``).
+    an error, too (``caller-failed``). ``redact`` gives what is to be kept of a response, by the ASGI scope and a
+    `StoredResponse`; where it gives ``None``, or fails, a retry gets the problem ``duplicate`` without the response.
 
     ``submit`` is called in the app's place for a request that is to be processed later: it accepts the command (see
     `oncegate.middleware.extensions.Submission`), answers 202, or raises `oncegate.middleware.processor.NotAccepted`.
@@ -77,6 +79,7 @@ class IdempotencyMiddleware:
         observe: Observe | None = None,
         watch: Watch | None = None,
         caller: Caller | None = None,
+        redact: Redact | None = None,
     ) -> None:
         settings, routes = given_settings(settings, IdempotencySettings), given_routes(routes)
         check_callable("app", app, "an ASGI app")
@@ -84,6 +87,7 @@ class IdempotencyMiddleware:
         check_callable("observe", observe, "a function of an Observation", optional=True)
         check_watch(watch)
         check_function("caller", caller, "a function of the ASGI scope")
+        check_function("redact", redact, "a function of the ASGI scope and a StoredResponse")
         if caller is not None and any("scope" in each.model_fields_set for each in (settings, *routes)):
             raise ValueError("caller takes the place of scope: give one of them")
         if max_in_flight < 1 or max_buffered < 1 or body_timeout <= 0 or drain_timeout < 0:
@@ -108,6 +112,7 @@ class IdempotencyMiddleware:
             cors=cors,
             observe=observe,
             caller=caller,
+            redact=redact,
             warn_of_signed_callers=caller is None and "scope" not in settings.model_fields_set,
         )
         self._drain_timeout = drain_timeout

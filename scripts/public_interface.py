@@ -22,7 +22,16 @@ promised here is a breaking change. Beside it are [`oncegate.client`](../README.
 `oncegate.fastapi.document` and `oncegate.faststream` ([brokers](brokers.md)). Times are in seconds, sizes in bytes.
 """
 SECTIONS = {
-    "For ASGI apps": ("IdempotencyMiddleware", "IdempotencySettings", "Route", "EXPOSED_HEADERS", "REQUEST_HEADERS"),
+    "For ASGI apps": (
+        "IdempotencyMiddleware",
+        "IdempotencySettings",
+        "Route",
+        "Caller",
+        "Redact",
+        "StoredResponse",
+        "EXPOSED_HEADERS",
+        "REQUEST_HEADERS",
+    ),
     "For functions": ("CommandProcessor", "SyncCommandProcessor", "Codec", "derive_key"),
     "For consumers of messages": (
         "Subscription",
@@ -39,6 +48,20 @@ SECTIONS = {
     "Errors": (),
 }
 """Which names a section has; errors are in that of their own."""
+ALIASES = {
+    "Caller": (
+        "Callable[[dict[str, Any]], str | int | UUID | None]",
+        "Names who sent a request, by its ASGI scope, for good. `None` and an empty text: nobody is logged in. Called in the event "
+        "loop, for requests with a key; must be quick, and await nothing.",
+    ),
+    "Observe": ("Callable[[Observation], None]", "Called in the event loop; must be quick."),
+    "Redact": (
+        "Callable[[dict[str, Any], StoredResponse], StoredResponse | None]",
+        "Gives what is to be kept of a response to a request, by its ASGI scope; `None`: nothing but that it was executed. Called in "
+        "the event loop; must be quick, and await nothing.",
+    ),
+}
+"""Of functions that users give: what Python has no docstring for."""
 
 
 def main() -> None:
@@ -71,8 +94,9 @@ def _described(name: str, each: Any) -> list[str]:
         return [*lines, *_of_class(each)]
     if inspect.isfunction(each):
         return [*lines, *_code(_signature(name, _parsed(each))), *_text(each.__doc__)]
-    if name == "Observe":
-        return [*lines, *_code("Callable[[Observation], None]"), "Called in the event loop; must be quick.", ""]
+    if name in ALIASES:
+        signature, text = ALIASES[name]
+        return [*lines, *_code(signature), text, ""]
     return [*lines, *_code(", ".join(map(str, each))), ""][:-1]
 
 

@@ -8,6 +8,7 @@ from typing import Any, assert_type
 from oncegate import (
     Begun,
     Cache,
+    Caller,
     Codec,
     CommandProcessor,
     Delivery,
@@ -17,8 +18,10 @@ from oncegate import (
     Observation,
     Observe,
     OncegateError,
+    Redact,
     RedisCache,
     Route,
+    StoredResponse,
     Subscription,
     SubscriptionSettings,
     SyncCommandProcessor,
@@ -43,6 +46,23 @@ def pay_in_thread(amount: int) -> str:
 def observe(observation: Observation) -> None:
     """Is told of each answer."""
     assert_type(observation.seconds, float)
+
+
+def logged_in(scope: dict[str, Any]) -> int | None:
+    """Whose request it is."""
+    user: int | None = scope["user"]
+    return user
+
+
+async def logged_in_later(scope: dict[str, Any]) -> int:
+    """A wrong one: it would be awaited."""
+    return 1
+
+
+def without_body(scope: dict[str, Any], response: StoredResponse) -> StoredResponse | None:
+    """What is kept of a response."""
+    assert_type(response.status, int)
+    return response._replace(body=None) if scope["path"] == "/cards" else None
 
 
 class Counting(Watch):
@@ -91,6 +111,12 @@ codec: Codec[str] = Plain()
 told: Observe = observe
 IdempotencyMiddleware(app, cache=cache, settings=settings, routes=routes, observe=observe, watch=Counting())
 IdempotencyMiddleware(app, cache="redis://127.0.0.1")
+caller: Caller = logged_in
+redact: Redact = without_body
+IdempotencyMiddleware(app, cache=cache, caller=logged_in, redact=without_body)
+IdempotencyMiddleware(app, cache=cache, caller=lambda scope: scope["user"].id, redact=lambda scope, response: None)
+IdempotencyMiddleware(app, cache=cache, caller=logged_in_later)  # type: ignore[arg-type]  # wrong, and to be seen
+IdempotencyMiddleware(app, cache=cache, redact=logged_in)  # type: ignore[arg-type]  # wrong, and to be seen
 IdempotencyMiddleware(app, cache=RedisCache)  # type: ignore[arg-type]  # wrong, and to be seen
 IdempotencyMiddleware(app, cache=cache, settings={"ttl": 1})  # type: ignore[arg-type]  # wrong, and to be seen
 IdempotencyMiddleware(app, cache=cache, routes=["/payments"])  # type: ignore[list-item]  # wrong, and to be seen

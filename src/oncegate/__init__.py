@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from oncegate.cache.errors import CacheError, CacheUnavailable, OncegateError, RecordUnreadable
     from oncegate.cache.memory import MemoryCache
     from oncegate.cache.open import open_cache
+    from oncegate.cache.record import StoredResponse
     from oncegate.cache.redis import RedisCache
     from oncegate.middleware.begun import Begun, Recording
+    from oncegate.middleware.caller import Caller
     from oncegate.middleware.command import CommandProcessor
     from oncegate.middleware.command_form import Codec
     from oncegate.middleware.cors import EXPOSED_HEADERS, REQUEST_HEADERS
     from oncegate.middleware.delivery import Action, Delivery, DeliveryDecision, SubscriptionSettings
     from oncegate.middleware.derived_key import derive_key
-    from oncegate.middleware.errors import CallerMissing, KeyInvalid, KeyMissing, Overloaded, Refusal
+    from oncegate.middleware.errors import CallerFailed, CallerMissing, KeyInvalid, KeyMissing, Overloaded, Refusal
     from oncegate.middleware.handling import NotRecorded
     from oncegate.middleware.http import IdempotencyMiddleware
     from oncegate.middleware.observe import Observation, Observe, Watch
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         ProcessError,
     )
     from oncegate.middleware.processor import NotProcessed, NotRetryable, OutcomeUnknown
+    from oncegate.middleware.redact import Redact
     from oncegate.middleware.settings import IdempotencySettings, Route
     from oncegate.middleware.subscription import Subscription
     from oncegate.middleware.sync_command import SyncCommandProcessor
@@ -48,6 +51,8 @@ __all__ = [
     "Cache",
     "CacheError",
     "CacheUnavailable",
+    "Caller",
+    "CallerFailed",
     "CallerMissing",
     "Codec",
     "CommandContext",
@@ -75,9 +80,11 @@ __all__ = [
     "ProcessError",
     "RecordUnreadable",
     "Recording",
+    "Redact",
     "RedisCache",
     "Refusal",
     "Route",
+    "StoredResponse",
     "Subscription",
     "SubscriptionSettings",
     "SyncCommandProcessor",
@@ -92,14 +99,16 @@ _HOMES = {
     "cache.errors": ("CacheError", "CacheUnavailable", "OncegateError", "RecordUnreadable"),
     "cache.memory": ("MemoryCache",),
     "cache.open": ("open_cache",),
+    "cache.record": ("StoredResponse",),
     "cache.redis": ("RedisCache",),
     "middleware.begun": ("Begun", "Recording"),
+    "middleware.caller": ("Caller",),
     "middleware.command": ("CommandProcessor",),
     "middleware.command_form": ("Codec",),
     "middleware.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),
     "middleware.delivery": ("Action", "Delivery", "DeliveryDecision", "SubscriptionSettings"),
     "middleware.derived_key": ("derive_key",),
-    "middleware.errors": ("CallerMissing", "KeyInvalid", "KeyMissing", "Overloaded", "Refusal"),
+    "middleware.errors": ("CallerFailed", "CallerMissing", "KeyInvalid", "KeyMissing", "Overloaded", "Refusal"),
     "middleware.handling": ("NotRecorded",),
     "middleware.http": ("IdempotencyMiddleware",),
     "middleware.observe": ("Observation", "Observe", "Watch"),
@@ -112,6 +121,7 @@ _HOMES = {
         "ProcessError",
     ),
     "middleware.processor": ("NotProcessed", "NotRetryable", "OutcomeUnknown"),
+    "middleware.redact": ("Redact",),
     "middleware.settings": ("IdempotencySettings", "Route"),
     "middleware.subscription": ("Subscription",),
     "middleware.sync_command": ("SyncCommandProcessor",),

@@ -13,6 +13,7 @@ from oncegate.middleware.caller import Caller
 from oncegate.middleware.http import IdempotencyMiddleware
 from oncegate.middleware.key import record_key, scope_parts
 from oncegate.middleware.observe import Observe, Watch
+from oncegate.middleware.redact import Redact
 from oncegate.middleware.settings import IdempotencySettings, Route
 from tests.asgi_client import Client
 
@@ -157,6 +158,7 @@ class Door:
         observe: Observe | None = None,
         watch: Watch | None = None,
         caller: Caller | None = None,
+        redact: Redact | None = None,
         **settings: Any,
     ) -> None:
         self.cache = cache
@@ -174,6 +176,7 @@ class Door:
             observe=observe,
             watch=watch,
             caller=caller,
+            redact=redact,
         )
 
     def begin(
