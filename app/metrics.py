@@ -30,10 +30,10 @@ OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 RELEASED: Final = "released"
 SUBMISSIONS: Final = ("accepted", "full", "unavailable")
 """What can come of a submission."""
-_OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
-_DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in Decision), *KINDS]))
-_OTHER: Final = "other"
-_FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable")
+OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in Decision), *KINDS]))
+OTHER: Final = "other"
+FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable")
 """Decisions that alerts are made of (docs/deploy/alerts.yaml): a series that began at 1 would have had no increase."""
 
 Gauges = Mapping[str, tuple[str, Callable[[], float]]]
@@ -64,9 +64,9 @@ class Metrics(Watch):
             (route, method, decision): columns.take()
             for route in methods
             for method in methods[route]
-            for decision in (*_DECISIONS, _OTHER)
+            for decision in (*DECISIONS, OTHER)
         }
-        self._settled = {(route, state): columns.take() for route in methods for state in (*_OUTCOMES, None)}
+        self._settled = {(route, state): columns.take() for route in methods for state in (*OUTCOMES, None)}
         self._upstream = {route: Histogram(columns, UPSTREAM_BOUNDS) for route in methods}
         self._lost = {route: columns.take() for route in methods}
         self._refused = {route: columns.take() for route in methods}
@@ -111,7 +111,7 @@ class Metrics(Watch):
         """Count one answered request."""
         route, method = observation.route, observation.method
         column = self._requests.get((route, method, observation.decision))
-        self._row[column if column is not None else self._requests[route, method, _OTHER]] += 1
+        self._row[column if column is not None else self._requests[route, method, OTHER]] += 1
         if observation.mismatch:
             self._row[self._mismatched[route]] += 1
 
@@ -195,7 +195,7 @@ class Metrics(Watch):
         )
         for labels, column in self._requests.items():
             count = self._numbers.total(column)
-            if count or labels[2] in _FROM_THE_START:  # most combinations never happen
+            if count or labels[2] in FROM_THE_START:  # most combinations never happen
                 requests.add_metric(labels, count)
         yield requests
         settled = CounterMetricFamily("oncegate_attempts", "Attempts by their outcome.", labels=["route", "outcome"])

@@ -19,7 +19,8 @@ HEAD = """\
 
 Generated from the docstrings by `scripts/docs`: change them there. All of it comes from `import oncegate`; a change of what is
 promised here is a breaking change. Beside it are [`oncegate.client`](../README.md#in-a-client) for httpx,
-`oncegate.fastapi.document` and `oncegate.faststream` ([brokers](brokers.md)). Times are in seconds, sizes in bytes.
+`oncegate.fastapi.document`, `oncegate.prometheus.MiddlewareMetrics` ([questions](faq.md#can-prometheus-see-what-the-middleware-does))
+and `oncegate.faststream` ([brokers](brokers.md)). Times are in seconds, sizes in bytes.
 """
 SECTIONS = {
     "For ASGI apps": (
@@ -51,14 +52,14 @@ SECTIONS = {
 ALIASES = {
     "Caller": (
         "Callable[[dict[str, Any]], str | int | UUID | None]",
-        "Names who sent a request, by its ASGI scope, for good. `None` and an empty text: nobody is logged in. Called in the event "
-        "loop, for requests with a key; must be quick, and await nothing.",
+        "Names who sent a request, by its ASGI scope, for good. `None` and an empty text: nobody is logged in. Called in the "
+        "event loop, for requests with a key; must be quick, and await nothing.",
     ),
     "Observe": ("Callable[[Observation], None]", "Called in the event loop; must be quick."),
     "Redact": (
         "Callable[[dict[str, Any], StoredResponse], StoredResponse | None]",
-        "Gives what is to be kept of a response to a request, by its ASGI scope; `None`: nothing but that it was executed. Called in "
-        "the event loop; must be quick, and await nothing.",
+        "Gives what is to be kept of a response to a request, by its ASGI scope; `None`: nothing but that it was executed. "
+        "Called in the event loop; must be quick, and await nothing.",
     ),
 }
 """Of functions that users give: what Python has no docstring for."""

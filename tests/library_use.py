@@ -27,6 +27,7 @@ from oncegate import (
     SyncCommandProcessor,
     Watch,
 )
+from oncegate.prometheus import MiddlewareMetrics
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -111,6 +112,9 @@ codec: Codec[str] = Plain()
 told: Observe = observe
 IdempotencyMiddleware(app, cache=cache, settings=settings, routes=routes, observe=observe, watch=Counting())
 IdempotencyMiddleware(app, cache="redis://127.0.0.1")
+metrics = MiddlewareMetrics(routes=routes)
+IdempotencyMiddleware(app, cache=cache, routes=routes, observe=metrics.observed, watch=metrics)
+MiddlewareMetrics(routes=["/payments"])  # type: ignore[list-item]  # wrong, and to be seen
 caller: Caller = logged_in
 redact: Redact = without_body
 IdempotencyMiddleware(app, cache=cache, caller=logged_in, redact=without_body)

@@ -11,7 +11,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from oncegate.app.metrics import _FROM_THE_START
+from oncegate.app.metrics import FROM_THE_START
 from tests.brokers.servers import SCRIPTS
 from tests.servers import RedisServer
 from tests.system.caller import Caller, fresh_key, slug, until, until_answer
@@ -29,7 +29,7 @@ def test_the_shipped_rules_are_rules() -> None:
 
 def test_every_decision_that_an_alert_is_made_of_is_there_from_the_start() -> None:
     found = [re.findall(r'decision=~?"([^"]+)"', rule["expr"]) for rule in ALERTS.values()]
-    assert {slug for each in found for text in each for slug in text.split("|")} == set(_FROM_THE_START)
+    assert {slug for each in found for text in each for slug in text.split("|")} == set(FROM_THE_START)
 
 
 async def kill_the_one_that_holds(task: "asyncio.Task[httpx.Response]", gateway: Gateway) -> int:

@@ -1,0 +1,133 @@
+"""For apps: what their `IdempotencyMiddleware` does, as metrics of prometheus-client, beside the app's own.
+
+metrics = MiddlewareMetrics(routes=ROUTES)
+app.add_middleware(IdempotencyMiddleware, cache=cache, routes=ROUTES, observe=metrics.observed, watch=metrics)
+
+Names and labels are those of the gateway's metrics, so that the same dashboard and alerts do.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from oncegate import __version__
+from oncegate.app.metrics import (
+    CACHE_BOUNDS,
+    DECISIONS,
+    FROM_THE_START,
+    OPERATIONS,
+    OTHER,
+    OUTCOMES,
+    RELEASED,
+    UPSTREAM_BOUNDS,
+)
+from oncegate.cache.record import State
+from oncegate.middleware.arguments import given_routes
+from oncegate.middleware.observe import Observation, Watch
+from oncegate.middleware.settings import DEFAULT_METHODS, Route
+
+__all__ = ["MiddlewareMetrics"]
+
+_SUM: Final = "livesum"
+"""Of prometheus-client's mode for several processes: a gauge is the sum over those that live."""
+
+
+class MiddlewareMetrics(Watch):
+    """Counts what a middleware with these ``routes`` does: give it `observed` as its ``observe``, and this as its ``watch``.
+
+    Every label has a bounded set of values: routes' patterns and their methods, decisions, states, operations. Series that alerts
+    are made of are there from the start, with 0. One for each registry: middlewares of one process share it. It works in
+    prometheus-client's mode for several processes, too. Raises ``TypeError`` for what are no routes, and ``ValueError`` for
+    a ``registry`` that has one.
+    """
+
+    def __init__(self, *, routes: Sequence[Route] = (), registry: CollectorRegistry = REGISTRY) -> None:
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(f"oncegate_{name}", meaning, labels, registry=registry)
+
+        def gauge(name: str, meaning: str, *labels: str) -> Gauge:
+            return Gauge(f"oncegate_{name}", meaning, labels, registry=registry, multiprocess_mode=_SUM)
+
+        def histogram(name: str, meaning: str, label: str, bounds: Sequence[float]) -> Histogram:
+            return Histogram(f"oncegate_{name}_seconds", meaning, [label], registry=registry, buckets=bounds)
+
+        self._requests = counter("requests", "Answers to requests under enforcement.", "route", "method", "decision")
+        self._settled = counter("attempts", "Attempts by their outcome.", "route", "outcome")
+        self._lost = counter("lost_leases", "Running attempts that somebody else took over.", "route")
+        self._refused = counter("outcomes_refused", "Outcomes that came too late to be recorded.", "route")
+        self._mismatched = counter("mismatches_warned", "Other payloads answered under a used key.", "route")
+        self._cache_errors = counter("cache_errors", "Calls that the cache did not answer or refused.", "operation")
+        self._upstream = histogram(
+            "upstream", "From an attempt's begin until its response was whole.", "route", UPSTREAM_BOUNDS
+        )
+        self._cache = histogram("cache", "Until the cache answered.", "operation", CACHE_BOUNDS)
+        self._in_flight = gauge("attempts_in_flight", "Attempts that run now.")
+        self._buffered = gauge("buffered_bytes", "Bytes of requests' bodies that wait to be admitted.")
+        self._waiting = gauge("outcomes_waiting", "Outcomes that the cache has not taken yet.")
+        version = Gauge(
+            "oncegate_build_info", "The version that runs.", ["version"], registry=registry, multiprocess_mode="max"
+        )
+        version.labels(__version__).set(1)
+        self._begin(given_routes(routes))
+
+    def _begin(self, routes: Sequence[Route]) -> None:
+        """Have the series there: one that began at 1 would have had no increase."""
+        every: list[tuple[str, Sequence[str]]] = [(route.path, route.methods) for route in routes]
+        for route, methods in [*every, ("*", DEFAULT_METHODS)]:
+            for method in methods:
+                for decision in FROM_THE_START:
+                    self._requests.labels(route, method, decision)
+            for state in (*OUTCOMES, None):
+                self._settled.labels(route, state.value if state else RELEASED)
+            of_route: list[Any] = [self._lost, self._refused, self._mismatched, self._upstream]
+            for each in of_route:
+                each.labels(route)
+        for operation in OPERATIONS:
+            self._cache.labels(operation)
+            self._cache_errors.labels(operation)
+
+    def observed(self, observation: Observation) -> None:
+        """Count one answered request: an `Observe`."""
+        decision = observation.decision if observation.decision in DECISIONS else OTHER
+        self._requests.labels(observation.route, observation.method, decision).inc()
+        if observation.mismatch:
+            self._mismatched.labels(observation.route).inc()
+
+    def attempt_began(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
+        """See `Watch`."""
+        self._in_flight.inc()
+
+    def attempt_ended(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
+        """See `Watch`."""
+        self._in_flight.dec()
+
+    def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
+        """See `Watch`."""
+        self._settled.labels(route, state.value if state else RELEASED).inc()
+        self._upstream.labels(route).observe(seconds)
+
+    def lease_lost(self, route: str) -> None:
+        """See `Watch`."""
+        self._lost.labels(route).inc()
+
+    def outcome_refused(self, route: str) -> None:
+        """See `Watch`."""
+        self._refused.labels(route).inc()
+
+    def outcomes_waiting(self, change: int) -> None:
+        """See `Watch`."""
+        self._waiting.inc(change)
+
+    def bodies_waiting(self, change: int) -> None:
+        """See `Watch`."""
+        self._buffered.inc(change)
+
+    def cache_answered(self, operation: str, seconds: float) -> None:
+        """See `Watch`."""
+        self._cache.labels(operation).observe(seconds)
+
+    def cache_failed(self, operation: str, seconds: float) -> None:
+        """See `Watch`."""
+        self._cache_errors.labels(operation).inc()
+        self._cache.labels(operation).observe(seconds)
