@@ -21,7 +21,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+KEY = "idempotency-key"
 
 
 class Calls:
@@ -42,6 +45,10 @@ class Calls:
         self.arrived.set()
         await self.go.wait()
         return {"id": self.count}
+
+    def said(self, text: str, key: str | None) -> str:
+        self.count += 1
+        return f"{text}, {key}"
 
     async def chunks(self) -> AsyncIterator[bytes]:
         self.count += 1
@@ -74,7 +81,17 @@ def starlette(calls: Calls) -> Any:
         return JSONResponse(calls.made(), 201)
 
     endpoints = (pay, late, declined, broken, stream, upload)
-    return Starlette(routes=[Route(f"/{each.__name__}", each, methods=["POST"]) for each in endpoints])
+    routes = [Route(f"/{each.__name__}", each, methods=["POST"]) for each in endpoints]
+    return Starlette(routes=[*routes, WebSocketRoute("/talk", _talk_by_starlette(calls))])
+
+
+def _talk_by_starlette(calls: Calls) -> Callable[[WebSocket], Awaitable[None]]:
+    async def talk(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.send_text(calls.said(await websocket.receive_text(), websocket.headers.get(KEY)))
+        await websocket.close()
+
+    return talk
 
 
 def fastapi(calls: Calls) -> Any:
@@ -107,6 +124,7 @@ def fastapi(calls: Calls) -> Any:
         calls.uploaded = len(await request.body())
         return calls.made()
 
+    app.websocket("/talk")(_talk_by_starlette(calls))
     return app
 
 
@@ -138,7 +156,13 @@ def litestar_app(calls: Calls) -> Any:
         calls.uploaded = len(await request.body())
         return calls.made()
 
-    return litestar.Litestar([pay, late, declined, broken, stream, upload], openapi_config=None)
+    @litestar.websocket("/talk")
+    async def talk(socket: litestar.WebSocket[Any, Any, Any]) -> None:
+        await socket.accept()
+        await socket.send_text(calls.said(await socket.receive_text(), socket.headers.get(KEY)))
+        await socket.close()
+
+    return litestar.Litestar([pay, late, declined, broken, stream, upload, talk], openapi_config=None)
 
 
 def quart_app(calls: Calls) -> Any:
@@ -170,6 +194,11 @@ def quart_app(calls: Calls) -> Any:
     async def upload() -> Any:
         calls.uploaded = len(await quart.request.get_data())
         return calls.made(), 201
+
+    @app.websocket("/talk")
+    async def talk() -> None:
+        text = str(await quart.websocket.receive())
+        await quart.websocket.send(calls.said(text, quart.websocket.headers.get(KEY)))
 
     return app
 
@@ -207,7 +236,16 @@ def django(calls: Calls) -> Any:
     urls.urlpatterns = [django_path(each.__name__, each) for each in (pay, late, declined, broken, stream, upload)]  # type: ignore[attr-defined]  # a module of its own
     django_settings.ROOT_URLCONF = urls
     clear_url_caches()
-    return get_asgi_application()
+    http = get_asgi_application()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        """Django itself knows HTTP alone. What routes by the scope's type needs no channels: Django's documentation shows it."""
+        if scope["type"] != "websocket":
+            await http(scope, receive, send)
+            return
+        await WebSocketRoute("/talk", _talk_by_starlette(calls)).handle(scope, receive, send)
+
+    return application
 
 
 async def blacksheep_app(calls: Calls) -> Any:
@@ -239,6 +277,13 @@ async def blacksheep_app(calls: Calls) -> Any:
     async def upload(request: blacksheep.Request) -> blacksheep.Response:
         calls.uploaded = len(await request.read() or b"")
         return blacksheep.json(calls.made(), 201)
+
+    @app.router.ws("/talk")
+    async def talk(websocket: blacksheep.WebSocket) -> None:
+        await websocket.accept()
+        key = websocket.get_first_header(KEY.encode())
+        await websocket.send_text(calls.said(await websocket.receive_text(), key.decode() if key else None))
+        await websocket.close()
 
     await app.start()  # type: ignore[no-untyped-call]  # blacksheep does not annotate it
     return app
