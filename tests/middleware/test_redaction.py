@@ -158,7 +158,7 @@ async def test_what_is_of_another_type_is_not_kept(door: MakeDoor, given: Any) -
 
 
 async def test_one_that_would_be_awaited_keeps_nothing(door: MakeDoor) -> None:
-    there = door(answering(201), redact=lambda scope, response: later(scope, response))  # type: ignore[arg-type, return-value]  # wrong, and to be seen
+    there = door(answering(201), redact=lambda scope, response: later(scope, response))
     assert (await there.send()).body == CARD
     assert (await there.send()).problem["original_result"] == {"body_omitted": True}
 
