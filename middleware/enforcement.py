@@ -12,6 +12,7 @@ from oncegate.middleware.enforce import Enforcer
 from oncegate.middleware.exchange import Exchange
 from oncegate.middleware.observe import Observe
 from oncegate.middleware.policy import Policies
+from oncegate.middleware.unread import Unread
 
 _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
@@ -34,6 +35,7 @@ class Enforcement:
         "observe",
         "policies",
         "submit",
+        "unread",
         "warn_of_signed_callers",
     )
 
@@ -47,6 +49,7 @@ class Enforcement:
         namespace: str,
         body_timeout: float,
         buffered: Buffered,
+        unread: Unread,
         date_header: bool,
         cors: CrossOrigin | None,
         observe: Observe | None,
@@ -59,6 +62,7 @@ class Enforcement:
         self.namespace = namespace
         self.body_timeout = body_timeout
         self.buffered = buffered
+        self.unread = unread
         self.cors = cors
         self.date_header = date_header
         self.observe = observe
