@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
+MAX_FIELDS: Final = 1000
+"""Of a request. Beyond: 431. All that reads fields takes its time for each, however short it is."""
 _LF: Final = 10  # a number is found faster than bytes
 _SPACE: Final = 32
 _END_OF_HEAD: Final = b"\r\n\r\n"
@@ -139,6 +141,9 @@ class InboundParser:
             self._url = without_authority(self._url, method, version, headers)
             self._host = host  # as a rule it is the same in all requests of a connection
         expects_go_ahead = b"expect" in fields and version == "1.1" and asks_to_go_ahead(headers)
+        if self._quiet > 4 * MAX_FIELDS and len(headers) > MAX_FIELDS:  # what is shorter can't hold as many
+            self._too_large = True
+            raise HeadTooLarge
         if self._quiet > MAX_HEAD_BYTES:
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
             if size > MAX_HEAD_BYTES:
