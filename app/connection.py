@@ -17,6 +17,8 @@ HIGH_WATER = 65536
 """Bytes of a response's body that wait to be taken; with more, reading pauses (one read that was under way comes on top)."""
 SMALL: Final = 65536
 """Bytes of a response's body that may be waited for, so that it goes out whole."""
+_PIECE_BYTES: Final = 32768
+"""What is parsed at once. A read may bring 256 KiB: 40,000 chunks of a byte each."""
 _ONE_WRITE: Final = 65536  # above it, copying a body behind its head costs more than a second write
 
 
@@ -42,6 +44,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._error: Exception | None = None
         self.whole: tuple[bytes, bytes] | None = None
         self.response = ResponseReader()
+        self._unparsed = b""
+        """Of what was read; nothing more is read as long as there is any."""
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self.lost = False
         self.expires = 0.0
@@ -60,14 +64,53 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
             return
         response = self.response
-        response.feed(data)
+        if len(data) > _PIECE_BYTES or self._unparsed:
+            self._parse_some(self._unparsed + data)
+        else:
+            response.feed(data)
         if response.failure is not None:
             self.fail(OutcomeUnknown(f"{self.where}: {response.failure}"))
-        elif response.status:
-            if response.buffered > HIGH_WATER and not response.complete and not self._reading_paused:
+        elif response.status or self._unparsed:
+            if (
+                (response.buffered > HIGH_WATER or self._unparsed)
+                and not response.complete
+                and not self._reading_paused
+            ):
                 self._reading_paused = True
                 self._transport.pause_reading()  # type: ignore[union-attr]  # data only comes while there is one
-            self._wake()
+            if response.status:
+                self._wake()
+
+    def _parse_some(self, data: bytes) -> None:
+        """Parse a long read: in pieces, and where there is more in them than bodies, the rest in the loop's next rounds.
+
+        What is left is part of the response: behind one that is complete, all is parsed at once, since it is surplus.
+        """
+        response = self.response
+        at, is_dense = 0, False
+        while at < len(data) and not is_dense and response.failure is None:
+            end = len(data) if response.complete else at + _PIECE_BYTES
+            before = response.buffered
+            response.feed(data[at:end])
+            at = end
+            is_dense = response.buffered - before < _PIECE_BYTES // 2 and not response.complete
+        self._unparsed = data[at:]
+        if self._unparsed:
+            self.loop.call_soon(self._parse_more)
+
+    def _parse_more(self) -> None:
+        if self.lost or not self._unparsed:
+            return
+        rest, self._unparsed = self._unparsed, b""
+        self.data_received(rest)
+        if self.response.buffered <= HIGH_WATER:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self._reading_paused and not self._unparsed:
+            self._reading_paused = False
+            if not self.lost:
+                self._transport.resume_reading()  # type: ignore[union-attr]  # data only comes while there is one
 
     def eof_received(self) -> None:
         """The upstream has said all: the end of some responses. Returning nothing closes our side too."""
@@ -82,6 +125,9 @@ class UpstreamConnection(asyncio.Protocol):
         """Nothing more can come or go. A body that lasts until the end of the stream has had it in `eof_received`, or never:
         what we have aborted ourselves, or TLS that ended without its alert, must not pass for the whole.
         """
+        rest, self._unparsed = self._unparsed, b""
+        if rest and not self.lost:  # it came before the end
+            self.response.feed(rest)
         self.lost = True
         if self._busy and not self.response.complete and self._error is None:
             reason = "the connection broke" if exc is None else f"the connection broke ({type(exc).__name__})"
@@ -197,9 +243,7 @@ class UpstreamConnection(asyncio.Protocol):
             await self._wait()
         body = response.take()
         if self._reading_paused:
-            self._reading_paused = False
-            if not self.lost:
-                self._transport.resume_reading()  # type: ignore[union-attr]  # data only comes while there is one
+            self._read_on()
         return body
 
     def finish(self) -> bool:

@@ -71,6 +71,7 @@ def create_gateway(
         namespace=settings.namespace,
         max_in_flight=settings.max_in_flight,
         max_buffered=settings.max_buffered,
+        max_unread=settings.max_unread,
         body_timeout=settings.body_timeout,
         drain_timeout=settings.shutdown_timeout,
         cors=cors,
@@ -110,6 +111,7 @@ def create_gateway(
         worker_died=metrics.worker_died,
         sample=_sampling(settings, cache, metrics),
         lane=Direct(middleware.enforcement, forwarder),
+        unread=middleware.enforcement.unread,
         cors=cors,
     )
 
@@ -174,11 +176,16 @@ def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, tuple[str, Cal
 
     most = float(settings.max_in_flight * settings.workers)
     most_bytes = float(settings.max_buffered * settings.workers)
+    most_unread = float(settings.max_unread * settings.workers)
     gauges = {
         "attempts_limit": ("Attempts that may run at once, over all workers.", lambda: most),
         "buffered_limit_bytes": (
             "What the bodies that wait to be admitted may be, over all workers.",
             lambda: most_bytes,
+        ),
+        "unread_limit_bytes": (
+            "What may wait for clients that take less than they are given, over all workers.",
+            lambda: most_unread,
         ),
     }
     if isinstance(cache, MemoryCache):

@@ -20,6 +20,7 @@ from oncegate.middleware.cors import CrossOrigin
 from oncegate.middleware.problems import Answer, problem
 from oncegate.middleware.processor import NoAnswerInTime, NotProcessed, OutcomeUnknown
 from oncegate.middleware.respond import date
+from oncegate.middleware.unread import Unread
 
 log = logging.getLogger("oncegate.gateway")
 
@@ -52,7 +53,10 @@ class Gateway:
         sample: Callable[[], Awaitable[None]] | None = None,
         lane: Direct | None = None,
         cors: CrossOrigin | None = None,
+        unread: Unread | None = None,
     ) -> None:
+        self.unread = unread
+        """Where connections count what waits for their clients."""
         self.operations = operations
         self.refusal: str | None = None
         self._forward = forward

@@ -36,7 +36,8 @@ from oncegate.app.inbound_lingering import Lingering, may_linger
 from oncegate.app.inbound_parser import InboundParser
 from oncegate.app.inbound_pieces import PIECE_BYTES, Pieces
 from oncegate.app.inbound_request import InboundRequest
-from oncegate.app.inbound_socket import address_of, unacknowledged
+from oncegate.app.inbound_socket import address_of
+from oncegate.app.inbound_unsent import Unsent
 
 HEAD_SECONDS = 15.0
 """For a head to arrive once it has begun."""
@@ -83,7 +84,7 @@ class InboundConnection(asyncio.Protocol):
         self._deaf = self._stopping = self._half_closed = self._read_paused = False
         self._lingering: Lingering | None = None
         self._deadline = Deadline(self.loop, self._look)
-        self._unsent = 0
+        self.unsent = Unsent(self, getattr(self.app, "unread", None))
         self._unparsed = Pieces(self)
         self.writable: asyncio.Event | None = None
         """What is to be awaited before more is written; ``None``: nothing."""
@@ -104,6 +105,7 @@ class InboundConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
         """The connection is gone: the requests on it are told, and end as they see fit."""
         self._connections.discard(self)
+        self.unsent.goes_on()
         if self.gone is not None:
             self.gone()
         self._deadline.close()
@@ -168,12 +170,13 @@ class InboundConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client takes less than it is given: see to it that it takes something."""
         self.writable = asyncio.Event()
-        self._unsent = unacknowledged(self.transport)
         self._deadline.within(STALL_SECONDS)
+        self.unsent.stalls()
 
     def resume_writing(self) -> None:
         """The client takes more again."""
         if self.writable is not None:
+            self.unsent.goes_on()
             self.writable.set()
             self.writable = None
             self._deadline.at = math.inf
@@ -237,15 +240,18 @@ class InboundConnection(asyncio.Protocol):
         """Whether what the client sends is parsed; false while what it sent before waits for its turn."""
         return not self._read_paused and not self.transport.is_closing()
 
-    def write(self, data: bytes) -> bool:
-        """Hand bytes to the transport. False: the client is gone."""
+    def write(self, data: bytes, large: bytes = b"") -> bool:
+        """Hand bytes to the transport, and what is more than a connection may have behind them. False: the client is gone."""
         transport = self.transport
         if transport.is_closing() or self._lingering is not None:
             return False
         if self._half_closed and self.writable is None:
             self._deadline.within(HALF_CLOSED_SECONDS)
         try:
-            transport.write(data)
+            if large:
+                self.unsent.write(data, large)
+            else:
+                transport.write(data)
         except (OSError, RuntimeError):  # uvloop raises where asyncio only logs: no business of who happens to write
             transport.abort()
             return False
@@ -366,7 +372,7 @@ class InboundConnection(asyncio.Protocol):
 
     def _watch_the_rest(self) -> None:
         if self.transport.get_write_buffer_size():
-            self._unsent = unacknowledged(self.transport)
+            self.unsent.look()
             self._deadline.within(STALL_SECONDS)
 
     def _look(self) -> None:
@@ -374,9 +380,7 @@ class InboundConnection(asyncio.Protocol):
         transport = self.transport
         lingers = self._lingering is not None
         if self.writable is not None or transport.is_closing() or (lingers and transport.get_write_buffer_size()):
-            unsent = unacknowledged(transport)
-            if unsent < self._unsent:  # it does take something, if slowly
-                self._unsent = unsent
+            if self.unsent.shrinks():  # it does take something, if slowly
                 self._deadline.within(STALL_SECONDS)
                 return
             transport.abort()

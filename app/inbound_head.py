@@ -2,11 +2,11 @@
 
 import re
 from typing import Any, Final
-from urllib.parse import unquote
 
 import httptools
 
 from oncegate.app.http1 import EMPTY_QUERY
+from oncegate.app.percent import unquoted
 
 _HOST: Final = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
 _is_host: Final = re.compile(_HOST + rb"*").fullmatch
@@ -90,7 +90,7 @@ def scope_of(url: bytes, method: bytes, version: str, headers: list[tuple[bytes,
         "http_version": version,
         "method": _METHODS.get(method) or method.decode("ascii"),
         "root_path": "",
-        "path": unquote(path) if "%" in path else path,
+        "path": unquoted(raw_path) if "%" in path else path,
         "raw_path": raw_path,
         "query_string": query,
         "headers": headers,

@@ -8,8 +8,8 @@ for another protocol, a body that was announced too. None of that is for it to s
 - a request line of ``RTSP`` or ``ICE`` is refused.
 
 As a rule none of it happens: what a usual request costs is one look at the end of its request line. Neither does it matter how
-the bytes were cut into reads, with one exception: an unusual method is still refused where its request begins behind the end
-of another one in the same read, and that one began in an earlier read.
+the bytes were cut into reads: the rest of a request that an earlier read began is parsed up to its end, which its framing or an
+empty line tells, so that it is known where the next one begins.
 """
 
 import re
@@ -32,9 +32,13 @@ if TYPE_CHECKING:
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
+MAX_FIELDS: Final = 1000
+"""Of a request. Beyond: 431. All that reads fields takes its time for each, however short it is."""
 _LF: Final = 10  # a number is found faster than bytes
 _SPACE: Final = 32
 _END_OF_HEAD: Final = b"\r\n\r\n"
+"""Of trailers, too, and so of a body in chunks."""
+_SHORT: Final = len(_END_OF_HEAD) - 1
 _STAND_IN: Final = b"PUT"
 _beginning_of: Final = re.compile(rb"[\r\n]*([!#$%&'*+.^_`|~0-9A-Z-]{1,32})( |\Z)").match
 """A request's method. Small letters are in none that is registered, and servers that raise them to capitals (Django) would
@@ -60,6 +64,12 @@ class InboundParser:
         self._data = b""
         self._begins = -1
         """Where in ``_data`` a request begins, from which on others can be found; -1: not known."""
+        self._ended = False
+        """Whether a request has ended with what was parsed last."""
+        self._due = 0
+        """Bytes that are still to come of a body whose length was announced."""
+        self._tail = b""
+        """The end of what was read last: half of an empty line may be there."""
         self._earlier = (
             bytearray()
         )  # of a head that comes byte by byte, adding to bytes would copy all of them each time
@@ -131,6 +141,9 @@ class InboundParser:
             self._url = without_authority(self._url, method, version, headers)
             self._host = host  # as a rule it is the same in all requests of a connection
         expects_go_ahead = b"expect" in fields and version == "1.1" and asks_to_go_ahead(headers)
+        if self._quiet > 4 * MAX_FIELDS and len(headers) > MAX_FIELDS:  # what is shorter can't hold as many
+            self._too_large = True
+            raise HeadTooLarge
         if self._quiet > MAX_HEAD_BYTES:
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
             if size > MAX_HEAD_BYTES:
@@ -144,6 +157,7 @@ class InboundParser:
         # Of what is refused because of an upgrade nothing more may be read: a body would be taken for the next request.
         keep_alive = version == "1.1" and not ends and parser.should_keep_alive()
         self._quiet = 0
+        self._due = int(fields.get(b"content-length", b"0"))
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
         scope = scope_of(self._url, method, version, headers)
         self._connection.head_is_complete(scope, keep_alive, expects_go_ahead, upgrades=upgrades, ends=ends)
@@ -151,11 +165,13 @@ class InboundParser:
     def on_body(self, body: bytes) -> None:
         """A piece of body."""
         self._quiet = 0
+        self._due -= len(body)
         self._connection.body_came(body)
 
     def on_message_complete(self) -> None:
         """The last byte of a request, trailers included."""
         if not self._again:
+            self._ended = True
             self._connection.request_is_whole()
 
     def _check_protocol(self, method: bytes) -> None:
@@ -186,6 +202,9 @@ class InboundParser:
         self._data = data
         self._quiet += len(data)
         at = 0
+        goes_on = not begins and not self._held
+        """Whether what is parsed next is the rest of a request whose beginning isn't in ``_data``."""
+        self._ended = False
         if self._held:
             self._data, self._held = self._held + data, b""
             at = self._stand_in(0)
@@ -193,15 +212,50 @@ class InboundParser:
                 raise httptools.HttpParserInvalidMethodError
         while at >= 0:
             try:
-                self._parser.feed_data(memoryview(self._data)[at:] if at else self._data)
-                at = -1
+                if goes_on:
+                    at = self._feed_rest(at)
+                    goes_on = self._begins < 0
+                else:
+                    self._parser.feed_data(memoryview(self._data)[at:] if at else self._data)
+                    at = -1
             except httptools.HttpParserUpgrade as pause:
                 at = self._go_on(at + pause.args[0])
+                goes_on = True
             except httptools.HttpParserError as error:
                 at = self._retry(error)
+                goes_on = False
         if self.in_head and not self._names_http and not self._held:
             self._remember()
+        self._tail = data[-_SHORT:] if len(data) >= _SHORT else (self._tail + data)[-_SHORT:]
         self._data = b""
+
+    def _feed_rest(self, at: int) -> int:
+        """Parse from ``at`` on what may be the rest of the request that is under way: where to go on, -1: nowhere.
+
+        Behind its end ``_data`` begins anew, with the next request.
+        """
+        data = self._data
+        if not self._ended:
+            end = self._end_of_rest(at)
+            self._parser.feed_data(memoryview(data)[at:end])
+            at = end
+        if at >= len(data):
+            return -1
+        if self._ended:
+            self._data, self._begins = data[at:], 0
+            return 0
+        return at
+
+    def _end_of_rest(self, at: int) -> int:
+        """Where the request that is under way may end: nothing behind that is its own, if it does."""
+        if self._due > 0 and not self.in_head:
+            return at + self._due
+        if at:
+            found = self._data.find(_END_OF_HEAD, max(0, at - _SHORT))
+        else:
+            found = (self._tail + self._data).find(_END_OF_HEAD) - len(self._tail)
+        end = found + len(_END_OF_HEAD)
+        return end if end > at else len(self._data)
 
     def _go_on(self, at: int) -> int:
         """Behind a head with ``Upgrade``, which ended at ``at``: where to go on, -1: nowhere."""
@@ -210,6 +264,7 @@ class InboundParser:
             return -1  # the request is refused, and nothing behind it is read
         self._parser = _new_parser(self)
         self._begins = -1
+        self._ended = False
         self._names_http = True
         self._parser.feed_data(head)
         return at

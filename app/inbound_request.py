@@ -184,8 +184,8 @@ class InboundRequest:
     async def send(self, message: Message) -> None:
         """ASGI ``send``. Raises ``RuntimeError`` for messages out of turn, and for a body that is not of the declared length."""
         connection = self._connection
-        while connection.writable is not None and not self.gone:
-            await connection.writable.wait()
+        if connection.writable is not None:
+            await self._until_writable(len(message.get("body", b"")))
         if self.gone:
             return
         kind = message["type"]
@@ -193,10 +193,11 @@ class InboundRequest:
             more = message.get("more_body", False)
             data = self._framed(message.get("body", b""), more)
             head, self._head = self._head, b""
-            if head and len(data) > _ONE_WRITE:
-                connection.write(head)
-                head = b""
-            if (head or data) and not connection.write(head + data):
+            if len(data) > _ONE_WRITE:
+                written = connection.write(head, data)
+            else:
+                written = not (head or data) or connection.write(head + data)
+            if not written:
                 self.leave()
             elif not more:
                 self._complete = True
@@ -208,6 +209,13 @@ class InboundRequest:
             connection.loop.call_soon(self.write_head)
         else:
             raise RuntimeError(f"{kind} is out of turn")
+
+    async def _until_writable(self, size: int) -> None:
+        """Wait for the client to take what it was given before; ``size`` bytes are held meanwhile."""
+        connection = self._connection
+        connection.unsent.hold(size)
+        while connection.writable is not None and not self.gone:
+            await connection.writable.wait()
 
     def answer(self, answer: Answer) -> None:
         """`respond` with what the middleware answers."""
@@ -222,15 +230,13 @@ class InboundRequest:
         if self.gone:
             return
         if connection.writable is not None:
+            connection.unsent.hold(len(body))
             self.start(self._respond(status, headers, body))
             return
         head = self._framed_head(status, headers)
         data = body if self._left == len(body) and not self._is_head else self._framed(body, False)
         self.begun = True
-        if len(data) > _ONE_WRITE:
-            connection.write(head)
-            head = b""
-        if connection.write(head + data):
+        if connection.write(head, data) if len(data) > _ONE_WRITE else connection.write(head + data):
             self._complete = True
             if self._news is not None:
                 self._news.set()

@@ -76,6 +76,7 @@ class Metrics(Watch):
         self._cache = {operation: Histogram(columns, CACHE_BOUNDS) for operation in OPERATIONS}
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
         self._in_flight, self._waiting, self._buffered = columns.take(), columns.take(), columns.take()
+        self._unread, self._readers_dropped = columns.take(), columns.take()
         self._deaths, self._died_with = columns.take(), columns.take()
         self._unknown, self._sampled_at = columns.take(), columns.take()
         self._numbers = SharedNumbers(columns.count, workers)
@@ -89,7 +90,8 @@ class Metrics(Watch):
         """This process is worker ``index`` from now on: what its predecessor had under way is gone, what it counted stays."""
         self._numbers.take(index)
         self._row = self._numbers.row
-        self._row[self._in_flight] = self._row[self._waiting] = self._row[self._buffered] = 0
+        for gauge in (self._in_flight, self._waiting, self._buffered, self._unread):
+            self._row[gauge] = 0
         self._pending.enter(index)
 
     def worker_died(self, index: int) -> tuple[int, list[str]]:
@@ -101,7 +103,7 @@ class Metrics(Watch):
         lost = int(row[self._in_flight] + row[self._waiting])
         row[self._deaths] += 1
         row[self._died_with] += lost
-        row[self._in_flight] = row[self._waiting] = row[self._buffered] = 0
+        row[self._in_flight] = row[self._waiting] = row[self._buffered] = row[self._unread] = 0
         self._pending.clear(index)
         return lost, records
 
@@ -151,6 +153,14 @@ class Metrics(Watch):
     def bodies_waiting(self, change: int) -> None:
         """See `Watch`."""
         self._row[self._buffered] += change
+
+    def responses_waiting(self, change: int) -> None:
+        """See `Watch`."""
+        self._row[self._unread] += change
+
+    def reader_dropped(self) -> None:
+        """See `Watch`."""
+        self._row[self._readers_dropped] += 1
 
     def sampled(self, unknown: int) -> None:
         """So many records of the cache were found to read unknown. One process samples."""
@@ -227,6 +237,13 @@ class Metrics(Watch):
             "Bytes of requests' bodies that wait to be admitted.",
             self._numbers.total(self._buffered),
         )
+        yield self._gauge(
+            "unread_bytes",
+            "Bytes of responses that wait for clients that take less than they are given.",
+            self._numbers.total(self._unread),
+        )
+        dropped = self._numbers.total(self._readers_dropped)
+        yield _count("readers_dropped", "Connections closed because too much waited for slow readers.", dropped)
         yield self._gauge(
             "outcomes_waiting", "Outcomes that the cache has not taken yet.", self._numbers.total(self._waiting)
         )

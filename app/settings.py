@@ -52,6 +52,10 @@ class GatewaySettings(BaseSettings):
     max_buffered: Bytes = Field(
         default=67108864, description="bytes of bodies per process that wait to be admitted; beyond: 503 overloaded"
     )
+    max_unread: Bytes = Field(
+        default=268435456,
+        description="bytes of responses per process that wait for slow readers; beyond: the slowest is dropped",
+    )
     stream_limit: Annotated[int, Field(ge=1)] = Field(
         default=100000,
         description="commands that a stream may hold of what its consumers still need; then 503 overloaded",

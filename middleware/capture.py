@@ -21,7 +21,8 @@ class Capture:
     """What an attempt answers. ``send`` is the ASGI send callable for its command processor; a lost client is not its concern.
 
     ``status`` is 0 until the response has begun. ``body`` is what is kept of it: ``None`` once it went past ``cap`` bytes.
-    ``bodiless`` says that the head is all there is to it. `finish` and `outgrow` are for subclasses.
+    ``bodiless`` says that the head is all there is to it. `finish`, `outgrow` and `put_aside` are for subclasses.
+    While its client is ``slow``, what is put aside for it counts (`put_aside`).
     Set ``deaf``, and whatever is sent is dropped. While it is ``patient``, the head of a short response waits for its body.
     """
 
@@ -44,6 +45,7 @@ class Capture:
         "ended",
         "headers",
         "patient",
+        "slow",
         "status",
         "whole",
     )
@@ -57,6 +59,7 @@ class Capture:
         self.client_gone = False
         self.deaf = False
         self.patient = False
+        self.slow = False
         self._cap = cap
         self._kept: bytes | list[bytes] | None = b""
         self._kept_bytes = 0
@@ -83,6 +86,9 @@ class Capture:
 
     def outgrow(self) -> None:
         """Called once, when the response is more than is kept: from now on the client sets the pace."""
+
+    def put_aside(self, size: int) -> None:
+        """So many bytes more wait for a client that is slow."""
 
     async def send(self, message: Message) -> None:
         """ASGI ``send``. Messages after the end, and of other types, are dropped."""
@@ -139,6 +145,8 @@ class Capture:
             else:
                 self._unread.append(chunk)
             self._unread_bytes += len(chunk)
+            if self.slow:
+                self.put_aside(len(chunk))
 
     def end(self) -> None:
         """Nothing more will come: of a whole response, whose last byte can be read now, or of one that broke off."""

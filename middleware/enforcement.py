@@ -14,6 +14,7 @@ from oncegate.middleware.exchange import Exchange
 from oncegate.middleware.observe import Observe
 from oncegate.middleware.policy import Policies
 from oncegate.middleware.redact import Redact
+from oncegate.middleware.unread import Unread
 
 _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
@@ -38,6 +39,7 @@ class Enforcement:
         "policies",
         "redact",
         "submit",
+        "unread",
         "warn_of_signed_callers",
     )
 
@@ -51,6 +53,7 @@ class Enforcement:
         namespace: str,
         body_timeout: float,
         buffered: Buffered,
+        unread: Unread,
         date_header: bool,
         cors: CrossOrigin | None,
         observe: Observe | None,
@@ -65,6 +68,7 @@ class Enforcement:
         self.namespace = namespace
         self.body_timeout = body_timeout
         self.buffered = buffered
+        self.unread = unread
         self.cors = cors
         self.date_header = date_header
         self.observe = observe

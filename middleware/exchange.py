@@ -323,7 +323,9 @@ class Exchange:
                 while not run.ended or run.whole:
                     piece, ended = run.read(), run.ended
                     message = {"type": "http.response.body", "body": piece, "more_body": not ended}
-                    await within(self._enforcement.body_timeout, self._send(message))
+                    await within(self._enforcement.body_timeout, self._send(message), run.stalls)
+                    if run.slow:
+                        run.catches_up()
                     if ended:
                         break
                     await run.news()
@@ -331,6 +333,8 @@ class Exchange:
             log.info("record %s: the client left before the end of its response", request.record)
             return None
         finally:
+            if run.slow:
+                run.catches_up()
             run.leave()
         if run.task is not None:  # background tasks of the app; a test client's loop would end them with the request
             await asyncio.shield(run.task)

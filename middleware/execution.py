@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from oncegate.cache.record import State, StoredResponse
@@ -26,7 +27,19 @@ class Execution(Capture):
     (`LeaseLost`: nothing was begun). ``task`` is the attempt's, until it has nothing more to do.
     """
 
-    __slots__ = ("_body", "_enforcement", "_over", "_refused", "_scope", "attempt", "detail", "raised", "slug", "task")
+    __slots__ = (
+        "_body",
+        "_enforcement",
+        "_over",
+        "_refused",
+        "_scope",
+        "_sending",
+        "attempt",
+        "detail",
+        "raised",
+        "slug",
+        "task",
+    )
 
     _scope: dict[str, Any]
 
@@ -40,6 +53,8 @@ class Execution(Capture):
         self._enforcement = enforcement
         self._refused: NotProcessed | None = None
         self._body: bytes | None = None
+        self._sending: asyncio.Timeout | None = None
+        """What ends, early if need be, that a slow client is waited for."""
         self._over: asyncio.Event | None = None
         """Set at the response's end, where something waits for that."""
 
@@ -81,6 +96,8 @@ class Execution(Capture):
 
     def _settle(self, state: State | None, stored: StoredResponse | None) -> None:
         attempt = self.attempt
+        if self.slow:
+            self._count_record()
         attempt.settle_soon(state, stored, self.end)
         # What the app's task still does is no part of it: its server waits for that, through the request's coroutine.
         self._enforcement.enforcer.in_flight.end(attempt)
@@ -90,6 +107,44 @@ class Execution(Capture):
     def outgrow(self) -> None:
         """See `Capture.outgrow`. What is left is a transfer, as of what passes through; it takes no slot from commands."""
         self._enforcement.enforcer.in_flight.free(self.attempt)
+
+    # -- a client that takes less than it is given ---------------------------------------------------------------------
+
+    def stalls(self, sending: asyncio.Timeout) -> None:
+        """The client does not take at once what it is sent: what waits behind that counts, until it `catches_up`."""
+        self.slow, self._sending = True, sending
+        self.put_aside(self._unread_bytes)
+        if self.slow and self.whole:
+            self._count_record()
+
+    def catches_up(self) -> None:
+        """The client has taken what it was sent, or is gone."""
+        self.slow, self._sending = False, None
+        self._enforcement.unread.release(self)
+
+    def put_aside(self, size: int) -> None:
+        """See `Capture.put_aside`."""
+        self._enforcement.unread.hold(self, size)
+
+    def _count_record(self) -> None:
+        """A body that came in pieces is there once more, in one piece, as it is recorded."""
+        if isinstance(self._kept, list):
+            self._kept = b""
+            self.put_aside(self._kept_bytes)
+
+    def has_taken(self) -> bool:
+        """See `oncegate.middleware.unread.Reader`. It counts from its last piece on: since then, nothing."""
+        return False
+
+    def drop(self) -> None:
+        """See `oncegate.middleware.unread.Reader`."""
+        sending, loop = self._sending, self.attempt.loop
+        self.slow, self._sending = False, None
+        self.leave()
+        if sending is not None and loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(_expire, sending)
+
+    # -- the attempt --------------------------------------------------------------------------------------------------
 
     def execute(self, scope: dict[str, Any], body: bytes) -> Coroutine[Any, Any, None]:
         """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
@@ -192,3 +247,8 @@ class Execution(Capture):
 
     def _answer(self, slug: str, detail: str) -> None:
         self.slug, self.detail = slug, detail
+
+
+def _expire(limit: asyncio.Timeout) -> None:
+    with suppress(RuntimeError):  # over by now
+        limit.reschedule(0)

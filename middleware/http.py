@@ -31,6 +31,7 @@ from oncegate.middleware.policy import Policies
 from oncegate.middleware.redact import Redact
 from oncegate.middleware.route_advice import route_advice
 from oncegate.middleware.settings import IdempotencySettings, Route
+from oncegate.middleware.unread import MAX_UNREAD, Unread
 
 log = logging.getLogger("oncegate.http")
 
@@ -41,7 +42,8 @@ class IdempotencyMiddleware:
     """Enforces idempotency keys in front of an ASGI app.
 
     ``namespace`` separates services that share a cache (no colon in it). ``max_in_flight`` bounds the attempts of this
-    process, ``max_buffered`` the bytes of bodies that wait to be admitted; ``body_timeout`` (seconds) bounds the arrival of an
+    process, ``max_buffered`` the bytes of bodies that wait to be admitted, ``max_unread`` those of responses that wait for slow
+    readers, of what the server has not taken yet; ``body_timeout`` (seconds) bounds the arrival of an
     enforced request's body, and how long a client may stall over a response too large to keep; ``drain_timeout`` (seconds)
     bounds how long the lifespan's shutdown waits for attempts. ``date_header`` adds a Date to answers made here, for servers that
     add none; ``cors`` lets scripts in browsers read them, where no CORS middleware goes around this. ``observe`` is told of
@@ -72,6 +74,7 @@ class IdempotencyMiddleware:
         namespace: str = "default",
         max_in_flight: int = 1000,
         max_buffered: int = MAX_BUFFERED,
+        max_unread: int = MAX_UNREAD,
         body_timeout: float = 30.0,
         drain_timeout: float = 30.0,
         date_header: bool = False,
@@ -90,8 +93,10 @@ class IdempotencyMiddleware:
         check_function("redact", redact, "a function of the ASGI scope and a StoredResponse")
         if caller is not None and any("scope" in each.model_fields_set for each in (settings, *routes)):
             raise ValueError("caller takes the place of scope: give one of them")
-        if max_in_flight < 1 or max_buffered < 1 or body_timeout <= 0 or drain_timeout < 0:
-            raise ValueError("max_in_flight, max_buffered and body_timeout must be above 0, drain_timeout not below")
+        if min(max_in_flight, max_buffered, max_unread) < 1 or body_timeout <= 0 or drain_timeout < 0:
+            raise ValueError(
+                "max_in_flight, max_buffered, max_unread and body_timeout must be above 0, drain_timeout not below"
+            )
         if submit is None and any(route.mode != "sync" for route in routes):
             raise ValueError("a route's mode is sync where nothing takes submissions: give submit")
         for line in route_advice(routes):
@@ -108,6 +113,7 @@ class IdempotencyMiddleware:
             namespace=given_namespace(namespace),
             body_timeout=body_timeout,
             buffered=Buffered(max_buffered, self.enforcer.in_flight.watch),
+            unread=Unread(max_unread, self.enforcer.in_flight.watch),
             date_header=date_header,
             cors=cors,
             observe=observe,

@@ -69,5 +69,11 @@ class Watch:
     def bodies_waiting(self, change: int) -> None:
         """So many more bytes of requests' bodies, or fewer, are held whose requests are not admitted yet."""
 
+    def responses_waiting(self, change: int) -> None:
+        """So many more bytes of responses, or fewer, are held for clients that take less than they are given."""
+
+    def reader_dropped(self) -> None:
+        """A client lost its connection because too much was held for such ones; what was recorded stays."""
+
     def outcomes_waiting(self, change: int) -> None:
         """So many more outcomes, or fewer, wait for the cache to take them."""

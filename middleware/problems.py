@@ -67,6 +67,8 @@ KINDS: dict[str, _Kind] = {
 RETRY_AFTER_SECONDS: Final = 1
 MAX_VALUES: Final = 10_000
 _INSIDE_VALUES: Final = bytes(set(range(256)) - set(b"[{,"))
+MAX_ESCAPES: Final = 200_000
+_UNESCAPED: Final = bytes(set(range(0x20, 256)) - set(b'"\\'))
 
 
 def problem(
@@ -127,7 +129,8 @@ def login_challenge() -> tuple[bytes, bytes]:
 def original_result(response: StoredResponse | None) -> dict[str, Any]:
     """A stored response as a member of a `duplicate` problem: its body as a JSON value, else text, else base64.
 
-    JSON with more than `MAX_VALUES` commas and opening brackets is text.
+    JSON with more than `MAX_VALUES` commas and opening brackets is text, and text with more than `MAX_ESCAPES` characters that
+    JSON has to escape is base64: each takes its time on the event loop.
     A JSON body goes in as it is spelled, so that no digit of a number is lost. Without a stored body: ``body_omitted``.
     """
     if response is None:
@@ -142,9 +145,15 @@ def original_result(response: StoredResponse | None) -> dict[str, Any]:
     if _is_json(response.body):
         return result | {"body": orjson.Fragment(response.body)}
     try:
-        return result | {"body": response.body.decode()}
+        if not _is_mostly_escapes(response.body):
+            return result | {"body": response.body.decode()}
     except UnicodeDecodeError:
-        return result | {"body": b64encode(response.body).decode(), "body_encoding": "base64"}
+        pass
+    return result | {"body": b64encode(response.body).decode(), "body_encoding": "base64"}
+
+
+def _is_mostly_escapes(body: bytes) -> bool:
+    return len(body) > MAX_ESCAPES and len(body.translate(None, _UNESCAPED)) > MAX_ESCAPES
 
 
 def _is_json(body: bytes) -> bool:

@@ -1,15 +1,17 @@
 """A time limit for what as a rule ends without waiting."""
 
 import asyncio
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from types import CoroutineType, coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
 
-async def within(seconds: float, work: Awaitable[Result]) -> Result:
-    """Await ``work``. Raises ``TimeoutError`` where it takes longer than that.
+async def within(
+    seconds: float, work: Awaitable[Result], waits: Callable[[asyncio.Timeout], None] | None = None
+) -> Result:
+    """Await ``work``. Raises ``TimeoutError`` where it takes longer than that. ``waits`` is called if it waits at all.
 
     What ends without waiting for anything, as most of it does, gets no time-out: that would cost more than the work.
     """
@@ -22,7 +24,9 @@ async def within(seconds: float, work: Awaitable[Result]) -> Result:
             waits_for = next(steps)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # what it returns travels in an exception without a type
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(seconds) as limit:
+        if waits is not None:
+            waits(limit)
         return await _rest(steps or work.__await__(), waits_for)
 
 

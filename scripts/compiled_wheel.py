@@ -26,6 +26,7 @@ MODULES = (
     "app/inbound_parser",
     "app/inbound_pieces",
     "app/inbound_request",
+    "app/inbound_unsent",
     "app/metrics",
     "app/passing",
     "app/response",
@@ -66,6 +67,7 @@ MODULES = (
     "middleware/readings",
     "middleware/request",
     "middleware/respond",
+    "middleware/unread",
 )
 """What is compiled. What is not, and why, stands in the decision."""
 

@@ -143,6 +143,31 @@ async def test_a_method_passes_behind_other_requests_of_the_same_read(before: by
         assert await fed([data[:at], data[at:]]) == (requests, [200] * 5), data[at:]
 
 
+@pytest.mark.parametrize("method", ["FOO", "VERSION-CONTROL", "PLAY"])
+@pytest.mark.parametrize("before", [b"\r\n", BODY, CHUNKS], ids=["no body", "length", "chunks"])
+async def test_a_method_passes_however_what_is_around_it_was_cut(before: bytes, method: str) -> None:
+    line = method.encode() + b" /b" + HOST
+    body = b"" if before == b"\r\n" else b"abc"
+    data = b"POST /a" + HOST + before + line + before + line + b"\r\n"
+    await assert_always(data, [("POST", "/a", body), (method, "/b", body), (method, "/b", b"")], [200] * 3)
+    begins = len(b"POST /a" + HOST)
+    for first in range(begins, len(data), 7):
+        for second in range(first + 1, len(data), 5):
+            reads = [data[:first], data[first:second], data[second:]]
+            assert (await fed(reads))[1] == [200] * 3, reads
+
+
+async def test_a_method_passes_behind_an_offer_and_behind_what_looks_like_an_end() -> None:
+    looks = b"POST /a" + HOST + b"Content-Length: 11\r\n\r\n\r\n\r\nFOO /\r\n"
+    offered = b"POST /a" + HOST + OFFER + BODY
+    chunked = b"POST /a" + HOST + b"Transfer-Encoding: chunked\r\n\r\n" + b"a\r\n\r\n\r\nFOO /x\r\n0\r\n\r\n"
+    behind = b"FOO /b" + HOST + b"\r\n"
+    for before, body in ((looks, b"\r\n\r\nFOO /\r\n"), (offered, b"abc"), (chunked, b"\r\n\r\nFOO /x")):
+        await assert_always(before + behind, [("POST", "/a", body), ("FOO", "/b", b"")], [200, 200])
+    requests = [("GET", "/plain", b""), ("POST", "/a", b"abc"), ("FOO", "/b", b"")]
+    await assert_always(PLAIN + offered + behind, requests, [200] * 3)
+
+
 async def test_a_method_of_another_request_is_never_kept() -> None:
     for reads in cut(b"FOO /a" + HOST + b"\r\n" + PLAIN + b"FOO /a" + HOST + b"bad header\r\n\r\n" + PLAIN):
         seen, statuses = await fed(reads)

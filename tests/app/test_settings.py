@@ -48,6 +48,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "memory_limit": 268435456,
         "max_in_flight": 1000,
         "max_buffered": 67108864,
+        "max_unread": 268435456,
         "stream_limit": 100000,
         "body_timeout": 30,
         "upstream_keepalive": 1.5,
