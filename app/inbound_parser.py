@@ -34,6 +34,7 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
 _LF: Final = 10  # a number is found faster than bytes
 _SPACE: Final = 32
+_END_OF_LINE: Final = b" HTTP/1.1\r"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _STAND_IN: Final = b"PUT"
 _beginning_of: Final = re.compile(rb"[\r\n]*([!#$%&'*+.^_`|~0-9A-Z-]{1,32})( |\Z)").match
@@ -48,12 +49,15 @@ class InboundParser:
 
     def __init__(self, connection: "InboundConnection") -> None:
         self._connection: Any = connection
+        self.on_message_complete: Any = connection.request_is_whole
+        """The last byte of a request, trailers included. Also of one whose head is parsed again, which nobody was told of."""
         self.in_head = False
         self._too_large = False
         self._url = b""
         self._rest_of_url = bytearray()
         self._host = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._fed = 0
         self._quiet = 0
         """Bytes since the request began or a piece of its body was handed on: a head's, or trailers'."""
         self._parser: Any = _new_parser(self)
@@ -70,11 +74,13 @@ class InboundParser:
         """A method that is still to come to its end, and that llhttp has refused already."""
         self._again = b""
         self._method = b""
+        self._is_1_1 = False
+        """Whether the request line was seen to name HTTP/1.1, so that there is nothing to be asked about it."""
         self._names_http = False
 
     def close(self) -> None:
         """Drop what refers back to us: without it the collector has nothing to do."""
-        self._connection = self._parser = None
+        self._connection = self._parser = self.on_message_complete = None
 
     @property
     def is_too_large(self) -> bool:
@@ -86,11 +92,9 @@ class InboundParser:
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._url = b""
-        if self._rest_of_url:
-            self._rest_of_url = bytearray()
         self._headers = []
         self.in_head = True
-        self._quiet = len(self._data)  # what stood before it in the same piece included
+        self._quiet = self._fed  # what stood before it in the same piece included
         self._connection.request_begins()
 
     def on_url(self, url: bytes) -> None:
@@ -113,17 +117,12 @@ class InboundParser:
             self._url += self._rest_of_url
             self._rest_of_url = bytearray()
         parser = self._parser
-        version = parser.get_http_version()
-        method: bytes = self._method or parser.get_method()
-        self._method = b""
-        if self._names_http:  # as a rule
-            self._names_http = False
+        version = "1.1"
+        if self._is_1_1:  # as a rule
+            self._is_1_1 = False
+            method: bytes = parser.get_method()
         else:
-            self._check_protocol(method)
-        if version not in ("1.1", "1.0"):
-            # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
-            # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
-            raise VersionRefused
+            method, version = self._unusual()
         headers = self._headers
         fields = dict(headers)
         host = fields.get(b"host", b"")
@@ -136,27 +135,41 @@ class InboundParser:
             if size > MAX_HEAD_BYTES:
                 self._too_large = True
                 raise HeadTooLarge
-        upgrades = b"upgrade" in fields and version == "1.1" and asks_for_websocket(headers)
-        ends: bool = parser.should_upgrade()
+        upgrades = ends = False
+        if b"upgrade" in fields or method == b"CONNECT":
+            upgrades = version == "1.1" and asks_for_websocket(headers)
+            ends = parser.should_upgrade()
         if ends and not upgrades and method != b"CONNECT":
             self._parse_again(method, version)
             return
         # Of what is refused because of an upgrade nothing more may be read: a body would be taken for the next request.
-        keep_alive = version == "1.1" and not ends and parser.should_keep_alive()
+        keep_alive = version == "1.1" and not ends
+        if keep_alive and (b"connection" in fields or b"proxy-connection" in fields):
+            keep_alive = parser.should_keep_alive()
         self._quiet = 0
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
         scope = scope_of(self._url, method, version, headers)
-        self._connection.head_is_complete(scope, keep_alive, expects_go_ahead, upgrades=upgrades, ends=ends)
+        self._connection.head_is_complete(scope, keep_alive, expects_go_ahead, upgrades, ends)
 
     def on_body(self, body: bytes) -> None:
         """A piece of body."""
         self._quiet = 0
         self._connection.body_came(body)
 
-    def on_message_complete(self) -> None:
-        """The last byte of a request, trailers included."""
-        if not self._again:
-            self._connection.request_is_whole()
+    def _unusual(self) -> tuple[bytes, str]:
+        """Method and version of a request whose line may be of any kind."""
+        method: bytes = self._method or self._parser.get_method()
+        self._method = b""
+        if self._names_http:
+            self._names_http = False
+        else:
+            self._check_protocol(method)
+        version: str = self._parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
+            # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
+            raise VersionRefused
+        return method, version
 
     def _check_protocol(self, method: bytes) -> None:
         raw, self._earlier = self._earlier + self._data, bytearray()
@@ -177,14 +190,18 @@ class InboundParser:
 
     def feed(self, data: bytes, *, begins: bool) -> None:
         """Parse what was read. ``begins``: nothing of a request was read before. Raises ``httptools.HttpParserError``."""
+        self._fed = size = len(data)
+        self._quiet += size
         if begins:
             end = data.find(_LF)
-            self._names_http = end > 9 and data[end - 9 : end - 4] == b"HTTP/"
+            if end > 10 and data[end - 10 : end] == _END_OF_LINE:  # as a rule
+                self._is_1_1 = True
+            else:
+                self._is_1_1, self._names_http = False, end > 9 and data[end - 9 : end - 4] == b"HTTP/"
             self._begins = 0
         else:
             self._begins = -1
         self._data = data
-        self._quiet += len(data)
         at = 0
         if self._held:
             self._data, self._held = self._held + data, b""
@@ -199,7 +216,7 @@ class InboundParser:
                 at = self._go_on(at + pause.args[0])
             except httptools.HttpParserError as error:
                 at = self._retry(error)
-        if self.in_head and not self._names_http and not self._held:
+        if self.in_head and not (self._is_1_1 or self._names_http or self._held):
             self._remember()
         self._data = b""
 
@@ -241,7 +258,10 @@ class InboundParser:
             self._held = self._data[found.start(1) :]
             return -1
         self._method = found[1]
+        self._is_1_1 = False  # it is looked at again
         self._names_http = True  # else llhttp refuses its stand-in
+        self._rest_of_url = bytearray()
+        self._fed = len(self._data)
         self._parser = _new_parser(self)
         self._parser.feed_data(_STAND_IN)
         self._begins = found.end(1)
