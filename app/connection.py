@@ -164,8 +164,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes, *, is_head: bool) -> None:
         """Begins with a request that is there whole, and hands it to the transport."""
-        self.begin(is_head=is_head)
+        self._busy = True
+        self._error = None
         self.whole = (head, body)
+        self.response.expect(is_head=is_head)
         self.write(head, body)
 
     def write(self, head: bytes, body: bytes = b"") -> None:

@@ -59,7 +59,7 @@ _SPECIAL: Final = (
 )
 _LENGTH_DIGITS: Final = 18
 _NOTHING: Final[frozenset[bytes]] = frozenset()
-_USUAL_OPTIONS: Final = {option: frozenset({option.lower()}) for option in (b"keep-alive", b"Keep-Alive", b"close")}
+USUAL_OPTIONS: Final = {option: frozenset({option.lower()}) for option in (b"keep-alive", b"Keep-Alive", b"close")}
 _line_of: Final = b": ".join
 # Numbers, which are found faster than bytes.
 _LF: Final = 10
@@ -261,7 +261,7 @@ def _method(method: str) -> bytes:
 
 def connection_options(value: bytes) -> frozenset[bytes]:
     """The options of a ``Connection`` field's value, lower-case."""
-    usual = _USUAL_OPTIONS.get(value)
+    usual = USUAL_OPTIONS.get(value)
     return usual or frozenset([option.strip(b" \t") for option in value.lower().split(b",")])
 
 

@@ -196,7 +196,7 @@ class InboundConnection(asyncio.Protocol):
             self._deadline.at = math.inf
 
     def head_is_complete(
-        self, scope: dict[str, Any], keep_alive: bool, expects_go_ahead: bool, *, upgrades: bool, ends: bool
+        self, scope: dict[str, Any], keep_alive: bool, expects_go_ahead: bool, upgrades: bool, ends: bool
     ) -> None:
         """The request can begin. ``ends``: what follows is another protocol's."""
         if self.writable is None:

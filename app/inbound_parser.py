@@ -36,6 +36,7 @@ MAX_FIELDS: Final = 1000
 """Of a request. Beyond: 431. All that reads fields takes its time for each, however short it is."""
 _LF: Final = 10  # a number is found faster than bytes
 _SPACE: Final = 32
+_END_OF_LINE: Final = b" HTTP/1.1\r"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 """Of trailers, too, and so of a body in chunks."""
 _SHORT: Final = len(_END_OF_HEAD) - 1
@@ -58,6 +59,7 @@ class InboundParser:
         self._rest_of_url = bytearray()
         self._host = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._fed = 0
         self._quiet = 0
         """Bytes since the request began or a piece of its body was handed on: a head's, or trailers'."""
         self._parser: Any = _new_parser(self)
@@ -80,6 +82,8 @@ class InboundParser:
         """A method that is still to come to its end, and that llhttp has refused already."""
         self._again = b""
         self._method = b""
+        self._is_1_1 = False
+        """Whether the request line was seen to name HTTP/1.1, so that there is nothing to be asked about it."""
         self._names_http = False
 
     def close(self) -> None:
@@ -96,11 +100,9 @@ class InboundParser:
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._url = b""
-        if self._rest_of_url:
-            self._rest_of_url = bytearray()
         self._headers = []
         self.in_head = True
-        self._quiet = len(self._data)  # what stood before it in the same piece included
+        self._quiet = self._fed  # what stood before it in the same piece included
         self._connection.request_begins()
 
     def on_url(self, url: bytes) -> None:
@@ -123,17 +125,12 @@ class InboundParser:
             self._url += self._rest_of_url
             self._rest_of_url = bytearray()
         parser = self._parser
-        version = parser.get_http_version()
-        method: bytes = self._method or parser.get_method()
-        self._method = b""
-        if self._names_http:  # as a rule
-            self._names_http = False
+        version = "1.1"
+        if self._is_1_1:  # as a rule
+            self._is_1_1 = False
+            method: bytes = parser.get_method()
         else:
-            self._check_protocol(method)
-        if version not in ("1.1", "1.0"):
-            # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
-            # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
-            raise VersionRefused
+            method, version = self._unusual()
         headers = self._headers
         fields = dict(headers)
         host = fields.get(b"host", b"")
@@ -149,18 +146,23 @@ class InboundParser:
             if size > MAX_HEAD_BYTES:
                 self._too_large = True
                 raise HeadTooLarge
-        upgrades = b"upgrade" in fields and version == "1.1" and asks_for_websocket(headers)
-        ends: bool = parser.should_upgrade()
+        upgrades = ends = False
+        if b"upgrade" in fields or method == b"CONNECT":
+            upgrades = version == "1.1" and asks_for_websocket(headers)
+            ends = parser.should_upgrade()
         if ends and not upgrades and method != b"CONNECT":
             self._parse_again(method, version)
             return
         # Of what is refused because of an upgrade nothing more may be read: a body would be taken for the next request.
-        keep_alive = version == "1.1" and not ends and parser.should_keep_alive()
+        keep_alive = version == "1.1" and not ends
+        if keep_alive and (b"connection" in fields or b"proxy-connection" in fields):
+            keep_alive = parser.should_keep_alive()
         self._quiet = 0
-        self._due = int(fields.get(b"content-length", b"0"))
+        length = fields.get(b"content-length")
+        self._due = int(length) if length else 0
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
         scope = scope_of(self._url, method, version, headers)
-        self._connection.head_is_complete(scope, keep_alive, expects_go_ahead, upgrades=upgrades, ends=ends)
+        self._connection.head_is_complete(scope, keep_alive, expects_go_ahead, upgrades, ends)
 
     def on_body(self, body: bytes) -> None:
         """A piece of body."""
@@ -173,6 +175,21 @@ class InboundParser:
         if not self._again:
             self._ended = True
             self._connection.request_is_whole()
+
+    def _unusual(self) -> tuple[bytes, str]:
+        """Method and version of a request whose line may be of any kind."""
+        method: bytes = self._method or self._parser.get_method()
+        self._method = b""
+        if self._names_http:
+            self._names_http = False
+        else:
+            self._check_protocol(method)
+        version: str = self._parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
+            # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
+            raise VersionRefused
+        return method, version
 
     def _check_protocol(self, method: bytes) -> None:
         raw, self._earlier = self._earlier + self._data, bytearray()
@@ -193,14 +210,18 @@ class InboundParser:
 
     def feed(self, data: bytes, *, begins: bool) -> None:
         """Parse what was read. ``begins``: nothing of a request was read before. Raises ``httptools.HttpParserError``."""
+        self._fed = size = len(data)
+        self._quiet += size
         if begins:
             end = data.find(_LF)
-            self._names_http = end > 9 and data[end - 9 : end - 4] == b"HTTP/"
+            if end > 10 and data[end - 10 : end] == _END_OF_LINE:  # as a rule
+                self._is_1_1 = True
+            else:
+                self._is_1_1, self._names_http = False, end > 9 and data[end - 9 : end - 4] == b"HTTP/"
             self._begins = 0
         else:
             self._begins = -1
         self._data = data
-        self._quiet += len(data)
         at = 0
         goes_on = not begins and not self._held
         """Whether what is parsed next is the rest of a request whose beginning isn't in ``_data``."""
@@ -224,7 +245,7 @@ class InboundParser:
             except httptools.HttpParserError as error:
                 at = self._retry(error)
                 goes_on = False
-        if self.in_head and not self._names_http and not self._held:
+        if self.in_head and not (self._is_1_1 or self._names_http or self._held):
             self._remember()
         self._tail = data[-_SHORT:] if len(data) >= _SHORT else (self._tail + data)[-_SHORT:]
         self._data = b""
@@ -296,7 +317,10 @@ class InboundParser:
             self._held = self._data[found.start(1) :]
             return -1
         self._method = found[1]
+        self._is_1_1 = False  # it is looked at again
         self._names_http = True  # else llhttp refuses its stand-in
+        self._rest_of_url = bytearray()
+        self._fed = len(self._data)
         self._parser = _new_parser(self)
         self._parser.feed_data(_STAND_IN)
         self._begins = found.end(1)

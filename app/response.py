@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from httptools import HttpParserError, HttpResponseParser
 
-from oncegate.app.http1 import END_TO_END, HOP_BY_HOP, connection_options, with_options
+from oncegate.app.http1 import END_TO_END, HOP_BY_HOP, USUAL_OPTIONS, connection_options, with_options
 
 MAX_HEAD_BYTES: Final = 65536
 """The most bytes of a response's heads (interim ones included), or of its trailers."""
@@ -28,6 +28,7 @@ MAX_FIELDS: Final = 256
 _STAYS: Final = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
 _SPECIAL: Final = HOP_BY_HOP | {b"content-length", b"date"}
 _SPACE: Final = 32  # a number is found faster than bytes
+_BEGINNING: Final = b"HTTP/1.1 "
 _NONE: frozenset[bytes] = frozenset()
 _WITHOUT_CONTENT: Final = frozenset({204, 304})
 
@@ -44,6 +45,8 @@ class ResponseReader:
     def __init__(self) -> None:
         self._parser: HttpResponseParser | None = None
         self._is_head = False
+        self._is_1_1 = False
+        self._until_end = False
         self.expect(is_head=False)
 
     def expect(self, *, is_head: bool) -> None:
@@ -66,7 +69,6 @@ class ResponseReader:
         self._overhead = 0
         self._interim = False
         self._interim_bytes = 0
-        self._until_end = False
         self._closes = False
         self._without_content = is_head
 
@@ -77,6 +79,8 @@ class ResponseReader:
         if self.complete:
             self._follow_on()
             return
+        if not self._overhead:  # nothing came before, or a piece of the body, behind which there is no head
+            self._is_1_1 = data[:9] == _BEGINNING
         self._overhead += len(data)
         try:
             self._parser.feed_data(data)
@@ -155,7 +159,7 @@ class ResponseReader:
             return
         if status > 599:
             self._refuse(f"status {status} is not one of HTTP's")
-        version = self._parser.get_http_version()
+        version = "1.1" if self._is_1_1 else self._parser.get_http_version()  # which composes a text each time
         if version not in ("1.1", "1.0"):
             self._refuse(f"version {version}")
         options, has_length, chunked = self._read_fields(version)
@@ -189,6 +193,9 @@ class ResponseReader:
                 kept.append(field)
             elif name == b"connection":
                 options = with_options(options, value) if options else connection_options(value)
+                self._closes = self._closes or (value not in USUAL_OPTIONS and self._is_the_last())
+            elif name == b"proxy-connection":
+                self._closes = self._closes or self._is_the_last()
             elif name == b"keep-alive":
                 self.idle_timeout = _idle_timeout(value)
             elif name == b"transfer-encoding":
@@ -196,6 +203,11 @@ class ResponseReader:
                     self._refuse("a transfer coding that is not understood")
                 chunked = True
         return options, has_length, chunked
+
+    def _is_the_last(self) -> bool:
+        """Whether the parser refuses what follows, for the sake of a field. (Behind a HEAD response there is another one.)"""
+        assert self._parser is not None  # noqa: S101 - it is what calls us  # nosec B101
+        return not self._is_head and not self._parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
@@ -207,17 +219,15 @@ class ResponseReader:
 
     def on_message_complete(self) -> None:
         """The end of a message: of an interim response, or of the one that was asked for."""
-        parser = self._parser
-        assert parser is not None  # noqa: S101 - it is what calls us  # nosec B101
         if self._interim:
+            parser = self._parser
+            assert parser is not None  # noqa: S101 - it is what calls us  # nosec B101
             self._interim = False
             if not parser.should_keep_alive():
                 self._closes = True  # after the final response (RFC 9112 section 9.6), which the parser would not read
                 parser.set_dangerous_leniencies(lenient_keep_alive=True)
         else:
             self.complete = True
-            if self.persistent and not parser.should_keep_alive():
-                self.persistent = False
 
     def _pass_over(self, status: int) -> None:
         if status < 100:
@@ -227,6 +237,7 @@ class ResponseReader:
         if any(name in (b"content-length", b"transfer-encoding") for name, _ in self._lines):
             self._refuse("an interim response that announces a body")
         self._interim = True
+        self._is_1_1 = False  # the next one says which it is
         self._fields += 1  # for its status line: without any fields, thousands of them would come for nothing
         self._interim_bytes += self._size()
         self._lines = []

@@ -195,6 +195,11 @@ async def test_a_method_of_another_request_is_never_kept() -> None:
         b"OPTIONS * RTSP/1.0",
         b"SOURCE / ICE/1.0",
         b"GET / ICE/1.0",
+        b"GET /HTTP/1.1",
+        b"GET  HTTP/1.1",
+        b"FOO /HTTP/1.1",
+        b"CONNECT  HTTP/1.1",
+        b"GET / RTSP/1.0 HTTP/1.1",
     ],
 )
 async def test_what_is_not_of_http_is_refused(line: bytes) -> None:
