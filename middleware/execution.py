@@ -68,7 +68,7 @@ class Execution(Capture):
         stored = None if state is None else respond.stored(self.status, self.headers, self.body, attempt.policy)
         attempt.settle_soon(state, stored, self.end)
         # What the app's task still does is no part of it: its server waits for that, through the request's coroutine.
-        self._enforcement.enforcer.in_flight.end(attempt)
+        attempt.over()
         if self._over is not None:
             self._over.set()
 
