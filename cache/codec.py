@@ -37,6 +37,7 @@ sealed what a release restored, of which nothing is replayed.
 
 import re
 import struct
+from binascii import b2a_hex
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
@@ -54,7 +55,6 @@ from oncegate.cache.record import (
     TOKEN_BYTES,
     Record,
     State,
-    StoredResponse,
     Trace,
     stored_response,
 )
@@ -71,9 +71,11 @@ STATE_CODES: Final = {
 _ABSENT: Final = State.ABSENT
 _IN_FLIGHT: Final = State.IN_FLIGHT
 _STATES: Final = {code[0]: state for state, code in STATE_CODES.items()}
+_STORED: Final = {code: state for state, code in STATE_CODES.items() if state is not State.ABSENT}
 _FOUND: Final = frozenset({State.ABSENT, State.FAILED, State.UNKNOWN})
 _FLIGHT: Final = struct.Struct(">Bc16s16sIQcQ")
 _OUTCOME: Final = struct.Struct(">Bc16s16sII")
+_CHECK: Final = struct.Struct(">I")
 _TOKEN_AT: Final = 2
 _ATTEMPT_AT: Final = 34
 _NO_TRACE: Final = Trace()
@@ -81,11 +83,15 @@ _MARKED: Final = b'{"a":1'
 _UNSEALED: Final = (b'{"s":', b'{"a":1,"s":')
 _SEALS: Final = {code[0]: code.decode() for code in STATE_CODES.values()}
 """What seals are called, by the states' codes."""
+_SEAL_BEGINS: Final = {code: b'"%b":"' % code for code in STATE_CODES.values()}
+"""Found in the head only as what they are: within a string each quote has a backslash before it."""
 _NAMES: Final = frozenset(_SEALS.values())
 _BACKSLASH: Final = ord("\\")
 _SEAL_BYTES: Final = len('"S":""}')
 _CHECK_BYTES: Final = 8
 _FLIGHT_SEAL_BYTES: Final = _SEAL_BYTES + _CHECK_BYTES
+_CHECK_AT: Final = len('"S":"')
+_LENGTH_AT: Final = _CHECK_AT + _CHECK_BYTES
 _RETENTION_AT: Final = 38
 _FOUND_AT: Final = 46
 _LEAST_STATUS: Final = 200
@@ -115,9 +121,9 @@ def encode_claim(
         fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
         return _seal_flight(fixed, trace or _NO_TRACE, submission)
     rest, check = _rest_of_claim(retention_ms, trace.gateway, trace.method, trace.route)
-    begun_at_ms = trace.begun_at_ms
-    check = crc32(b"%d,%b%b" % (begun_at_ms, token, fingerprint), check)
-    return b'\x01I%b%b%b%d,"I":"%08x"}' % (token, fingerprint, rest, begun_at_ms, check)  # 1 is the version
+    owner, begun = token + fingerprint, b"%d," % trace.begun_at_ms
+    seal = b2a_hex(_CHECK.pack(crc32(begun + owner, check)))
+    return b'\x01I%b%b%b"I":"%b"}' % (owner, rest, begun, seal)  # 1 is the version
 
 
 def encode(record: Record) -> bytes:
@@ -132,7 +138,8 @@ def encode(record: Record) -> bytes:
         return _seal_flight(fixed, trace, record.submission)
     if response is None:
         fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0)
-        return _seal(fixed + _open_apart(trace, record.submission), code, b"")
+        begin = fixed + _open_apart(trace, record.submission)
+        return b'%b"%b":"%08x0"}' % (begin, code, crc32(begin))
     status, headers, body, completed_at_ms = response
     lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     # The mark comes first: there it is looked for.
@@ -141,15 +148,17 @@ def encode(record: Record) -> bytes:
     if body is None:
         head["o"] = 1
         body = b""
-    _add_trace(head, trace, begun=trace.took_ms is None)
-    packed = _open(head)
-    length = len(packed) + _SEAL_BYTES + _CHECK_BYTES + len(b"%d" % len(body))
-    return _seal(_OUTCOME.pack(VERSION, code, token, fingerprint, attempt, length) + packed, code, body)
-
-
-def _seal(begin: bytes, code: bytes, body: bytes) -> bytes:
-    """A record from its ``begin``, which ends in an open JSON object: with its seal, and its body."""
-    return b'%b"%b":"%08x%d"}%b' % (begin, code, crc32(body, crc32(begin)), len(body), body)
+    if trace.note or trace.took_ms is None:
+        _add_trace(head, trace, begun=trace.took_ms is None)
+        packed = _open(head)
+    else:  # as a rule
+        common = _common_members(trace.gateway, trace.method, trace.route)
+        packed = b'%b,%b"d":%d,' % (orjson.dumps(head)[:-1], common, trace.took_ms)
+    seal_end = _seal_end(len(body))
+    length = len(packed) + _LENGTH_AT + len(seal_end)
+    begin = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, length) + packed
+    check = b2a_hex(_CHECK.pack(crc32(body, crc32(begin))))
+    return b"".join((begin, _SEAL_BEGINS[code], check, seal_end, body))
 
 
 def _seal_flight(fixed: bytes, trace: Trace, submission: bool) -> bytes:
@@ -185,11 +194,9 @@ def decode(data: bytes, remaining_ms: int, *, traced: bool = False, size: int = 
 def _decode(data: bytes, remaining_ms: int, traced: bool, size: int) -> Record:
     # Of a record in flight, what is taken for the length belongs to its retention.
     _, code, token, fingerprint, attempt, length = _OUTCOME.unpack_from(data)
-    state = _STATES[code[0]]
+    state = _STORED[code]
     if state is _IN_FLIGHT:
         return _decode_flight(data, remaining_ms, traced)
-    if state is _ABSENT:
-        raise ValueError("absent is not stored")
     start = _OUTCOME.size
     submission = data.startswith(_MARKED, start)
     if not length:
@@ -198,44 +205,42 @@ def _decode(data: bytes, remaining_ms: int, traced: bool, size: int) -> Record:
     end = start + length
     if end > len(data):
         raise ValueError("cut short")
-    head, response = _read_response(data, start, end, code, size)
-    trace = _NO_TRACE
-    if traced:
-        trace = _trace_of(head)
-        if trace.took_ms is not None:
-            trace = replace(trace, begun_at_ms=response.completed_at_ms - trace.took_ms)
-    return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
-
-
-def _read_response(data: bytes, start: int, end: int, code: bytes, size: int) -> tuple[dict[str, Any], StoredResponse]:
     packed, body = data[start:end], data[end:]
+    sealed = packed.rfind(_SEAL_BEGINS[code])
+    if sealed >= 0:
+        if size >= 0:
+            whole = packed[sealed + _LENGTH_AT :] == _seal_end(size - end)
+        else:
+            check = b2a_hex(_CHECK.pack(crc32(body, crc32(data[: start + sealed]))))
+            whole = packed[sealed + _CHECK_AT :] == check + _seal_end(len(body))
+        if not whole:
+            raise ValueError("the seal is another record's")
     head: dict[str, Any] = orjson.loads(packed)
     if packed.isascii() and _BACKSLASH not in packed:  # UTF-8 is the same then, and takes half the time
         headers = tuple([(name.encode(), value.encode()) for name, value in head["h"]])
     else:
-        headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
-    if packed.startswith(_UNSEALED):
-        _look_at(head, headers, body)
-    else:
-        seal = head[_SEALS[code[0]]]
-        if size >= 0:
-            whole = seal[_CHECK_BYTES:] == str(size - end)
-        else:
-            begin = data[: end - _SEAL_BYTES - len(seal)]
-            whole = seal == f"{crc32(body, crc32(begin)):08x}{len(body)}"
-        if not whole:
-            raise ValueError("the seal is another record's")
+        headers = _latin_1(head["h"])
+    if sealed < 0:
+        _look_at(packed, head, headers, body)
+    response = stored_response(head["s"], headers, None if "o" in head else body, head["t"])
+    trace = _trace_of_outcome(head) if traced else _NO_TRACE
+    return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
+
+
+def _latin_1(lines: list[list[str]]) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines])
+
+
+def _look_at(packed: bytes, head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
+    """Raises ``ValueError`` for what can't be replayed. For records that are not sealed: a seal says that we wrote all of it."""
+    if not packed.startswith(_UNSEALED):
+        raise ValueError("the seal is gone")
+    lines, lengths = head["h"], []
     status, completed_at_ms = head["s"], head["t"]
+    if type(status) is not int or type(completed_at_ms) is not int:  # true is no number
+        raise ValueError("a status and an instant are numbers")
     if not (_LEAST_STATUS <= status <= _MOST_STATUS and 0 <= completed_at_ms <= _LAST_INSTANT_MS):
         raise ValueError("nothing ends with this status, or at this instant")
-    return head, stored_response(status, headers, None if "o" in head else body, completed_at_ms)
-
-
-def _look_at(head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
-    """Raises ``ValueError`` for what can't be replayed. For records that are not sealed."""
-    lines, lengths = head["h"], []
-    if type(head["s"]) is not int or type(head["t"]) is not int:  # true is no number
-        raise ValueError("a status and an instant are numbers")
     if not isinstance(lines, list) or not all(isinstance(line, list) for line in lines):
         raise ValueError("header lines are pairs in a list")
     for name, value in headers:
@@ -246,7 +251,7 @@ def _look_at(head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], bod
     if len(lengths) > 1 or not all(map(_is_length, lengths)):
         raise ValueError("there is more than one length, or it is none")
     # What answers HEAD has the length of what GET gets (RFC 9110 section 8.6), and what was not kept that of what it was.
-    if lengths and body and head["s"] not in _BODILESS and int(lengths[0]) != len(body):
+    if lengths and body and status not in _BODILESS and int(lengths[0]) != len(body):
         raise ValueError("the body has another length")
 
 
@@ -311,6 +316,20 @@ def _add_trace(members: dict[str, Any], trace: Trace, *, begun: bool = True) -> 
         members["n"] = _cut(trace.note, MAX_NOTE_BYTES)
 
 
+@lru_cache(maxsize=1024)
+def _seal_end(size: int) -> bytes:
+    """The end of a seal, which says how long the body is. Kept: to spell a number takes long, and many bodies are of a size."""
+    return b'%d"}' % size
+
+
+@lru_cache(maxsize=256)
+def _common_members(gateway: str, method: str, route: str) -> bytes:
+    """What the traces of all attempts of a process under one policy have in common: members, each with a comma behind it."""
+    members: dict[str, Any] = {}
+    _add_trace(members, Trace(gateway, method=method, route=route))
+    return _open(members)[1:]
+
+
 @lru_cache(maxsize=256)
 def _rest_of_claim(retention_ms: int, gateway: str, method: str, route: str) -> tuple[bytes, int]:
     """What follows the fingerprint, up to the time of begin: it is the same in every claim of a process under one policy.
@@ -339,6 +358,11 @@ def _read_trace(data: bytes) -> Trace:
     except ValueError:
         return _NO_TRACE
     return _trace_of(members) if isinstance(members, dict) else _NO_TRACE
+
+
+def _trace_of_outcome(head: dict[str, Any]) -> Trace:
+    trace = _trace_of(head)
+    return trace if trace.took_ms is None else replace(trace, begun_at_ms=head["t"] - trace.took_ms)
 
 
 def _trace_of(members: dict[str, Any]) -> Trace:

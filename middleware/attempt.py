@@ -207,6 +207,12 @@ class Attempt:
         if not self.is_over:
             self._in_flight.end(self)
 
+    def over(self) -> None:
+        """It has answered, and is settled: its slot is free as soon as that is told, whatever its task still does."""
+        self.is_over = True
+        if self.told:
+            self._in_flight.end(self)
+
     def _note(self) -> None:
         if self.number and not self.lasts:
             self.lasts = True
@@ -304,9 +310,8 @@ class Attempt:
         self._unschedule()
         seconds = monotonic() - self._started
         if state is not None:
-            method = self.method
-            route = self.policy.route if method else ""
-            trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note, method, route)
+            route = self.policy.route if self.method else ""
+            trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note, self.method, route)
             self.outcome = Record(
                 state,
                 self.token,

@@ -194,7 +194,12 @@ class Enforcer:
             retention_ms=attempt.policy.retention_ms,
             takeover=takeover,
             adopt=attempt.adopt if attempt.policy.fails_open else None,
-            trace=_trace(attempt.begun_at_ms, attempt.method, attempt.policy),
+            trace=Trace(
+                gateway_id(),
+                attempt.begun_at_ms,
+                method=attempt.method,
+                route=attempt.policy.route if attempt.method else "",
+            ),
             submission=attempt.submission,
         )
 
@@ -219,7 +224,7 @@ class Enforcer:
             retention_ms=policy.retention_ms,
             takeover=policy.takeover,
             adopt=ask.attempt.adopt if ask.attempt is not None else None,
-            trace=_trace(int(time() * 1000), ask.method, policy),
+            trace=Trace(gateway_id(), int(time() * 1000), None, "", ask.method, policy.route if ask.method else ""),
             then=then,
         ):
             return True
@@ -283,10 +288,6 @@ async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
     if attempt.outcome is None:
         return None
     return Claim(won=False, record=attempt.outcome, remaining_ms=attempt.policy.ttl_ms[attempt.outcome.state])
-
-
-def _trace(begun_at_ms: int, method: str, policy: Policy) -> Trace:
-    return Trace(gateway_id(), begun_at_ms, None, "", method, policy.route if method else "")
 
 
 def _tell(told: "asyncio.Future[Claim | CacheError]", answer: Claim | CacheError) -> None:

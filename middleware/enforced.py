@@ -20,7 +20,7 @@ from oncegate.middleware.fingerprint import fingerprint, forgiving
 from oncegate.middleware.gate import Decision
 from oncegate.middleware.key import Fields, pick, record_id, record_key
 from oncegate.middleware.observe import Observation
-from oncegate.middleware.policy import ATTEMPT_HEADER, Policy
+from oncegate.middleware.policy import ATTEMPT_HEADER, PREFER, RAISE_HEADER, Policy
 from oncegate.middleware.problems import Answer, challenge, login_challenge, original_result, problem
 from oncegate.middleware.request import is_signed, request_key, request_scope, wanted_wait, wants_async, wants_error
 
@@ -117,19 +117,19 @@ class EnforcedRequest:
     def ask(self, look_up_key: str, body: bytes) -> Ask:
         """What `oncegate.middleware.enforce.Enforcer` is asked for."""
         scope, policy, fields = self._scope, self.policy, self.fields
-        path = scope.get("raw_path") or scope["path"].encode()
+        method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
         as_json = len(body) <= policy.json_bytes
-        whole = fingerprint(scope["method"], path, scope.get("query_string", b""), body, as_json=as_json)
+        whole = fingerprint(method, path, scope.get("query_string", b""), body, as_json=as_json)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
         return Ask(
             look_up_key,
-            forgiving(scope["method"], path, whole) if policy.warns else whole,
+            forgiving(method, path, whole) if policy.warns else whole,
             policy,
-            wanted_wait(fields, policy),
-            wants_error(fields, policy),
-            submission=bool(policy.stream),
-            whole=whole,
-            method=scope["method"],
+            wanted_wait(fields, policy) if PREFER in fields else 0,
+            wants_error(fields, policy) if RAISE_HEADER in fields else policy.raise_on_duplicate,
+            bool(policy.stream),
+            whole,
+            method,
         )
 
     def headers(self, attempt: Attempt | None = None) -> Headers:
@@ -149,10 +149,11 @@ class EnforcedRequest:
         """The headers of the response that this request's own attempt produced."""
         recorded = attempt.number > 0  # without a record, nothing is enforced
         self.observed(_FIRST if recorded else _BYPASS, status, attempt.number)
-        self._accepted = attempt.submission
-        cors = self._enforcement.cors if attempt.submission else None
-        if cors is not None:  # the answer is the gateway's own
-            headers = [*headers, *cors.headers(self._scope["headers"])]
+        if attempt.submission:
+            self._accepted = True
+            cors = self._enforcement.cors
+            if cors is not None:  # the answer is the gateway's own
+                headers = [*headers, *cors.headers(self._scope["headers"])]
         headers = respond.executed_headers(
             headers, status, policy=self.policy, key_line=self._key_line, recorded=recorded
         )

@@ -27,6 +27,7 @@ class Enforcement:
     """
 
     __slots__ = (
+        "_routed",
         "app",
         "body_timeout",
         "buffered",
@@ -64,6 +65,7 @@ class Enforcement:
         self.app = app
         self.submit = submit
         self.policies = policies
+        self._routed = len(policies.all()) > 1
         self.enforcer = enforcer
         self.namespace = namespace
         self.body_timeout = body_timeout
@@ -78,10 +80,13 @@ class Enforcement:
 
     def enter(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """What answers an HTTP request, to be awaited. What isn't enforced passes first, untouched."""
-        path, raw_path = scope["path"], scope.get("raw_path")
-        if root := scope.get("root_path"):
-            path, raw_path = _below(root, path, raw_path)
-        policy = self.policies.match(scope["method"], path, raw_path)
+        if self._routed:  # else it matters to nobody what the path is
+            path, raw_path = scope["path"], scope.get("raw_path")
+            if root := scope.get("root_path"):
+                path, raw_path = _below(root, path, raw_path)
+            policy = self.policies.match(scope["method"], path, raw_path)
+        else:
+            policy = self.policies.match(scope["method"], "")
         if policy is not None:
             if not policy.passes(scope["headers"]):
                 return Exchange(self, policy, scope, receive, send).serve()

@@ -100,7 +100,7 @@ class Execution(Capture):
             self._count_record()
         attempt.settle_soon(state, stored, self.end)
         # What the app's task still does is no part of it: its server waits for that, through the request's coroutine.
-        self._enforcement.enforcer.in_flight.end(attempt)
+        attempt.over()
         if self._over is not None:
             self._over.set()
 

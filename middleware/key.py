@@ -48,7 +48,8 @@ def pick(headers: Iterable[Sequence[Any]], wanted: frozenset[bytes]) -> dict[byt
     for line in headers:
         name = line[0]
         if name in wanted:
-            value = (line[1] if isinstance(line[1], bytes) else bytes(line[1])).strip(b" \t")
+            value = line[1]
+            value = (value if isinstance(value, bytes) else bytes(value)).strip(b" \t")
             lines = fields.get(name)
             if lines is None:
                 fields[name] = [value]

@@ -49,12 +49,14 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
 def request_scope(fields: Fields, policy: Policy, *, generated: bool = False) -> list[bytes] | None:
     """What tells the caller from others. Raises `CallerMissing`. ``generated``: the key was made here, so nobody else has it."""
     parts = scope_parts(fields, policy.scope_names)
-    if parts is None and policy.settings.require_scope:
+    if parts is not None:
+        return parts
+    if policy.settings.require_scope:
         names = ", ".join(name.decode() for name in policy.scope_names)
         raise CallerMissing(f"This operation needs to know its caller: send {names}.")
-    if parts is None and policy.refuses_cookies and COOKIE in fields and not generated:
+    if policy.refuses_cookies and COOKIE in fields and not generated:
         raise CallerMissing(_COOKIE_ALONE)
-    return parts
+    return None
 
 
 def is_signed(fields: Fields) -> bool:

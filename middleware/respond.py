@@ -58,14 +58,15 @@ def stored(status: int, headers: Headers, body: bytes | None, policy: Policy) ->
     """What is kept of a response: end-to-end headers, and the body (``None`` past the cap) if it may be replayed."""
     unstored = policy.unstored
     kept: list[tuple[bytes, bytes]] = []
-    named: set[bytes] = set()
+    named: list[bytes] = []
     for line in headers:
         if line[0] not in unstored:
             kept.append(line)
         elif line[0] == b"connection":  # always one of them
-            named.update([token.strip().lower() for token in line[1].split(b",")])
+            named += [token.strip().lower() for token in line[1].split(b",")]
     if named:
-        kept = [line for line in kept if line[0] not in named]
+        names = frozenset(named)
+        kept = [line for line in kept if line[0] not in names]
     return stored_response(status, tuple(kept), None if policy.state(status) is _UNKNOWN else body, now_ms())
 
 

@@ -158,3 +158,19 @@ def test_a_header_reads_the_same_however_its_characters_were_escaped(spelled: st
 def test_a_head_that_is_none_makes_the_record_unreadable(head: str) -> None:
     with pytest.raises(RecordUnreadable, match=r"^a record is damaged$"):
         decode(outcome(b"S", head), 1)
+
+
+def test_what_looks_like_a_seal_within_a_header_is_none() -> None:
+    lines = ((b"x-a", b'"S":"00000000'), (b"x-b", b'S":"'), (b'"S":"', b"S"), (b"x-c", b"\\"))
+    record = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=lines), trace=ENDED)
+    assert decode(encode(record), 1) == record
+
+
+@pytest.mark.parametrize("body", [b"", b'x","S":"00000000"}', b"y" * 3000])
+def test_no_byte_of_a_sealed_response_can_change(body: bytes) -> None:
+    data = encode(Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(body=body), trace=ENDED))
+    assert decode(data, 1).response == DONE._replace(body=body)
+    for at in range(len(data)):
+        for bit in (0x01, 0x20, 0x80):
+            with pytest.raises(RecordUnreadable):
+                decode(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :], 1)
