@@ -23,11 +23,12 @@ promised here is a breaking change. Beside it are [`oncegate.client`](../README.
 """
 SECTIONS = {
     "For ASGI apps": ("IdempotencyMiddleware", "IdempotencySettings", "Route", "EXPOSED_HEADERS", "REQUEST_HEADERS"),
-    "For functions": ("CommandProcessor", "SyncCommandProcessor", "Codec", "derive_key"),
+    "For functions": ("idempotent", "CommandProcessor", "SyncCommandProcessor", "Codec", "derive_key"),
     "For consumers of messages": (
         "Subscription",
         "SubscriptionSettings",
         "Delivery",
+        "Once",
         "Begun",
         "DeliveryDecision",
         "Action",

@@ -24,6 +24,7 @@ GUIDES = [
     "subscriptions",
     "problems",
     "security",
+    "functions",
     "comparison",
     "faq",
 ]
