@@ -19,7 +19,8 @@ HEAD = """\
 
 Generated from the docstrings by `scripts/docs`: change them there. All of it comes from `import oncegate`; a change of what is
 promised here is a breaking change. Beside it are [`oncegate.client`](../README.md#in-a-client) for httpx,
-`oncegate.fastapi.document` and `oncegate.faststream` ([brokers](brokers.md)). Times are in seconds, sizes in bytes.
+`oncegate.fastapi.document`, `oncegate.faststream` ([brokers](brokers.md)), and `oncegate.backend` and `oncegate.testing` for
+[caches of your own](caches.md). Times are in seconds, sizes in bytes.
 """
 SECTIONS = {
     "For ASGI apps": ("IdempotencyMiddleware", "IdempotencySettings", "Route", "EXPOSED_HEADERS", "REQUEST_HEADERS"),
