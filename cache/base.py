@@ -1,4 +1,4 @@
-"""The protocol that every cache speaks. One suite of behaviours (tests/cache) holds for all of them.
+"""The protocol that every cache speaks. One suite of behaviours (`oncegate.testing`) holds for all of them.
 
 All times are whole milliseconds on the store's own clock. Every call is atomic, and bounded in time by the cache's own
 time-out: it ends with an answer or with `CacheUnavailable`.

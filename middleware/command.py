@@ -136,8 +136,8 @@ class CommandProcessor(Generic[Command, Result]):
             return await self._call(command)
         if settings.require_scope and not caller:
             raise CallerMissing("This command needs to know its caller.")
-        key = record_key(self._namespace, check_key(idempotency_key), caller_scope(caller))
-        whole = fingerprint("PROCESS", self._name, b"", command_form(command))
+        key = record_key(self._namespace, check_key(idempotency_key), self._scope(caller))
+        whole = fingerprint("PROCESS", self._name, b"", self._form(command))
         ask = Ask(
             key,
             forgiving("PROCESS", self._name, whole) if self._policy.warns else whole,
@@ -164,6 +164,14 @@ class CommandProcessor(Generic[Command, Result]):
     async def drain(self, timeout: float = 30.0) -> int:
         """Wait for executions whose callers have left, and for outcomes not yet recorded; how many were left."""
         return await self._enforcer.in_flight.drain(timeout)
+
+    def _scope(self, caller: str) -> list[bytes] | None:
+        """Whose key it is: calls of different scopes never meet."""
+        return caller_scope(caller)
+
+    def _form(self, command: Command) -> bytes:
+        """What of ``command`` is fingerprinted. Raises ``TypeError`` where it has no JSON form."""
+        return command_form(command)
 
     async def _call(self, command: Command) -> Result:
         if not self._in_thread:

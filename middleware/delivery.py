@@ -13,6 +13,7 @@ from oncegate.middleware.command_form import command_form, octets
 from oncegate.middleware.errors import KeyInvalid
 from oncegate.middleware.fingerprint import fingerprint
 from oncegate.middleware.key import caller_scope, check_key, record_key
+from oncegate.middleware.key_text import key_text
 from oncegate.middleware.policy import Policy, compile_policy
 from oncegate.middleware.settings import Bytes, IdempotencySettings, Seconds
 
@@ -222,16 +223,7 @@ def _checked(key: object, what: str) -> str:
 
 def _text(value: object, what: str) -> str:
     """What names a command or a caller, as text. Raises `Rejected`, without the value."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bytes | bytearray):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            raise Rejected(f"The {what} is given as bytes that are no UTF-8.") from None
-    if isinstance(value, int | UUID) and not isinstance(value, bool):
-        try:
-            return str(value)
-        except ValueError:  # Python spells no integer of thousands of digits
-            raise Rejected(f"The {what} is too long.") from None
-    raise Rejected(f"The {what} is of type {type(value).__name__}: give text.")
+    try:
+        return key_text(value, what)
+    except KeyInvalid as error:
+        raise Rejected(str(error)) from None

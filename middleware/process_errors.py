@@ -3,6 +3,7 @@
 from typing import Any
 
 from oncegate.cache.errors import OncegateError
+from oncegate.middleware.problems import RETRY_AFTER_SECONDS
 from oncegate.middleware.processor import OutcomeUnknown, reduced
 
 
@@ -33,9 +34,10 @@ class KeyReusedError(ProcessError):
 
 
 class InFlightError(ProcessError):
-    """The first call with this key is still executing."""
+    """The first call with this key is still executing: make the same call again after ``retry_after`` seconds."""
 
     retryable = True
+    retry_after = RETRY_AFTER_SECONDS
 
 
 class OutcomeUnknownError(ProcessError, OutcomeUnknown):

@@ -1,12 +1,16 @@
 """The Python door for callers without an event loop: threads, scripts, Celery tasks, Django views."""
 
 import asyncio
+import functools
 import os
 import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Generic
+from typing import Any, Generic, NoReturn
 
 from oncegate.middleware.command import Command, CommandProcessor, Result
+from oncegate.middleware.processor import ENDS_PROCESS
 
 
 class SyncCommandProcessor(Generic[Command, Result]):
@@ -50,16 +54,22 @@ class SyncCommandProcessor(Generic[Command, Result]):
             if self._closed:
                 raise RuntimeError("the SyncCommandProcessor is closed")
             future = asyncio.run_coroutine_threadsafe(
-                self._processor.process(
-                    command,
-                    idempotency_key=idempotency_key,
-                    caller=caller,
-                    raise_on_duplicate=raise_on_duplicate,
-                    wait=wait,
+                _ended(
+                    self._processor.process(
+                        command,
+                        idempotency_key=idempotency_key,
+                        caller=caller,
+                        raise_on_duplicate=raise_on_duplicate,
+                        wait=wait,
+                    )
                 ),
                 self._loop,
             )
-        return future.result()
+        return self._result(command, future)
+
+    def _result(self, command: Command, future: "Future[Callable[[], Result]]") -> Result:  # noqa: ARG002 - a subclass executes it here
+        """Wait in the calling thread for what comes of ``command``."""
+        return future.result()()
 
     def close(self, timeout: float = 30.0) -> None:
         """Wait for executions at most ``timeout`` seconds, then end the loop and the cache's connections. Idempotent.
@@ -92,3 +102,18 @@ class SyncCommandProcessor(Generic[Command, Result]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+async def _ended(call: Coroutine[Any, Any, Result]) -> Callable[[], Result]:
+    """What gives the result of ``call`` to its own thread, or raises there what ends a process: here it would end the loop,
+    and leave everybody who waits for it waiting for ever.
+    """
+    try:
+        result = await call
+    except ENDS_PROCESS as error:
+        return functools.partial(_raise, error)
+    return lambda: result
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error

@@ -19,8 +19,9 @@ HEAD = """\
 
 Generated from the docstrings by `scripts/docs`: change them there. All of it comes from `import oncegate`; a change of what is
 promised here is a breaking change. Beside it are [`oncegate.client`](../README.md#in-a-client) for httpx,
-`oncegate.fastapi.document`, `oncegate.faststream` ([brokers](brokers.md)) and `oncegate.prometheus.MiddlewareMetrics`
-([questions](faq.md#can-prometheus-see-what-the-middleware-does)). Times are in seconds, sizes in bytes.
+`oncegate.fastapi.document`, `oncegate.faststream` ([brokers](brokers.md)), `oncegate.prometheus.MiddlewareMetrics`
+([questions](faq.md#can-prometheus-see-what-the-middleware-does)), and `oncegate.backend` and `oncegate.testing` for
+[caches of your own](caches.md). Times are in seconds, sizes in bytes.
 """
 SECTIONS = {
     "For ASGI apps": (
@@ -33,11 +34,12 @@ SECTIONS = {
         "EXPOSED_HEADERS",
         "REQUEST_HEADERS",
     ),
-    "For functions": ("CommandProcessor", "SyncCommandProcessor", "Codec", "derive_key"),
+    "For functions": ("idempotent", "CommandProcessor", "SyncCommandProcessor", "Codec", "derive_key"),
     "For consumers of messages": (
         "Subscription",
         "SubscriptionSettings",
         "Delivery",
+        "Once",
         "Begun",
         "DeliveryDecision",
         "Action",

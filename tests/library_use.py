@@ -3,6 +3,7 @@
 `tests/test_user_types.py` has mypy and pyright read it, without pydantic's plugin. An ignore without an error is an error, too.
 """
 
+from dataclasses import dataclass
 from typing import Any, assert_type
 
 from oncegate import (
@@ -17,6 +18,7 @@ from oncegate import (
     MemoryCache,
     Observation,
     Observe,
+    Once,
     OncegateError,
     Redact,
     RedisCache,
@@ -26,6 +28,7 @@ from oncegate import (
     SubscriptionSettings,
     SyncCommandProcessor,
     Watch,
+    idempotent,
 )
 from oncegate.prometheus import MiddlewareMetrics
 
@@ -137,6 +140,58 @@ def describe(message: str) -> Delivery:
 @subscription.handler(describe)
 async def book(message: str, again: bool = False) -> None:
     """A consumer's handler."""
+
+
+@dataclass
+class Order:
+    """What is paid for."""
+
+    id: str
+    total: int
+
+
+@idempotent(key=lambda order: order.id, cache="memory://", ttl=3600, settings=settings)
+def charge(order: Order, currency: str = "EUR") -> str:
+    """A function that keeps its signature."""
+    return currency
+
+
+@idempotent(key=lambda order: order.id, payload=lambda order: order.total, cache=cache, name="book", wait=5)
+async def book_order(context: object, order: Order, *more: int) -> list[int]:
+    """The same of a coroutine function."""
+    return [*more]
+
+
+class Shop:
+    """Has methods."""
+
+    @idempotent(key=lambda order: order.id, caller=lambda self: str(self), cache=cache)
+    async def ship(self, order: Order) -> int:
+        """A method that keeps its signature."""
+        return order.total
+
+
+def one_of_many(order: Order) -> str | None:
+    """A key that may be missing."""
+    return order.id or None
+
+
+idempotent(key=lambda order: order.id)  # type: ignore[call-arg]  # wrong, and to be seen
+idempotent(key="order.id", cache=cache)  # type: ignore[arg-type]  # wrong, and to be seen
+idempotent(key=one_of_many, cache=cache)  # type: ignore[arg-type]  # wrong, and to be seen
+
+
+async def use_decorated() -> None:
+    """What calls give back."""
+    order = Order("a", 5)
+    assert_type(charge(order), str)
+    assert_type(charge(order, currency="USD"), str)
+    assert_type(await book_order(None, order, 1, 2), list[int])
+    assert_type(await Shop().ship(order), int)
+    charge("a")  # type: ignore[arg-type]  # wrong, and to be seen
+    charge(order, amount=5)  # type: ignore[call-arg]  # wrong, and to be seen
+    await Shop().ship()  # type: ignore[call-arg]  # wrong, and to be seen
+    assert_type(subscription.once(Delivery("k")), Once)
 
 
 async def use() -> None:

@@ -24,6 +24,7 @@ GUIDES = [
     "subscriptions",
     "problems",
     "security",
+    "functions",
     "comparison",
     "faq",
 ]
@@ -35,11 +36,13 @@ def blocks(guide: str) -> list[tuple[str, str]]:
 
 
 def test_no_page_has_blocks_that_nothing_runs() -> None:
-    """A page with something to type or to execute is a guide, or run by tests/test_patterns.py or tests/brokers/test_page.py."""
+    """A page with something to type or to execute is a guide, or run by tests/test_patterns.py, tests/brokers/test_page.py
+    or tests/test_own_backend.py.
+    """
     for page in DOCS.rglob("*.md"):
         kinds = {kind for kind, _ in pages.BLOCK.findall(page.read_text("utf-8"))}
         if kinds & {"python", "sh", "bash", "shell", "console"}:
-            assert page.stem in (*GUIDES, "brokers") or page.parent.name == "patterns", page
+            assert page.stem in (*GUIDES, "brokers", "caches") or page.parent.name == "patterns", page
 
 
 @pytest.mark.timeout(300)  # a page installs and starts things, on a machine that may be busy

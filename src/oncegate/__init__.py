@@ -1,8 +1,8 @@
 """oncegate enforces idempotency keys that the caller supplies: as a gateway, or as ASGI middleware in your own app.
 
-`IdempotencyMiddleware` is for ASGI apps, `CommandProcessor` and `SyncCommandProcessor` are for functions, `Subscription` is for
-consumers of messages; each takes a `Cache`, or the URL of one. The errors are of one tree, under `OncegateError`.
-docs/reference.md has all of it.
+`IdempotencyMiddleware` is for ASGI apps, `idempotent` decorates functions, `CommandProcessor` and `SyncCommandProcessor` execute
+commands, `Subscription` is for consumers of messages; each takes a `Cache`, or the URL of one. The errors are of one tree, under
+`OncegateError`. docs/reference.md has all of it.
 """
 
 from importlib import import_module
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from oncegate.middleware.errors import CallerFailed, CallerMissing, KeyInvalid, KeyMissing, Overloaded, Refusal
     from oncegate.middleware.handling import NotRecorded
     from oncegate.middleware.http import IdempotencyMiddleware
+    from oncegate.middleware.idempotent import idempotent
     from oncegate.middleware.observe import Observation, Observe, Watch
+    from oncegate.middleware.once import Once
     from oncegate.middleware.process_errors import (
         CommandFailedError,
         DuplicateCommandError,
@@ -73,6 +75,7 @@ __all__ = [
     "NotRetryable",
     "Observation",
     "Observe",
+    "Once",
     "OncegateError",
     "OutcomeUnknown",
     "OutcomeUnknownError",
@@ -90,6 +93,7 @@ __all__ = [
     "SyncCommandProcessor",
     "Watch",
     "derive_key",
+    "idempotent",
     "open_cache",
 ]
 
@@ -111,7 +115,9 @@ _HOMES = {
     "middleware.errors": ("CallerFailed", "CallerMissing", "KeyInvalid", "KeyMissing", "Overloaded", "Refusal"),
     "middleware.handling": ("NotRecorded",),
     "middleware.http": ("IdempotencyMiddleware",),
+    "middleware.idempotent": ("idempotent",),
     "middleware.observe": ("Observation", "Observe", "Watch"),
+    "middleware.once": ("Once",),
     "middleware.process_errors": (
         "CommandFailedError",
         "DuplicateCommandError",

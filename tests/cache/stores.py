@@ -7,27 +7,16 @@ PTTL getting shorter, so it is shortened.
 import os
 from typing import Protocol
 
-from oncegate.cache.base import Cache
+from oncegate import testing
 from oncegate.cache.memory import MemoryCache
 from oncegate.cache.redis import RedisCache
+from oncegate.testing_store import SLACK_MS as SLACK_MS
 from tests.groups import ClusterGroup, SentinelGroup
 from tests.servers import RedisServer
 
-SLACK_MS = 20_000
-"""Real time that may pass within a test of Redis without changing its outcome; leases in tests are longer than this."""
 
-
-class Store(Protocol):
-    """A cache, one key in it, and what a test does behind the cache's back."""
-
-    @property
-    def cache(self) -> Cache: ...
-
-    @property
-    def key(self) -> str: ...
-
-    def pass_time(self, milliseconds: int) -> None:
-        """Let the key's record grow older."""
+class Store(testing.Store, Protocol):
+    """A store of records as bytes, which a test meddles with behind the cache's back."""
 
     def leave(self, milliseconds: int) -> None:
         """Let time pass until the key's record has this much left to live."""

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from oncegate import CommandProcessor, InFlightError, MemoryCache, RedisCache, SyncCommandProcessor
+from oncegate import (
+    CommandProcessor,
+    InFlightError,
+    MemoryCache,
+    OutcomeUnknownError,
+    RedisCache,
+    SyncCommandProcessor,
+)
 from oncegate.cache.base import Cache
 
 PATIENCE = 30.0
@@ -79,6 +86,25 @@ def test_closing_lets_an_execution_end(store: Cache, namespace: str) -> None:
         till.go.set()
         closing.result(PATIENCE)
         assert first.result(PATIENCE) == {"number": 1}
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_process_is_raised_to_its_caller_and_ends_no_loop(
+    store: Cache, namespace: str, kind: type[BaseException]
+) -> None:
+    """It used to end the loop's thread, and every call from then on waited for ever."""
+
+    def pay(command: Any) -> dict[str, int]:
+        if command == "end":
+            raise kind
+        return {"number": 1}
+
+    with SyncCommandProcessor(processor(pay, store, namespace)) as door:
+        with pytest.raises(kind):
+            door.process("end", idempotency_key="k")
+        with pytest.raises(OutcomeUnknownError):
+            door.process("end", idempotency_key="k")
+        assert door.process(1, idempotency_key="l") == {"number": 1}
 
 
 def test_closing_closes_the_cache(namespace: str) -> None:

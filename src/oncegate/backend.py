@@ -1,0 +1,52 @@
+"""What a cache of one's own is made of: the protocol, what its calls take and give, and the rules that it decides by.
+
+`Cache` says what each call does. `encode` makes bytes of a `Record`, `decode` a record of them, by the time that they have left:
+what outlives its lease reads as ``UNKNOWN``. The checks raise what the call raises for arguments that break the law, which is
+`TRANSITIONS`. `oncegate.testing` has the suite that such a cache passes.
+"""
+
+from oncegate.cache.base import Adopt, Cache, Page, PromptCache, Resolution
+from oncegate.cache.claim import Claim
+from oncegate.cache.codec import decode, encode
+from oncegate.cache.errors import (
+    CacheError,
+    CacheFull,
+    CacheUnavailable,
+    CacheUnsupported,
+    IllegalTransition,
+    RecordUnreadable,
+)
+from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
+from oncegate.cache.record import DEAD_TOKEN, TRANSITIONS, Record, State, StoredResponse, Trace
+
+__all__ = [
+    "DEAD_TOKEN",
+    "TRANSITIONS",
+    "Adopt",
+    "Cache",
+    "CacheError",
+    "CacheFull",
+    "CacheUnavailable",
+    "CacheUnsupported",
+    "Claim",
+    "IllegalTransition",
+    "Page",
+    "PromptCache",
+    "Record",
+    "RecordUnreadable",
+    "Resolution",
+    "State",
+    "StoredResponse",
+    "Trace",
+    "check_duration",
+    "check_outcome",
+    "check_resolution",
+    "check_takeover",
+    "decode",
+    "encode",
+]
+
+
+def check_takeover(takeover: frozenset[State]) -> None:
+    """Raises `IllegalTransition` where one of the states can't be claimed at all."""
+    takeover_codes(takeover)
