@@ -1,4 +1,7 @@
-"""What every cache promises: each row of the table of transitions, every move that it lacks, and who owns what."""
+"""What every cache promises: each row of the table of transitions, every move that it lacks, and who owns what.
+
+Rules of docs/contract.md: R1.1, R5.11, R5.20, R5.21, R5.22, R5.29.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,7 @@
-"""What every cache promises to operators: an unknown outcome is resolved once, a known one never; a late owner can't undo it."""
+"""What every cache promises to operators: an unknown outcome is resolved once, a known one never; a late owner can't undo it.
+
+Rules of docs/contract.md: R11.11, R11.12, R11.13.
+"""
 
 import asyncio
 import os

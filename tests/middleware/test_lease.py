@@ -1,4 +1,7 @@
-"""A lease is renewed while its attempt runs, and what was taken over can neither begin nor be recorded."""
+"""A lease is renewed while its attempt runs, and what was taken over can neither begin nor be recorded.
+
+Rules of docs/contract.md: R5.21, R5.22, R5.23.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
