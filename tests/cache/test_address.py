@@ -1,6 +1,6 @@
 """URLs that name several servers.
 
-Rules of docs/contract.md: R10.6.
+Rules of docs/contract.md: R6.9, R10.6.
 """
 
 import pytest

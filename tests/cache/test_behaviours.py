@@ -1,6 +1,6 @@
 """What every cache promises: each row of the table of transitions, every move that it lacks, and who owns what.
 
-Rules of docs/contract.md: R1.1, R5.11, R5.20, R5.21, R5.22, R5.29.
+Rules of docs/contract.md: R1.1, R5.11, R5.20, R5.21, R5.22, R5.23, R5.30.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """What only the memory cache promises: its bound in bytes, and memory that comes back.
 
-Rules of docs/contract.md: R5.27.
+Rules of docs/contract.md: R5.28.
 """
 
 import os

@@ -1,6 +1,6 @@
 """What is sent to Redis, and what still works while Redis refuses writes.
 
-Rules of docs/contract.md: R5.20, R5.27, R5.28, R5.30.
+Rules of docs/contract.md: R5.20, R5.28, R5.29, R5.31.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The cache goes away between an attempt's steps; a real redis-server that is paused, stopped and started again.
 
-Rules of docs/contract.md: R5.25, R5.28.
+Rules of docs/contract.md: R5.26, R5.29.
 """
 
 from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
 """A lease is renewed while its attempt runs, and what was taken over can neither begin nor be recorded.
 
-Rules of docs/contract.md: R5.21, R5.22, R5.23.
+Rules of docs/contract.md: R5.21, R5.22, R5.24.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A command ran and its reply was lost: the gateway must neither run anything twice nor block a key for nothing.
 
-Rules of docs/contract.md: R5.24.
+Rules of docs/contract.md: R5.25.
 """
 
 from collections.abc import Iterator
