@@ -1,4 +1,7 @@
-"""The documents stay true: transcripts are replayed, generated pages compared, examples run, links followed."""
+"""The documents stay true: transcripts are replayed, generated pages compared, examples run, links followed.
+
+Rules of docs/contract.md: R10.3.
+"""
 
 import re
 import shlex

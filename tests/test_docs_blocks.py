@@ -16,6 +16,7 @@ from tests import pages
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDES = [
+    "contract",
     "walkthrough",
     "tutorial",
     "policies",

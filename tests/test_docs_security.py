@@ -1,4 +1,7 @@
-"""What docs/security.md says is kept, shared and refused, held to a gateway and a Redis that are really there."""
+"""What docs/security.md says is kept, shared and refused, held to a gateway and a Redis that are really there.
+
+Rules of docs/contract.md: R6.9, R8.9, R9.17.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""docs/subscriptions.md says of decisions and settings what the code does."""
+"""docs/subscriptions.md says of decisions and settings what the code does.
+
+Rules of docs/contract.md: R12.6.
+"""
 
 import re
 from pathlib import Path

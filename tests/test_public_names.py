@@ -1,4 +1,7 @@
-"""What ``import oncegate`` offers: seen by completion and help, of one tree of errors, described on one page."""
+"""What ``import oncegate`` offers: seen by completion and help, of one tree of errors, described on one page.
+
+Rules of docs/contract.md: R12.8.
+"""
 
 import pydoc
 import re

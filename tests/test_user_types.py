@@ -1,7 +1,6 @@
 """What users write passes their type checkers: mypy --strict and pyright, without plugins.
 
-That is: the Python blocks of the README and of docs/, and `library_use`.
-"""
+That is: the Python blocks of the README and of docs/, and `library_use`."""
 
 import json
 import os

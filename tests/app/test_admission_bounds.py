@@ -1,4 +1,7 @@
-"""What clients can take of a gateway without being admitted: memory and slots, each with one bound for all of them."""
+"""What clients can take of a gateway without being admitted: memory and slots, each with one bound for all of them.
+
+Rules of docs/contract.md: R4.25, R9.15.
+"""
 
 import asyncio
 import socket

@@ -1,4 +1,7 @@
-"""``oncegate check``: each thing that can be wrong has a finding that says what to do, and the exit code is right."""
+"""``oncegate check``: each thing that can be wrong has a finding that says what to do, and the exit code is right.
+
+Rules of docs/contract.md: R7.8, R10.1, R10.5, R10.10.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""The command line as a person or a service manager meets it: real processes, real signals, exit codes."""
+"""The command line as a person or a service manager meets it: real processes, real signals, exit codes.
+
+Rules of docs/contract.md: R10.1, R10.4, R10.5, R10.8.
+"""
 
 import re
 import signal

@@ -1,4 +1,7 @@
-"""Stopping, and what several workers do: real processes, a real Redis, a payments service that takes its time."""
+"""Stopping, and what several workers do: real processes, a real Redis, a payments service that takes its time.
+
+Rules of docs/contract.md: R10.8, R10.9, R10.11, R11.15.
+"""
 
 import asyncio
 import os

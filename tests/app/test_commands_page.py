@@ -1,4 +1,7 @@
-"""What became of a command: told to whom it belongs, and as nothing else than what its two records say."""
+"""What became of a command: told to whom it belongs, and as nothing else than what its two records say.
+
+Rules of docs/contract.md: R8.10, R8.11, R8.13, R11.5.
+"""
 
 import asyncio
 from uuid import uuid4

@@ -1,4 +1,7 @@
-"""Waiting for a command's end: Prefer: wait on its status."""
+"""Waiting for a command's end: Prefer: wait on its status.
+
+Rules of docs/contract.md: R8.12.
+"""
 
 import asyncio
 import socket

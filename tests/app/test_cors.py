@@ -1,4 +1,7 @@
-"""What ``[cors]`` adds, and to which answers; tests/foreign/test_browser.py has a browser read them."""
+"""What ``[cors]`` adds, and to which answers; tests/foreign/test_browser.py has a browser read them.
+
+Rules of docs/contract.md: R9.17.
+"""
 
 from typing import Any
 

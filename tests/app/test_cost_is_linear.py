@@ -2,6 +2,8 @@
 
 Each parser is given inputs in which one piece is repeated, which is what drives a parser with more than one way to read its
 input through all of them. Hypothesis makes the pieces of what means something to the parser.
+
+Rules of docs/contract.md: R9.16.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""Whatever is found in Redis where a record should be: the answer is the original one, or says that the record can't be read."""
+"""Whatever is found in Redis where a record should be: the answer is the original one, or says that the record can't be read.
+
+Rules of docs/contract.md: R4.20, R5.30.
+"""
 
 import re
 from collections.abc import AsyncIterator, Iterator

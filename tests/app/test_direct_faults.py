@@ -1,4 +1,7 @@
-"""What must do no harm in the lane: an owner that is held up, errors of our own, a cache that is full or silent."""
+"""What must do no harm in the lane: an owner that is held up, errors of our own, a cache that is full or silent.
+
+Rules of docs/contract.md: R3.13.
+"""
 
 import asyncio
 import threading

@@ -1,4 +1,7 @@
-"""What the forwarder sends to the upstream and gives back: one exchange at a time, over real sockets."""
+"""What the forwarder sends to the upstream and gives back: one exchange at a time, over real sockets.
+
+Rules of docs/contract.md: R9.1, R9.6, R9.7.
+"""
 
 import gzip
 from email.utils import parsedate_to_datetime

@@ -1,4 +1,7 @@
-"""An upstream closes an idle connection as a request goes out there: what is sent once more, and what must not be."""
+"""An upstream closes an idle connection as a request goes out there: what is sent once more, and what must not be.
+
+Rules of docs/contract.md: R9.8.
+"""
 
 import asyncio
 from collections.abc import Callable

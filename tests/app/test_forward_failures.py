@@ -1,4 +1,7 @@
-"""What decides about money: was nothing sent, or did no answer come? And which connections may be used again."""
+"""What decides about money: was nothing sent, or did no answer come? And which connections may be used again.
+
+Rules of docs/contract.md: R9.19.
+"""
 
 import asyncio
 import socket

@@ -1,4 +1,7 @@
-"""Framing, both ways: what is ambiguous is refused, what is valid means the same however it was cut into pieces."""
+"""Framing, both ways: what is ambiguous is refused, what is valid means the same however it was cut into pieces.
+
+Rules of docs/contract.md: R3.18, R9.2, R9.9.
+"""
 
 import asyncio
 from itertools import pairwise

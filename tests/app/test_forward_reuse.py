@@ -1,4 +1,7 @@
-"""Which connections are used again, and for how long they are kept: one that has died in silence would cost a command its key."""
+"""Which connections are used again, and for how long they are kept: one that has died in silence would cost a command its key.
+
+Rules of docs/contract.md: R9.18.
+"""
 
 import asyncio
 

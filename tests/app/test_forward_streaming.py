@@ -1,4 +1,7 @@
-"""Bodies that don't arrive at once: back-pressure both ways, early answers, clients that leave."""
+"""Bodies that don't arrive at once: back-pressure both ways, early answers, clients that leave.
+
+Rules of docs/contract.md: R9.20.
+"""
 
 import asyncio
 import tracemalloc

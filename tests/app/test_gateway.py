@@ -1,4 +1,7 @@
-"""The gateway around the middleware: what passes through and fails, upgrades, the start, and what a connection may send."""
+"""The gateway around the middleware: what passes through and fails, upgrades, the start, and what a connection may send.
+
+Rules of docs/contract.md: R4.9, R4.10, R4.21, R9.2, R9.5, R9.7, R9.14.
+"""
 
 import asyncio
 import logging

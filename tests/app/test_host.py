@@ -1,4 +1,7 @@
-"""Which host a request is for (RFC 9112 section 3.2): one answer, whoever reads it."""
+"""Which host a request is for (RFC 9112 section 3.2): one answer, whoever reads it.
+
+Rules of docs/contract.md: R5.12, R9.3.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""The server's side of a client's connection: framing, order, what an app leaves undone, and clients that take nothing."""
+"""The server's side of a client's connection: framing, order, what an app leaves undone, and clients that take nothing.
+
+Rules of docs/contract.md: R9.10, R9.13.
+"""
 
 import asyncio
 import socket

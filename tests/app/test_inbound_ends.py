@@ -1,4 +1,7 @@
-"""How connections end: clients that are still sending hear why, and those that have said all are answered."""
+"""How connections end: clients that are still sending hear why, and those that have said all are answered.
+
+Rules of docs/contract.md: R9.11, R9.12, R9.14.
+"""
 
 import asyncio
 import gc

@@ -1,4 +1,7 @@
-"""How long a client's connection may last in each of its phases, and what must never end one that does nothing wrong."""
+"""How long a client's connection may last in each of its phases, and what must never end one that does nothing wrong.
+
+Rules of docs/contract.md: R9.10, R9.13.
+"""
 
 import asyncio
 

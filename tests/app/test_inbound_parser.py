@@ -1,4 +1,7 @@
-"""What llhttp would decide in our stead: methods, protocols, what follows an ``Upgrade``. In whatever reads it comes."""
+"""What llhttp would decide in our stead: methods, protocols, what follows an ``Upgrade``. In whatever reads it comes.
+
+Rules of docs/contract.md: R9.4, R9.5.
+"""
 
 import re
 import socket

@@ -1,4 +1,7 @@
-"""``oncegate keys --gateway`` towards what is no gateway, or has no records to tell of: one line, and no word about a record."""
+"""``oncegate keys --gateway`` towards what is no gateway, or has no records to tell of: one line, and no word about a record.
+
+Rules of docs/contract.md: R11.9.
+"""
 
 import threading
 from collections.abc import Iterator

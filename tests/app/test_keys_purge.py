@@ -1,4 +1,7 @@
-"""``oncegate keys purge``: what goes, what stays, and that nothing goes that became somebody else's meanwhile."""
+"""``oncegate keys purge``: what goes, what stays, and that nothing goes that became somebody else's meanwhile.
+
+Rules of docs/contract.md: R11.9.
+"""
 
 import json
 import os

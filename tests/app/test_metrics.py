@@ -1,4 +1,7 @@
-"""Metrics: what the running gateway tells, that no key and no caller is in it, and that the dashboard asks for what there is."""
+"""Metrics: what the running gateway tells, that no key and no caller is in it, and that the dashboard asks for what there is.
+
+Rules of docs/contract.md: R6.9, R11.3, R11.15, R11.16.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""`oncegate openapi`: what goes in and comes out, what is refused, and that a gateway answers as it then says."""
+"""`oncegate openapi`: what goes in and comes out, what is refused, and that a gateway answers as it then says.
+
+Rules of docs/contract.md: R10.1.
+"""
 
 import json
 import sys

@@ -1,4 +1,7 @@
-"""openapi/oncegate.yaml, held against a running gateway: each problem provoked. Operations: test_openapi_operations.py."""
+"""openapi/oncegate.yaml, held against a running gateway: each problem provoked. Operations: test_openapi_operations.py.
+
+Rules of docs/contract.md: R4.1.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Any

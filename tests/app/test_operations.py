@@ -1,4 +1,7 @@
-"""healthz and readyz: what they say, what they cost, and that nothing under the prefix reaches the upstream."""
+"""healthz and readyz: what they say, what they cost, and that nothing under the prefix reaches the upstream.
+
+Rules of docs/contract.md: R11.1, R11.2, R11.7.
+"""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,7 @@
-"""``records/``: only for who shows the token, bounded, and never a way to another service's records."""
+"""``records/``: only for who shows the token, bounded, and never a way to another service's records.
+
+Rules of docs/contract.md: R11.4, R11.6, R11.11, R11.12.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""What an attacker tries on a gateway, an item each: paths, headers, time, records. Smuggling has a file of its own."""
+"""What an attacker tries on a gateway, an item each: paths, headers, time, records. Smuggling has a file of its own.
+
+Rules of docs/contract.md: R6.9, R7.6.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Where settings come from, which wins, and the one line that each fault gets."""
+"""Where settings come from, which wins, and the one line that each fault gets.
+
+Rules of docs/contract.md: R2.5, R6.5, R8.2, R10.2, R10.3, R10.4, R10.6, R10.7.
+"""
 
 import os
 from collections.abc import Mapping

@@ -3,6 +3,8 @@
 Every message of the corpus hides ``GET /smuggled``. It must never arrive as a request of its own, with a key or without;
 whatever arrives is framed anew, once. (Half a request may: what is streamed is found wrong on the way, and broken off.) A plain
 request follows on the same connection.
+
+Rules of docs/contract.md: R4.10, R9.2.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The command stream in real Redis servers: what an entry holds, what is trimmed, and when a stream is full."""
+"""The command stream in real Redis servers: what an entry holds, what is trimmed, and when a stream is full.
+
+Rules of docs/contract.md: R8.8.
+"""
 
 import os
 from collections.abc import AsyncIterator

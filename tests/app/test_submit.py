@@ -1,4 +1,7 @@
-"""Submission through a gateway on a real Redis: what is answered, what is in the stream, and what happens when it can't be."""
+"""Submission through a gateway on a real Redis: what is answered, what is in the stream, and what happens when it can't be.
+
+Rules of docs/contract.md: R4.25, R8.1, R8.3, R8.8, R8.9.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""RFC 9110 section 5.5: white space around a field's value is no part of it, whoever sends it and whoever reads it."""
+"""RFC 9110 section 5.5: white space around a field's value is no part of it, whoever sends it and whoever reads it.
+
+Rules of docs/contract.md: R2.13.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""The middleware under each real broker: what is run, skipped, delivered again and dead-lettered."""
+"""The middleware under each real broker: what is run, skipped, delivered again and dead-lettered.
+
+Rules of docs/contract.md: R12.6.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""URLs that name several servers."""
+"""URLs that name several servers.
+
+Rules of docs/contract.md: R6.9, R10.6.
+"""
 
 import pytest
 

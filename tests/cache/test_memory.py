@@ -1,4 +1,7 @@
-"""What only the memory cache promises: its bound in bytes, and memory that comes back."""
+"""What only the memory cache promises: its bound in bytes, and memory that comes back.
+
+Rules of docs/contract.md: R5.28.
+"""
 
 import os
 from typing import Any

@@ -2,6 +2,8 @@
 
 Each test counts what the scripts did (``set``, ``del``), so that a claim that never reached Redis can't pass for one that
 was withdrawn.
+
+Rules of docs/contract.md: R5.25.
 """
 
 import asyncio

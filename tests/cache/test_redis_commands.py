@@ -1,4 +1,7 @@
-"""What is sent to Redis, and what still works while Redis refuses writes."""
+"""What is sent to Redis, and what still works while Redis refuses writes.
+
+Rules of docs/contract.md: R5.20, R5.28, R5.29, R5.31.
+"""
 
 import os
 from importlib import resources

@@ -1,4 +1,7 @@
-"""URLs, logins, encryption, versions: what a start accepts, refuses, and says about it."""
+"""URLs, logins, encryption, versions: what a start accepts, refuses, and says about it.
+
+Rules of docs/contract.md: R10.6.
+"""
 
 import asyncio
 import os

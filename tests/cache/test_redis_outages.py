@@ -1,4 +1,7 @@
-"""Redis stopped, stalled, restarted: every call ends in time, and the same cache works again afterwards."""
+"""Redis stopped, stalled, restarted: every call ends in time, and the same cache works again afterwards.
+
+Rules of docs/contract.md: R1.8.
+"""
 
 import asyncio
 import gc

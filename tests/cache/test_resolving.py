@@ -1,4 +1,7 @@
-"""What can't be read is not resolved either; all else of it is in `oncegate.testing`."""
+"""What can't be read is not resolved either; all else of it is in `oncegate.testing`.
+
+Rules of docs/contract.md: R11.11, R11.12, R11.13.
+"""
 
 import pytest
 

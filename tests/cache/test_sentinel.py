@@ -1,4 +1,7 @@
-"""Behind Sentinel: the master dies, is replaced while it lives, or turns out to be a replica."""
+"""Behind Sentinel: the master dies, is replaced while it lives, or turns out to be a replica.
+
+Rules of docs/contract.md: R1.8.
+"""
 
 import asyncio
 import os

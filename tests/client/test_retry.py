@@ -1,4 +1,7 @@
-"""When a request is sent again, and when it is given up: the decisions, for arbitrary budgets, answers and clocks."""
+"""When a request is sent again, and when it is given up: the decisions, for arbitrary budgets, answers and clocks.
+
+Rules of docs/contract.md: R12.7.
+"""
 
 import math
 from datetime import UTC, datetime, timedelta

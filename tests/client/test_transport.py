@@ -1,4 +1,7 @@
-"""The transports against real servers that refuse, reset, hang and answer with problems: what arrives, with which key."""
+"""The transports against real servers that refuse, reset, hang and answer with problems: what arrives, with which key.
+
+Rules of docs/contract.md: R4.4, R12.7.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""A headless Chromium: a script of another origin reads problems, replays and a command's status where ``[cors]`` says so."""
+"""A headless Chromium: a script of another origin reads problems, replays and a command's status where ``[cors]`` says so.
+
+Rules of docs/contract.md: R9.17.
+"""
 
 import json
 import os

@@ -1,6 +1,8 @@
 """stripe-node and stripe-python: every problem is an error for them, and their own retries keep the key.
 
 stripe-node takes any JSON without a member ``error`` for a success, whatever its status.
+
+Rules of docs/contract.md: R4.5.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,8 @@
 """Clients that ask for HTTP/2 with their first request, ``Upgrade: h2c``: Java's HttpClient by default, and curl where told to.
 
 It isn't meant for a gateway that speaks HTTP/1.1: the request is answered as if it had not asked (RFC 9110 section 7.8).
+
+Rules of docs/contract.md: R9.5.
 """
 
 import subprocess

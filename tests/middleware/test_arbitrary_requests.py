@@ -1,4 +1,7 @@
-"""Whatever is sent: the answer is the app's or a problem, never an exception, a hang or a leaked claim."""
+"""Whatever is sent: the answer is the app's or a problem, never an exception, a hang or a leaked claim.
+
+Rules of docs/contract.md: R1.2, R2.2, R5.15.
+"""
 
 import asyncio
 import json

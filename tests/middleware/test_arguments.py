@@ -1,4 +1,7 @@
-"""What users give is looked at where it is given: an error at construction names the argument, and says what to write."""
+"""What users give is looked at where it is given: an error at construction names the argument, and says what to write.
+
+Rules of docs/contract.md: R12.1, R12.9.
+"""
 
 from typing import Any
 

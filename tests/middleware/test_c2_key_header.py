@@ -1,4 +1,7 @@
-"""CONTRACT 2, Idempotency-Key: which values name a key, and which keys are one."""
+"""Which values name a key, and which keys are one.
+
+Rules of docs/contract.md: R2.1, R2.2, R2.3, R2.4, R3.1, R4.12.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""CONTRACT 2, Prefer: wait, and CONTRACT 5: what a waiter gets."""
+"""`Prefer: wait`, and what a waiter gets.
+
+Rules of docs/contract.md: R2.15, R2.16, R2.17, R2.18, R2.19, R3.2, R3.9.
+"""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""CONTRACT 2: what is under enforcement, what passes, and when a request is one at all."""
+"""What is under enforcement, what passes, and when a request is one at all.
+
+Rules of docs/contract.md: R2.6, R2.7, R2.8, R2.9, R2.10, R2.11, R2.12, R2.14, R3.6, R3.7, R3.19, R4.14.
+"""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""CONTRACT 2, Prefer: respond-async, and CONTRACT 5: the submission of a command, whoever takes it."""
+"""`Prefer: respond-async`: the submission of a command, whoever takes it.
+
+Rules of docs/contract.md: R2.20, R3.10, R8.1, R8.2, R8.3, R8.4, R8.5, R8.6, R8.7.
+"""
 
 from typing import Any
 

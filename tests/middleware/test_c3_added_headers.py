@@ -1,4 +1,7 @@
-"""CONTRACT 3: the headers that the gateway adds, and what the upstream is sent."""
+"""The headers that the gateway adds, and what the upstream is sent.
+
+Rules of docs/contract.md: R3.1, R3.2, R3.3, R3.4, R3.5, R3.7, R3.8, R3.19, R3.20, R3.21.
+"""
 
 import pytest
 

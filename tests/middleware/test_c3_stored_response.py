@@ -1,4 +1,7 @@
-"""CONTRACT 3: what a replay carries, what isn't stored, and that the record is complete before the last byte leaves."""
+"""What a replay carries, what isn't stored, and that the record is complete before the last byte leaves.
+
+Rules of docs/contract.md: R3.11, R3.12, R3.13, R3.14, R3.16, R4.6.
+"""
 
 import asyncio
 import gzip

@@ -1,4 +1,7 @@
-"""CONTRACT 4, duplicate: the body in original_result, as a JSON value, a string or base64."""
+"""The body in a duplicate's original_result, as a JSON value, a string or base64.
+
+Rules of docs/contract.md: R4.7, R4.16.
+"""
 
 import base64
 import json

@@ -1,4 +1,7 @@
-"""CONTRACT 5, the fingerprint: what makes two requests under one key the same."""
+"""The fingerprint: what makes two requests under one key the same.
+
+Rules of docs/contract.md: R5.12, R5.15, R5.16.
+"""
 
 import json
 import random

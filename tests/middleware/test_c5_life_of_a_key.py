@@ -1,4 +1,7 @@
-"""CONTRACT 5: the states of a key, how long each is kept, and what a request meets in it."""
+"""The states of a key, how long each is kept, and what a request meets in it.
+
+Rules of docs/contract.md: R4.8, R5.1, R5.2, R5.3, R5.4, R5.5, R5.6, R5.7, R5.8, R5.9, R5.10, R5.11, R5.14.
+"""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,7 @@
-"""CONTRACT 6: who is the caller, and that no record is reached by another."""
+"""Who is the caller, and that no record is reached by another.
+
+Rules of docs/contract.md: R1.3, R2.13, R6.1, R6.2, R6.3, R6.6, R6.7, R6.8, R6.9.
+"""
 
 import pytest
 

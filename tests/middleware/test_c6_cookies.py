@@ -1,4 +1,7 @@
-"""CONTRACT 10: whose caller would be known by a cookie alone is not taken for nobody in particular, unless that was meant."""
+"""Whose caller would be known by a cookie alone is not taken for nobody in particular, unless that was meant.
+
+Rules of docs/contract.md: R4.13, R6.2, R6.4.
+"""
 
 from typing import Any
 

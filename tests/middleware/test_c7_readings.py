@@ -1,4 +1,7 @@
-"""CONTRACT 10: of all readings of a target that common servers have, the strictest rules count."""
+"""Of all readings of a target that common servers have, the strictest rules count.
+
+Rules of docs/contract.md: R7.6.
+"""
 
 import json
 import random

@@ -1,4 +1,7 @@
-"""CONTRACT 7, [[routes]]: which request is under which rules."""
+"""Routes: which request is under which rules.
+
+Rules of docs/contract.md: R7.1, R7.2, R7.3, R7.4, R7.5, R7.7.
+"""
 
 import tracemalloc
 from typing import Any

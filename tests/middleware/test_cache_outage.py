@@ -1,4 +1,7 @@
-"""The cache goes away between an attempt's steps; a real redis-server that is paused, stopped and started again."""
+"""The cache goes away between an attempt's steps; a real redis-server that is paused, stopped and started again.
+
+Rules of docs/contract.md: R5.26, R5.29.
+"""
 
 from collections.abc import AsyncIterator
 

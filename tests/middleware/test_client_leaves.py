@@ -1,4 +1,7 @@
-"""An attempt that has begun is finished and recorded, whatever becomes of its client."""
+"""An attempt that has begun is finished and recorded, whatever becomes of its client.
+
+Rules of docs/contract.md: R1.4, R3.16, R3.17.
+"""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,7 @@
-"""Many duplicates at once, over several instances on one cache: the exact number of executions allowed."""
+"""Many duplicates at once, over several instances on one cache: the exact number of executions allowed.
+
+Rules of docs/contract.md: R1.1.
+"""
 
 import asyncio
 import random

@@ -1,4 +1,7 @@
-"""What ``receive()`` answers behind the body, and what an app does behind the end of its response (ASGI 3, HTTP)."""
+"""What ``receive()`` answers behind the body, and what an app does behind the end of its response (ASGI 3, HTTP).
+
+Rules of docs/contract.md: R12.2.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

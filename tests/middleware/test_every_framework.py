@@ -1,4 +1,7 @@
-"""What a client sees of the middleware is the same in front of every framework."""
+"""What a client sees of the middleware is the same in front of every framework.
+
+Rules of docs/contract.md: R4.8, R12.1.
+"""
 
 import json
 import logging

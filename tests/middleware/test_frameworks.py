@@ -1,4 +1,7 @@
-"""The middleware in Starlette and FastAPI apps: as they send, wrap, mount and test."""
+"""The middleware in Starlette and FastAPI apps: as they send, wrap, mount and test.
+
+Rules of docs/contract.md: R7.7.
+"""
 
 import asyncio
 import socket

@@ -1,4 +1,7 @@
-"""The gate, as the table that it is: state, payload, body kept, and what was asked for."""
+"""The gate, as the table that it is: state, payload, body kept, and what was asked for.
+
+Rules of docs/contract.md: R3.15, R5.13.
+"""
 
 import itertools
 

@@ -1,7 +1,6 @@
 """What servers, apps, brokers, handlers and caches of one's own may give in another shape than the types say.
 
-From source all of it was taken as it came. A compiled module checks types when it runs: what happened to work must go on to.
-"""
+From source all of it was taken as it came. A compiled module checks types when it runs: what happened to work must go on to."""
 
 import asyncio
 from array import array

@@ -1,13 +1,17 @@
-"""A lease is renewed while its attempt runs, and what was taken over can neither begin nor be recorded."""
+"""A lease is renewed while its attempt runs, and what was taken over can neither begin nor be recorded.
+
+Rules of docs/contract.md: R4.25, R5.21, R5.22, R5.24.
+"""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from oncegate.cache.base import Cache
-from oncegate.cache.record import State
+from oncegate.cache.record import TOKEN_BYTES, State
 from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
 from tests.middleware.conftest import Elsewhere, MakeDoor
 from tests.middleware.door import PATIENCE, Answering, Door, eventually
@@ -106,6 +110,39 @@ async def test_confirm_of_a_lost_claim_stops_the_attempt_and_the_request_is_deci
     record = await there.record()
     assert record is not None
     assert (record.token, record.attempt) == (SUCCESSOR, 2)
+
+
+def passing_by(there: Door) -> Callable[[Cache], Coroutine[Any, Any, None]]:
+    """Another gateway takes the key over once its lease has lapsed, and is gone before anybody looks again."""
+
+    async def pass_by(cache: Cache) -> None:
+        async def takes_over() -> bool:
+            found = await cache.get(there.look_up_key())
+            assert found is not None
+            claim = await cache.claim(
+                there.look_up_key(),
+                token=os.urandom(TOKEN_BYTES),
+                fingerprint=found.record.fingerprint,
+                lease_ms=1,
+                retention_ms=60_000,
+                takeover=frozenset({State.UNKNOWN}),
+            )
+            return claim.won
+
+        await eventually(takes_over)
+        await lapsing(there)(cache)
+
+    return pass_by
+
+
+async def test_a_request_that_is_overtaken_again_and_again_is_refused_and_nothing_runs(
+    door: MakeDoor, elsewhere: Elsewhere
+) -> None:
+    app = Confirming(lambda: elsewhere(passing_by(there)))
+    there = door(app, lease=0.3, unknown_ttl=60, on_unknown="retry")
+    answer = await there.send()
+    assert (answer.status, answer.code, answer.problem["retryable"]) == (503, "overloaded", True)
+    assert (app.calls, app.effects) == (3, 0)
 
 
 async def test_confirm_of_a_lost_claim_counts_whatever_the_app_makes_of_it(

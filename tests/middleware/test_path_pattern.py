@@ -1,4 +1,7 @@
-"""The paths of routes: runs, and frameworks' path parameters."""
+"""The paths of routes: runs, and frameworks' path parameters.
+
+Rules of docs/contract.md: R7.5.
+"""
 
 import random
 import re

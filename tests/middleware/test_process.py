@@ -1,4 +1,7 @@
-"""`CommandProcessor.process`: the Python door, held to the same promises as HTTP."""
+"""`CommandProcessor.process`: the Python door, held to the same promises as HTTP.
+
+Rules of docs/contract.md: R12.4, R12.5.
+"""
 
 import asyncio
 from typing import Any

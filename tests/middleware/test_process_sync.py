@@ -1,4 +1,7 @@
-"""`SyncCommandProcessor`: callers in threads, at the end, after a fork, and where it can't work."""
+"""`SyncCommandProcessor`: callers in threads, at the end, after a fork, and where it can't work.
+
+Rules of docs/contract.md: R12.4.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,7 @@
-"""Routes that guard nothing are found before the first request."""
+"""Routes that guard nothing are found before the first request.
+
+Rules of docs/contract.md: R7.8.
+"""
 
 import itertools
 import logging

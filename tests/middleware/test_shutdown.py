@@ -1,4 +1,7 @@
-"""The lifespan's shutdown waits for attempts before the app sees it."""
+"""The lifespan's shutdown waits for attempts before the app sees it.
+
+Rules of docs/contract.md: R12.9.
+"""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,7 @@
-"""The hook for consumers: each command is executed once by each consumer, whatever is delivered again."""
+"""The hook for consumers: each command is executed once by each consumer, whatever is delivered again.
+
+Rules of docs/contract.md: R8.15, R8.20, R8.21, R12.6.
+"""
 
 import logging
 

@@ -1,4 +1,7 @@
-"""What the hook finds beside its own record: what the gateway did under the key, and the consumer's former names."""
+"""What the hook finds beside its own record: what the gateway did under the key, and the consumer's former names.
+
+Rules of docs/contract.md: R8.14, R8.16.
+"""
 
 from dataclasses import replace
 from typing import Any

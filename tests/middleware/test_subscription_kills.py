@@ -1,4 +1,7 @@
-"""A consumer is killed (SIGKILL) at one point after the other. Its effects are in a file, apart from Redis."""
+"""A consumer is killed (SIGKILL) at one point after the other. Its effects are in a file, apart from Redis.
+
+Rules of docs/contract.md: R8.17.
+"""
 
 import asyncio
 import sys

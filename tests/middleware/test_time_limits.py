@@ -1,4 +1,7 @@
-"""CONTRACT 5: response_timeout ends the request, attempt_timeout the attempt."""
+"""response_timeout ends the request, attempt_timeout the attempt.
+
+Rules of docs/contract.md: R5.17, R5.18.
+"""
 
 import asyncio
 from typing import Any

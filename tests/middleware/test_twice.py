@@ -1,4 +1,7 @@
-"""The middleware twice on one store, around an app and around a part of it, say: the inner one steps aside."""
+"""The middleware twice on one store, around an app and around a part of it, say: the inner one steps aside.
+
+Rules of docs/contract.md: R12.3.
+"""
 
 from typing import Any
 

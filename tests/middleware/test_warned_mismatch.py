@@ -1,4 +1,7 @@
-"""CONTRACT 10: `on_mismatch = "warn"` forgives another query or body of the same method and path, and nothing else."""
+"""`on_mismatch = "warn"` forgives another query or body of the same method and path, and nothing else.
+
+Rules of docs/contract.md: R1.3, R5.14.
+"""
 
 from collections.abc import Callable
 from typing import Any

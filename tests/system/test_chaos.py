@@ -2,6 +2,8 @@
 
 What must hold whatever happens: where an unknown outcome is refused, no command arrives twice; where it is retried, each
 arrival has a number of its own; and all replays of a key are one and the same answer.
+
+Rules of docs/contract.md: R1.2.
 """
 
 import asyncio

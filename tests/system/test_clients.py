@@ -1,4 +1,7 @@
-"""Clients that leave: in mid-request their attempt goes on, in mid-upload there was no request."""
+"""Clients that leave: in mid-request their attempt goes on, in mid-upload there was no request.
+
+Rules of docs/contract.md: R1.4, R2.11.
+"""
 
 import httpx
 import pytest

@@ -1,4 +1,7 @@
-"""What a request costs Redis, counted from what MONITOR shows; commands that scripts issue don't count."""
+"""What a request costs Redis, counted from what MONITOR shows; commands that scripts issue don't count.
+
+Rules of docs/contract.md: R2.8, R2.9, R5.31.
+"""
 
 import pytest
 

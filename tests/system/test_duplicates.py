@@ -1,4 +1,7 @@
-"""Many requests with one key, at once and over several processes: one execution, and everybody is told of it."""
+"""Many requests with one key, at once and over several processes: one execution, and everybody is told of it.
+
+Rules of docs/contract.md: R1.1, R1.3, R2.17, R6.1, R6.7, R6.10.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Leases of real processes: renewed while an attempt runs, lapsed when its gateway is dead or stalled, never stolen."""
+"""Leases of real processes: renewed while an attempt runs, lapsed when its gateway is dead or stalled, never stolen.
+
+Rules of docs/contract.md: R1.5, R1.6, R1.7, R2.17, R5.1, R5.21, R5.23, R5.24.
+"""
 
 import asyncio
 import socket

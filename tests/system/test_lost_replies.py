@@ -1,4 +1,7 @@
-"""A command ran and its reply was lost: the gateway must neither run anything twice nor block a key for nothing."""
+"""A command ran and its reply was lost: the gateway must neither run anything twice nor block a key for nothing.
+
+Rules of docs/contract.md: R5.25.
+"""
 
 from collections.abc import Iterator
 

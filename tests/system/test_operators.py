@@ -1,4 +1,7 @@
-"""A gateway is killed, an operator finds what it left, resolves it, and a retry gets that answer. All with real processes."""
+"""A gateway is killed, an operator finds what it left, resolves it, and a retry gets that answer. All with real processes.
+
+Rules of docs/contract.md: R11.3, R11.8, R11.9, R11.11, R11.13, R11.14.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Redis stopped, stalled and restarted before, during and after an attempt."""
+"""Redis stopped, stalled and restarted before, during and after an attempt.
+
+Rules of docs/contract.md: R1.8, R3.6, R3.13, R4.24, R5.26, R5.27, R5.29.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,7 @@
-"""A replay is the first answer, byte for byte, whatever the bytes."""
+"""A replay is the first answer, byte for byte, whatever the bytes.
+
+Rules of docs/contract.md: R1.2, R3.11.
+"""
 
 import gzip
 import os

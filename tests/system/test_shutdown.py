@@ -1,4 +1,7 @@
-"""SIGTERM: no new requests, every attempt in flight is finished and recorded, exit code 0; but not for ever."""
+"""SIGTERM: no new requests, every attempt in flight is finished and recorded, exit code 0; but not for ever.
+
+Rules of docs/contract.md: R10.8, R11.15.
+"""
 
 import asyncio
 import socket

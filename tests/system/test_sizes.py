@@ -1,4 +1,7 @@
-"""Bodies over the caps: too large a request is refused whole, too large a response reaches its client whole."""
+"""Bodies over the caps: too large a request is refused whole, too large a response reaches its client whole.
+
+Rules of docs/contract.md: R2.12, R3.14.
+"""
 
 import asyncio
 

@@ -2,6 +2,8 @@
 
 What is in the stream is read behind the gateways' backs. That a command's second copy has no second effect is the consumer's
 business (tests/worker).
+
+Rules of docs/contract.md: R8.6.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Upstreams that refuse, reset, hang, trickle and close: what was never sent is told apart from what got no answer."""
+"""Upstreams that refuse, reset, hang, trickle and close: what was never sent is told apart from what got no answer.
+
+Rules of docs/contract.md: R1.5, R1.6, R3.18, R4.22, R4.23, R5.8, R5.17, R5.18, R9.8, R9.9.
+"""
 
 import asyncio
 import random

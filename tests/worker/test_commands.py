@@ -1,4 +1,7 @@
-"""``oncegate commands``: what an operator sees of commands, and how those that were given up come back."""
+"""``oncegate commands``: what an operator sees of commands, and how those that were given up come back.
+
+Rules of docs/contract.md: R8.19, R10.1.
+"""
 
 import json
 from typing import Any

@@ -1,4 +1,7 @@
-"""Commands forwarded to an HTTP service: what it gets, and what its answers mean."""
+"""Commands forwarded to an HTTP service: what it gets, and what its answers mean.
+
+Rules of docs/contract.md: R8.22.
+"""
 
 import gzip
 import json

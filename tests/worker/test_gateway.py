@@ -1,4 +1,7 @@
-"""From the caller to the effect: commands that a gateway has accepted, through its own death too."""
+"""From the caller to the effect: commands that a gateway has accepted, through its own death too.
+
+Rules of docs/contract.md: R8.9, R8.14, R8.18, R8.22, R8.23.
+"""
 
 import gzip
 from typing import Any, cast

@@ -2,6 +2,8 @@
 
 The points before and after claim and complete are those of the worker's cache (tests/worker/forks.py); those around the
 effect are the handler's own. Nothing in the product knows of them.
+
+Rules of docs/contract.md: R8.15, R8.17, R8.19, R8.20, R8.21.
 """
 
 from typing import Any

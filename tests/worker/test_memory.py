@@ -1,4 +1,7 @@
-"""A Redis whose memory is full, or nearly: what was accepted is executed, and what can't be is not accepted."""
+"""A Redis whose memory is full, or nearly: what was accepted is executed, and what can't be is not accepted.
+
+Rules of docs/contract.md: R8.8.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,7 @@
-"""A worker's everyday life: what it holds, what it leaves, when it stops, and Redis that comes and goes."""
+"""A worker's everyday life: what it holds, what it leaves, when it stops, and Redis that comes and goes.
+
+Rules of docs/contract.md: R8.19, R8.23.
+"""
 
 import signal
 import time

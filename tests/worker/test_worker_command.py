@@ -1,4 +1,7 @@
-"""The command line of ``oncegate worker``: what it takes, what it refuses in one line, and how it ends."""
+"""The command line of ``oncegate worker``: what it takes, what it refuses in one line, and how it ends.
+
+Rules of docs/contract.md: R10.1, R10.8, R10.9.
+"""
 
 import signal
 from pathlib import Path

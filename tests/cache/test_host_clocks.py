@@ -1,0 +1,80 @@
+"""Gateways whose hosts disagree about the date by years: leases and times to live run on the cache's own clock.
+
+Rules of docs/contract.md: R5.19.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import pytest
+
+from oncegate import CommandProcessor, IdempotencySettings
+from oncegate.middleware.key import record_key
+from tests.servers import RedisServer
+
+YEARS = 10 * 365 * 86400
+TTL = 1000
+SLACK_MS = 100_000
+"""What may pass between two steps on a machine that is busy."""
+
+ELSEWHERE = """
+import asyncio, json, sys, time
+
+url, namespace, shift = sys.argv[1:]
+right, right_ns = time.time, time.time_ns
+time.time = lambda: right() + int(shift)
+time.time_ns = lambda: right_ns() + int(shift) * 10**9
+
+from oncegate import CommandProcessor, IdempotencySettings, InFlightError
+
+async def main():
+    async def execute(command):
+        return "elsewhere"
+
+    settings = IdempotencySettings(ttl=1000, on_unknown="retry")
+    pay = CommandProcessor(execute, name="pay", cache=url, namespace=namespace, settings=settings)
+    told = [await pay.process(1, idempotency_key="done")]
+    try:
+        told.append(await pay.process(1, idempotency_key="running"))
+    except InFlightError:
+        told.append("in flight")
+    told.append(await pay.process(1, idempotency_key="new"))
+    await pay.cache.close()
+    print(json.dumps(told))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("shift", [YEARS, -YEARS], ids=["ahead", "behind"])
+async def test_a_host_s_date_decides_nothing(redis_server: RedisServer, shift: int) -> None:
+    namespace = redis_server.key("clocks").replace(":", "-")
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def execute(command: int) -> str:
+        begun.set()
+        await go_on.wait()
+        return "here"
+
+    settings = IdempotencySettings(ttl=TTL)
+    pay = CommandProcessor(execute, name="pay", cache=redis_server.url, namespace=namespace, settings=settings)
+    go_on.set()
+    assert await pay.process(1, idempotency_key="done") == "here"
+    begun.clear()
+    go_on.clear()
+    running = asyncio.create_task(pay.process(1, idempotency_key="running"))
+    await begun.wait()
+    command = [sys.executable, "-c", ELSEWHERE, redis_server.url, namespace, str(shift)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["here", "in flight", "elsewhere"]
+    go_on.set()
+    assert await running == "here"
+    assert await pay.process(1, idempotency_key="new") == "elsewhere"
+    for key in ("done", "running", "new"):
+        held = await pay.cache.get(record_key(namespace, key, None))
+        assert held is not None
+        assert TTL * 1000 - SLACK_MS < held.remaining_ms <= TTL * 1000
+    await pay.cache.close()
