@@ -200,6 +200,8 @@ class Worker:
             await self._rest(SWEEP_SECONDS * random.uniform(0.5, 1.0))
             if not self._stopping.is_set():
                 await self._try(self._trim)
+                while await self._try(self._group.trim_letters) and not self._stopping.is_set():
+                    pass  # in pieces
                 await self._try(self._group.strike_off)
 
     # -- one entry ----------------------------------------------------------------------------------------------------
