@@ -337,7 +337,9 @@ def test_a_worker_may_be_there_before_redis(own_shop: Shop, own_redis: RedisServ
 
 def test_after_an_outage_nothing_is_taken_from_a_worker_that_lives(own_shop: Shop, own_redis: RedisServer) -> None:
     """Longer than the time after which an entry is taken for abandoned: then all entries look so."""
-    lease = 2 * LASTING["idempotency__lease"]  # half of it, less the pause before it reconnects, is the first one's to speak
+    lease = (
+        2 * LASTING["idempotency__lease"]
+    )  # half of it, less the pause before it reconnects, is the first one's to speak
     own_shop.submit("k", at_gate(own_shop))
     first = own_shop.start(settings={"idempotency__lease": lease})
     until(lambda: waiting(own_shop), "it is executed")
