@@ -1,32 +1,61 @@
 #!lua flags=allow-oom
--- Acknowledge an entry of a command stream; with its dead letter, where it is given up.
+-- Acknowledge an entry of a command stream; with its dead letter, where it is given up. Or only trim the dead letters.
 --
 -- KEYS[1]  the stream
 -- KEYS[2]  the stream's dead letters
+-- KEYS[3]  the count of those that were trimmed
 -- ARGV[1]  the group
--- ARGV[2]  the entry's id
+-- ARGV[2]  the entry's id; an empty string: only trim
 -- ARGV[3]  the command, where one letter is enough for all of its copies that died of the same attempts; else an empty string
--- ARGV[4]  a field, then its value, then the next field...: what is told of the entry's death; nothing: it was processed
--- returns  1  done
---          0  it is not pending here: somebody has acknowledged it before, and nothing was written
+-- ARGV[4]  how many dead letters may be kept, at least 1
+-- ARGV[5]  for how many ms each of them is kept
+-- ARGV[6]  a field, then its value, then the next field...: what is told of the entry's death; nothing: it was processed
+-- returns  {1, letters trimmed}  done
+--          {0, letters trimmed}  it is not pending here: somebody has acknowledged it before, and nothing else was written
 --
 -- The letter is written before the acknowledgement: where Redis refuses it (its key is something else), the script ends there,
 -- and the entry stays pending. allow-oom, because a full server must get rid of what fills it: a letter takes the entry's place.
 --
 -- An entry that no group needs any more goes at once. Trimming alone could not free what lies behind one that waits long
 -- to be tried again, and the stream would fill up with what was processed.
+--
+-- Trimming comes in the same step as the letter that makes it necessary, and never takes that one. A letter that is
+-- retried meanwhile was moved before (redrive.lua) or is gone: never both, and never half. Many go in
+-- pieces: a limit that was lowered must not stop the server.
 local LATEST = 1000  -- letters that are looked at for the one of another copy: it died just before
 local MOST_FIELDS = 1000  -- unpack can't take any number of them, and no command of ours has more than a dozen
-local stream, dead, group, id = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local TRIMMED_AT_ONCE = 1000
+local DETAILS = 6  -- where what is told of the death begins in ARGV
+local stream, dead, trimmed, group, id = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
+
+-- Take out the oldest letters that are too many, and then those that are too old; how many. A letter's id begins with the
+-- time of its death. They are not read: their bodies may be large.
+local function trim()
+  local most, length = tonumber(ARGV[4]), redis.call('XLEN', dead)
+  local gone = redis.call('XTRIM', dead, 'MAXLEN', math.max(most, length - TRIMMED_AT_ONCE))
+  if length - gone <= most then
+    local now = redis.call('TIME')
+    local oldest = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000) - tonumber(ARGV[5])
+    gone = gone + redis.call('XTRIM', dead, 'MINID', string.format('%.0f', math.max(0, oldest)))
+  end
+  if gone > 0 then
+    redis.call('INCRBY', trimmed, gone)
+  end
+  return gone
+end
+
+if id == '' then
+  return {0, trim()}
+end
 
 if #redis.call('XPENDING', stream, group, id, id, 1) == 0 then
-  return 0
+  return {0, 0}
 end
 
 -- Whether a copy of the command has its letter already, of the same consumer after as many attempts.
 local function is_told(command)
   local own = {}
-  for i = 4, #ARGV, 2 do
+  for i = DETAILS, #ARGV, 2 do
     own[ARGV[i]] = ARGV[i + 1]
   end
   for _, letter in ipairs(redis.call('XREVRANGE', dead, '+', '-', 'COUNT', LATEST)) do
@@ -42,7 +71,8 @@ local function is_told(command)
   return false
 end
 
-if #ARGV > 3 and not (ARGV[3] ~= '' and is_told(ARGV[3])) then
+local gone = 0
+if #ARGV >= DETAILS and not (ARGV[3] ~= '' and is_told(ARGV[3])) then
   local letter = {}
   local entry = redis.call('XRANGE', stream, id, id)[1]
   for i, part in ipairs(entry and entry[2] or {}) do
@@ -51,10 +81,11 @@ if #ARGV > 3 and not (ARGV[3] ~= '' and is_told(ARGV[3])) then
     end
     letter[i] = part
   end
-  for i = 4, #ARGV do
+  for i = DETAILS, #ARGV do
     letter[#letter + 1] = ARGV[i]
   end
   redis.call('XADD', dead, '*', unpack(letter))
+  gone = trim()
 end
 
 redis.call('XACK', stream, group, id)
@@ -76,8 +107,8 @@ for _, told in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
   end
   local other = field['name']
   if below(field['last-delivered-id'], id) or #redis.call('XPENDING', stream, other, id, id, 1) > 0 then
-    return 1
+    return {1, gone}
   end
 end
 redis.call('XDEL', stream, id)
-return 1
+return {1, gone}

@@ -161,7 +161,10 @@ def _execution(told: Told | None) -> str:
 
 def _tell_counts(counts: Told) -> None:
     unread = "some" if counts["unread"] is None else counts["unread"]
-    console().print(f"{unread} not read yet, {counts['pending']} pending, {counts['dead']} dead", markup=False)
+    text = f"{unread} not read yet, {counts['pending']} pending, {counts['dead']} dead"
+    if counts["trimmed"]:
+        text += f"; {counts['trimmed']} more were dead, and are gone: too many (max_dead_letters), or too old (dead_letter_ttl)"
+    console().print(text, markup=False)
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -1,7 +1,8 @@
 """Commands as operators look for them: those that were given up, those that wait, and what is known of one; and the way back.
 
 Dead letters lie in a stream of their own beside the one that they come from, each with all the fields of the entry that it
-was, and with those that tell of its death (``dead.``...). They are never trimmed: only an operator takes them out.
+was, and with those that tell of its death (``dead.``...). An operator takes them out; workers trim those that are too many or too
+old (``acknowledge.lua``), and count them.
 """
 
 import re
@@ -102,11 +103,13 @@ class Commands:
         )
 
     async def counts(self) -> dict[str, int | None]:
-        """How many commands there are that were not ``read`` yet, that are ``pending``, and that are ``dead``.
+        """How many commands there are that were not ``read`` yet, that are ``pending``, and that are ``dead``; and how many dead
+        letters were ``trimmed`` since there are any.
 
         ``unread`` is ``None`` where Redis can't tell: entries were taken out of the middle of what is still to be read.
         """
         dead = int(await self._ask(self._client.xlen(self._stream.dead_key)))
+        gone = {"dead": dead, "trimmed": int(await self._ask(self._client.get(self._stream.trimmed_key)) or 0)}
         length = int(await self._ask(self._client.xlen(self._stream.key)))
         try:
             groups = await self._ask(self._client.xinfo_groups(self._stream.key))
@@ -114,8 +117,8 @@ class Commands:
             groups = []
         for group in groups:
             if group["name"] == self._consumer.encode():
-                return {"unread": group.get("lag"), "pending": group["pending"], "dead": dead}
-        return {"unread": length, "pending": 0, "dead": dead}
+                return {"unread": group.get("lag"), "pending": group["pending"], **gone}
+        return {"unread": length, "pending": 0, **gone}
 
     async def letters(self, *, after: str = "-", last: str = "+") -> AsyncIterator[Letter]:
         """The dead letters, the oldest first; those behind ``after``, up to ``last``."""

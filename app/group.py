@@ -5,7 +5,9 @@ is gone. A live one therefore speaks of all that it holds again and again (`Grou
 """
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any, cast
 
@@ -14,6 +16,8 @@ from redis.exceptions import NoScriptError, ResponseError
 from oncegate.app.redis_client import REDIS_ERRORS, Client
 from oncegate.app.stream import CommandStream
 from oncegate.cache.errors import CacheUnavailable
+
+log = logging.getLogger("oncegate.worker")
 
 Fields = dict[bytes, bytes]
 _AT_ONCE = 500
@@ -53,15 +57,24 @@ CREATE = Script("create_group")
 LEAVE = Script("leave")
 
 
+@dataclass(frozen=True, slots=True)
+class LetterLimits:
+    """How many dead letters a stream may have, at least 1, and for how many ms each is kept."""
+
+    most: int
+    ttl_ms: int
+
+
 class Group:
-    """The worker called ``worker`` in the group ``name`` of ``stream``.
+    """The worker called ``worker`` in the group ``name`` of ``stream``, whose dead letters it keeps within ``limits``.
 
     ``reading`` is the client that waits for new entries: its time-out is longer than `read` blocks. Raises `CacheUnavailable`
     for all that Redis or the way to it refuses, `GroupMissing` where the group has to be made first.
     """
 
-    def __init__(self, stream: CommandStream, reading: Client, name: str, worker: str) -> None:
+    def __init__(self, stream: CommandStream, reading: Client, name: str, worker: str, limits: LetterLimits) -> None:
         self.stream = stream
+        self._limits = limits
         self.name = name
         self.worker = worker
         self._reading = reading
@@ -116,8 +129,24 @@ class Group:
         False: somebody was done with it before, and nothing was written.
         """
         told = [part for pair in (death or {}).items() for part in pair]
-        keys = (self.stream.key, self.stream.dead_key)
-        return bool(await ACKNOWLEDGE.run(self._client, keys, self.name, entry, copy_of, *told))
+        done, _ = await self._acknowledge(entry, copy_of, *told)
+        return bool(done)
+
+    async def trim_letters(self) -> bool:
+        """Take out dead letters that are too many or too old, a bounded number of them. False: there were none."""
+        _, trimmed = await self._acknowledge(b"", "")
+        return trimmed > 0
+
+    async def _acknowledge(self, entry: bytes, copy_of: str, *told: bytes) -> tuple[int, int]:
+        """Whether ``entry`` was pending, and how many dead letters were trimmed."""
+        keys = (self.stream.key, self.stream.dead_key, self.stream.trimmed_key)
+        limits = (self._limits.most, self._limits.ttl_ms)
+        done, trimmed = await ACKNOWLEDGE.run(self._client, keys, self.name, entry, copy_of, *limits, *told)
+        if trimmed:
+            log.warning(
+                "%d dead letters of stream %s were too many or too old, and are gone", trimmed, self.stream.name
+            )
+        return done, trimmed
 
     async def leave(self) -> None:
         """Strike this worker off, unless something is pending under its name, and those that are long gone."""

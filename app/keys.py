@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -16,6 +17,10 @@ _TTL = (
     "For how long it is kept. Without: the longest ttl (of a failure: error_ttl) of any route, by the gateway's own "
     "configuration, or here by --config's."
 )
+_ONLY_SHARED = (
+    "those of memory:// can't be purged, and go with their gateway's restart; one by one: keys release --gateway URL"
+)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 STATES = ("in-flight", "succeeded", "failed", "unknown")
 
 
@@ -38,15 +43,19 @@ def keys() -> None:
     \b
       # whatever was kept for this caller, or by this route's rules
       echo 'Authorization: Bearer ...' | oncegate keys purge --caller - --dry-run
-      oncegate keys purge --route '/payments/*'
+      oncegate keys purge --route '/payments/*' --older 7d
 
     Records are looked for in the shared cache that --cache, --config or the environment name, or in a
     gateway's own memory: --gateway URL, with ONCEGATE_ADMIN_TOKEN in the environment.
     """
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """Those of every command: where the records are, and in which form to tell of them."""
+def _options(
+    command: Callable[..., None], in_memory: str = "those of memory:// are in the gateway: --gateway URL"
+) -> Callable[..., None]:
+    """Those of every command: where the records are, and in which form to tell of them. ``in_memory`` says what to do about
+    records that are in no shared cache.
+    """
 
     @click.option(
         "--cache",
@@ -77,7 +86,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         # What goes wrong is told once, at the end; the cache's own warnings are for the log of a gateway.
         logging.getLogger("oncegate").addHandler(logging.NullHandler())
         try:
-            source = _source(cache, namespace, config, gateway)
+            source = _source(cache, namespace, config, gateway, in_memory)
             command(source=source, as_json=as_json, **options)
         except (NotARecord, KeyInvalid) as error:
             _end(f"{error}", 2)
@@ -214,26 +223,51 @@ def resolve(
 @click.option(
     "--route", metavar="PATTERN", help="Those of this route, spelled as in the configuration; * is the default one."
 )
+@click.option("--older", metavar="AGE", help="Those completed longer ago than this: 45s, 90m, 12h, 30d.")
 @click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
 @click.option("--force", is_flag=True, help="Also those in flight, whose attempts run on, or of unknown outcome.")
-@_options
-def purge(source: "Source", as_json: bool, caller: str | None, route: str | None, dry_run: bool, force: bool) -> None:
-    """Remove the records of one caller, or of one route: a retry of what they answered is executed again.
+@partial(_options, in_memory=_ONLY_SHARED)
+def purge(
+    source: "Source",
+    as_json: bool,
+    caller: str | None,
+    route: str | None,
+    older: str | None,
+    dry_run: bool,
+    force: bool,
+) -> None:
+    """Remove the records of one caller, of one route, or of an age: a retry of what they answered is executed again.
 
     Those in flight or of unknown outcome stay, and those that can't be read. Records know their route since the version that
-    has this command.
+    has this command; their age is by the clock of the gateway that completed them. On a terminal it shows how far it is.
     """
-    from oncegate.app.keys_view import show_purged
+    from rich.console import Console
+
+    from oncegate.app.keys_view import purging, show_purged
+    from oncegate.app.purge import Which
     from oncegate.app.records_source import SharedCache
 
-    if caller is None and route is None:
-        _usage("give --caller -, or --route PATTERN, or both")
+    if caller is None and route is None and older is None:
+        _usage("give --caller -, --route PATTERN or --older AGE, or several of them")
+    before_ms = _before_ms(older)
     if not isinstance(source, SharedCache):
-        _usage("purge works on the shared cache itself: give --cache URL or --config FILE")
+        _usage(f"purge works on the shared cache itself: give --cache URL or --config FILE; {_ONLY_SHARED}")
     lines = _caller_lines(caller)
     if lines is not None and not lines:
         _usage("standard input has no header lines: nobody in particular is no caller whose records could be purged")
-    show_purged(source.purge(lines, route, force=force, dry_run=dry_run), dry_run=dry_run, as_json=as_json)
+    with purging(Console(stderr=True)) as progress:
+        purged = source.purge(lines, Which(None, route, force, before_ms), dry_run=dry_run, progress=progress)
+    show_purged(purged, dry_run=dry_run, as_json=as_json)
+
+
+def _before_ms(older: str | None) -> int:
+    """The Unix time (ms) that was ``older`` ago; 0: that was not asked for."""
+    if older is None:
+        return 0
+    amount, unit = older[:-1], older[-1:]
+    if not (amount.isascii() and amount.isdigit() and len(amount) < 8 and int(amount) and unit in _UNITS):
+        _usage("--older takes an age above 0: 45s, 90m, 12h, 30d")
+    return max(1, round(time() * 1000) - int(amount) * _UNITS[unit] * 1000)
 
 
 def _resolve(source: "Source", identifier: str, resolve: Any, *, as_json: bool) -> None:
@@ -247,7 +281,9 @@ def _resolve(source: "Source", identifier: str, resolve: Any, *, as_json: bool) 
     show_resolution(identifier, resolve.state.value if resolve.state else "absent", as_json=as_json)
 
 
-def _source(cache: str | None, namespace: str | None, config: str | None, gateway: str | None) -> "Source":
+def _source(
+    cache: str | None, namespace: str | None, config: str | None, gateway: str | None, in_memory: str
+) -> "Source":
     from oncegate.app.configuration import ConfigurationError, admin_token, load
     from oncegate.app.records_source import RemoteGateway, SharedCache
 
@@ -271,7 +307,7 @@ def _source(cache: str | None, namespace: str | None, config: str | None, gatewa
     except ConfigurationError as error:
         _usage(str(error))
     if settings.cache_scheme == "memory":
-        _usage("which records? Give --cache URL or --config FILE; those of memory:// are in the gateway: --gateway URL")
+        _usage(f"which records? Give --cache URL or --config FILE; {in_memory}")
     return SharedCache(settings)
 
 

@@ -1,10 +1,13 @@
 """Records as a person reads them, and as a script does."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import orjson
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -138,6 +141,21 @@ def _upstream(record: dict[str, Any]) -> str:
         text = body if isinstance(body, str) else orjson.dumps(body).decode()
         told = plain(text[:MOST_OF_BODY]) + (" ..." if len(text) > MOST_OF_BODY else "")
     return f"{response['status']}  {told}".rstrip()
+
+
+@contextmanager
+def purging(err: Console) -> Iterator[Callable[[Purged], None]]:
+    """Shows how far a purge is, where ``err`` is a terminal. How much there is to look at nobody knows beforehand."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
+        task = progress.add_task("0 looked at", total=None)
+
+        def show(purged: Purged) -> None:
+            progress.update(
+                task, description=f"{purged.seen} looked at, {purged.found} found, {purged.removed} removed"
+            )
+
+        yield show
 
 
 def show_purged(purged: Purged, *, dry_run: bool, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``oncegate keys purge``: remove what is kept for one caller, or by the rules of one route."""
+"""``oncegate keys purge``: remove what is kept for one caller, by the rules of one route, or since long ago."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,7 @@ from oncegate.app.records import RECORD_ID, Records
 from oncegate.cache.base import Resolution
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import MAX_ROUTE_BYTES, State
+from oncegate.cache.record import MAX_ROUTE_BYTES, Record, State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.key import record_id, scope_digest
 
@@ -20,12 +20,16 @@ AT_ONCE = 50
 class Which:
     """Whose records: those of the ``callers`` (digests of their scopes), or of ``route``, or both; ``None``: of any.
 
+    ``before_ms`` (Unix time): only those that were completed before, or begun where nothing says when that was; by the clocks of
+    the gateways that made them. Those of which neither is known are not older than anything. 0: of any age.
+
     Those that are in flight, or of unknown outcome, only with ``force``.
     """
 
     callers: frozenset[str] | None
     route: str | None
     force: bool = False
+    before_ms: int = 0
 
     def may_be(self, identifier: str) -> bool:
         """Whether a record of this id can be one of them."""
@@ -34,6 +38,8 @@ class Which:
 
     def is_one(self, held: Claim) -> bool:
         """Whether it is. Records of versions before, which don't know their route, are no route's."""
+        if self.before_ms and not 0 < _written_ms(held.record) < self.before_ms:
+            return False
         if self.route is None:
             return True
         known = held.record.trace.route.encode("utf-8", "replace")
@@ -42,8 +48,9 @@ class Which:
 
 @dataclass(slots=True)
 class Purged:
-    """How many were ``found``, ``removed``, left as ``unfinished``; ``unreadable`` ones are left, too."""
+    """How many were looked at (``seen``), ``found``, ``removed``, left as ``unfinished``; ``unreadable`` ones are left, too."""
 
+    seen: int = 0
     found: int = 0
     removed: int = 0
     unfinished: int = 0
@@ -65,6 +72,7 @@ async def purge(
     purged, cursor = Purged(), ""
     while True:
         page = await cache.scan(namespace, cursor=cursor, limit=STEP)
+        purged.seen += len(page.keys)
         for some in _in_parts([key for key in page.keys if which.may_be(record_id(key))]):
             await asyncio.gather(*[_purge(cache, key, which, purged, dry_run=dry_run) for key in some])
         progress(purged)
@@ -88,6 +96,11 @@ async def _purge(cache: RedisCache, key: str, which: Which, purged: Purged, *, d
         resolution = await cache.purge(key, held.record, force=which.force)
         purged.removed += resolution is Resolution.RESOLVED
         purged.unfinished += resolution in (Resolution.IN_FLIGHT, Resolution.OTHER_ATTEMPT)
+
+
+def _written_ms(record: Record) -> int:
+    """When it was completed, else begun (Unix time); 0: not known."""
+    return record.response.completed_at_ms if record.response is not None else record.trace.begun_at_ms
 
 
 def callers_of(records: Records, lines: Sequence[tuple[bytes, bytes]]) -> frozenset[str]:

@@ -5,6 +5,7 @@ import http.client
 import ssl
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -74,15 +75,23 @@ class SharedCache:
         """See `Source`."""
         return self._ask(lambda records: records.resolve(identifier, resolve))
 
-    def purge(self, caller: Sequence[str] | None, route: str | None, *, force: bool, dry_run: bool) -> Purged:
-        """See `oncegate.app.purge.purge`; ``caller`` as header lines."""
+    def purge(
+        self,
+        caller: Sequence[str] | None,
+        which: Which,
+        *,
+        dry_run: bool,
+        progress: Callable[[Purged], None],
+    ) -> Purged:
+        """See `oncegate.app.purge.purge`; ``caller`` as header lines, in the place of the callers of ``which``."""
 
         async def ask() -> Purged:
             cache = RedisCache.from_url(self._settings.cache, timeout=self._settings.cache_timeout)
             try:
                 records = create_records(self._settings, cache)
                 callers = None if caller is None else callers_of(records, header_lines(caller))
-                return await purge(cache, self._settings.namespace, Which(callers, route, force), dry_run=dry_run)
+                asked = replace(which, callers=callers)
+                return await purge(cache, self._settings.namespace, asked, dry_run=dry_run, progress=progress)
             finally:
                 await cache.close()
 

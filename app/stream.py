@@ -140,6 +140,11 @@ def dead_letters_key(namespace: str, name: str) -> str:
     return stream_key(namespace, name) + ":dead"
 
 
+def trimmed_letters_key(namespace: str, name: str) -> str:
+    """The Redis key that counts the stream's dead letters that were too many, or too old."""
+    return dead_letters_key(namespace, name) + ":trimmed"
+
+
 async def append(cache: RedisCache, key: str, command: Command, limit: int) -> str:
     """Append ``command`` to the stream under the Redis key ``key``, of at most ``limit`` entries; its id there.
 
@@ -162,6 +167,7 @@ class CommandStream:
         self.name = name
         self.key = stream_key(namespace, name)
         self.dead_key = dead_letters_key(namespace, name)
+        self.trimmed_key = trimmed_letters_key(namespace, name)
 
     async def trim(self) -> int:
         """Remove what no group needs any more; how many entries that were. Without a group: none."""

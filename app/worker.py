@@ -17,6 +17,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from oncegate.app.backoff import Backoff, Schedule
@@ -36,6 +37,8 @@ FAREWELL_SECONDS = 2.0
 SWEEP_SECONDS = 30.0
 """Between two rounds of trimming, and of striking off workers that are gone."""
 _RECONNECT = Backoff(0.1, 2.0)
+_RECONNECT_WITHIN = 1 / 8
+"""Of ``idle``, at most: who comes back last must have spoken before anybody who came back first takes over."""
 _START, _END = b"0-0", b"0-0"
 
 Told = TypeVar("Told")
@@ -83,6 +86,7 @@ class Worker:
         self._stopped_at = 0.0
         self._away = False
         self._may_claim_at = 0.0
+        self._reconnect = replace(_RECONNECT, cap=min(_RECONNECT.cap, idle * _RECONNECT_WITHIN))
         self._speaking: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -147,7 +151,7 @@ class Worker:
             except CacheUnavailable as error:
                 tries += 1
                 await self._recover(error)
-                await self._rest(_RECONNECT.pause(tries))
+                await self._rest(self._reconnect.pause(tries))
                 continue
             self._answered()
             tries = 0
@@ -200,6 +204,8 @@ class Worker:
             await self._rest(SWEEP_SECONDS * random.uniform(0.5, 1.0))
             if not self._stopping.is_set():
                 await self._try(self._trim)
+                while await self._try(self._group.trim_letters) and not self._stopping.is_set():
+                    pass  # in pieces
                 await self._try(self._group.strike_off)
 
     # -- one entry ----------------------------------------------------------------------------------------------------
@@ -242,7 +248,7 @@ class Worker:
             self._put_off(entry, self._idle)
         except CacheUnavailable as error:
             await self._recover(error)
-            self._put_off(entry, _RECONNECT.pause(looks))
+            self._put_off(entry, self._reconnect.pause(looks))
 
     def _hold(self, entry: bytes, fields: Fields) -> bool:
         """Queue an entry that was given to us. False: it was ours already."""

@@ -17,7 +17,7 @@ from oncegate.app import logs, signals
 from oncegate.app.backoff import Backoff
 from oncegate.app.executor import Executor
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
-from oncegate.app.group import Group
+from oncegate.app.group import Group, LetterLimits
 from oncegate.app.handler import Handler, HandlerError, find_handler
 from oncegate.app.processing import Processing
 from oncegate.app.redis_client import create_client
@@ -118,6 +118,7 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
     client = create_client(settings.cache, timeout=timeout)
     reading = create_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
+    limits = LetterLimits(worker_settings.max_dead_letters, round(worker_settings.dead_letter_ttl * 1000))
     cache.past_maxmemory = True  # each command that is executed leaves the stream
     subscription = Subscription(
         worker_settings.consumer_name,
@@ -140,7 +141,7 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
         ),
     )
     worker = Worker(
-        Group(stream, reading, worker_settings.consumer_name, name),
+        Group(stream, reading, worker_settings.consumer_name, name, limits),
         processing.process,
         concurrency=worker_settings.concurrency,
         idle=lease,

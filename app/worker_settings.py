@@ -34,6 +34,10 @@ class WorkerSettings(BaseModel):
         default=1, description="the longest pause before the second attempt; doubled for each one after it"
     )
     retry_cap: Seconds = Field(default=300, description="the longest pause between attempts")
+    max_dead_letters: Annotated[int, Field(ge=1)] = Field(
+        default=10000, description="dead letters that a stream may have; the oldest go first"
+    )
+    dead_letter_ttl: Seconds = Field(default=2592000, description="how long a dead letter is kept: 30 days")
 
     @field_validator("handler")
     @classmethod

@@ -7,7 +7,9 @@ some again later; some of their entries are published again under new ids. Meanw
 anew, and the handler kills its own process now and then between its effect and the record of it. At the end the books of
 the handler, an SQLite file, must hold exactly the keys that were accepted.
 
-A third of the bodies is compressed, and now and then the handler raises what is no ``Exception``, hangs or ends its worker.
+A third of the bodies is compressed, and now and then the handler raises what is no ``Exception``, hangs or ends its worker. A
+fifth of the commands is forwarded, by a worker that is shot at too, to a service that is now and then slower than the gateway in
+front of it waits. Redis is full again and again (``maxmemory``): what is refused then is submitted again.
 
 The handler checks before it acts, so no key is booked twice; how often it was entered for a key that it had entered before
 is the number of executions in the documented window, and it is told. Exit code 0 where the books are right, 1 where not.
@@ -32,15 +34,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from redis.exceptions import OutOfMemoryError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadtests.commands_handler import BOOKS, DIES, FAILS, open_books
+from loadtests.commands_service import RESPONSE_TIMEOUT, slow_service
 from oncegate.app.stream import dead_letters_key, stream_key
 from tests.servers import RedisServer
 from tests.system.gateway import Gateway
 
 NAMESPACE, ROUTE = "run", "/bookings"
+SLOW_ROUTE, SLOW_STREAM, FORWARDED_ONE_IN = "/slow-bookings", "slow", 5
+"""Every fifth command is forwarded to the slow service."""
+FULL_SECONDS, ROOM_SECONDS, ROOM_BYTES = 0.4, 1.2, 64 * 1024 * 1024
+"""For how long Redis is full, and for how long it has room again, and how much."""
+LONGEST_SECONDS, LONGEST_PER_COMMAND = 300.0, 0.2
+"""After which a run is given up while it submits."""
 AGAIN_AT_ONCE, AGAIN_LATER, COPIED = 0.05, 0.05, 0.05
 """Shares of the commands that are submitted twice at the same time, submitted again later, and published again."""
 PATIENCE = 300.0
@@ -73,6 +83,9 @@ class Figures:
     commands: int = 0
     submissions: int = 0
     answers: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+    times_full: int = 0
+    forwarded: int = 0
     published_again: int = 0
     entries: int = 0
     copies_skipped: int = 0
@@ -96,7 +109,7 @@ class Figures:
 class Workers:
     """The workers, on whom somebody shoots. Those that have ended are replaced by `mend`."""
 
-    def __init__(self, plan: Plan, redis_url: str, folder: Path) -> None:
+    def __init__(self, plan: Plan, redis_url: str, folder: Path, service: str) -> None:
         self.deaths = 0
         self.kills = 0
         self._chance = random.Random(plan.seed)
@@ -113,15 +126,17 @@ class Workers:
             redis_url,
             "--namespace",
             NAMESPACE,
-            "--handler",
-            "loadtests.commands_handler:book",
         ]
+        self._handling = ["--handler", "loadtests.commands_handler:book"]
+        self._forwarding = ["--stream", SLOW_STREAM, "--forward", service]
         self._log = (folder / "workers.log").open("ab")
-        self._running = [self._start() for _ in range(plan.workers)]
+        self._running = [self._start(number) for number in range(plan.workers + 1)]
 
-    def _start(self) -> "subprocess.Popen[bytes]":
+    def _start(self, number: int) -> "subprocess.Popen[bytes]":
+        """The first of them forwards."""
+        command = [*self._command, *(self._handling if number else self._forwarding)]
         return subprocess.Popen(
-            self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
 
     def mend(self) -> None:
@@ -129,7 +144,7 @@ class Workers:
         for number, process in enumerate(self._running):
             if process.poll() is not None:
                 self.deaths += process.returncode == -signal.SIGKILL
-                self._running[number] = self._start()
+                self._running[number] = self._start(number)
 
     def shoot(self) -> None:
         """Kill one of them, and start another."""
@@ -139,7 +154,7 @@ class Workers:
         process.kill()
         process.wait()
         self.kills += 1
-        self._running[number] = self._start()
+        self._running[number] = self._start(number)
 
     def end(self) -> None:
         """Let them stop; those that don't are killed."""
@@ -166,6 +181,7 @@ class Run:
         self._workers = workers
         self._answers: Counter[str] = Counter()
         self._stream = stream_key(NAMESPACE, "commands")
+        self._streams = (self._stream, stream_key(NAMESPACE, SLOW_STREAM))
 
     async def submit_all(self, progress: Progress) -> None:
         """Submit every command, and some of them again."""
@@ -194,8 +210,9 @@ class Run:
         if number % 3 == 0:
             headers["content-encoding"] = "gzip"
             body = gzip.compress(body, mtime=0)
+        route = SLOW_ROUTE if number % FORWARDED_ONE_IN == 0 else ROUTE
         while True:
-            answer = await client.post(ROUTE, content=body, headers=headers)
+            answer = await client.post(route, content=body, headers=headers)
             self.figures.submissions += 1
             self._answers[
                 f"{answer.status_code} {answer.headers.get('cache-status', '').partition(';')[2].strip()[:3]}"
@@ -205,6 +222,7 @@ class Run:
                 if self._accepted % self.plan.kill_every == 0:
                     self._workers.shoot()
                 return
+            self.figures.refused += answer.status_code == 503
             if answer.status_code not in (409, 503):
                 raise RuntimeError(f"a submission was answered {answer.status_code}: {answer.text}")
             await asyncio.sleep(0.05)
@@ -213,7 +231,10 @@ class Run:
         """A copy of the newest entry, under a new id, as a broker makes it that redelivers what it published."""
         newest = self._redis.xrevrange(self._stream, count=1)
         if newest:
-            self._redis.xadd(self._stream, newest[0][1])
+            try:
+                self._redis.xadd(self._stream, newest[0][1])
+            except OutOfMemoryError:
+                return
             self.figures.published_again += 1
 
     async def mend(self) -> None:
@@ -221,6 +242,16 @@ class Run:
         while True:
             await asyncio.sleep(0.05)
             self._workers.mend()
+
+    async def fill(self) -> None:
+        """Leave Redis no memory, then some again, over and over."""
+        while True:
+            await asyncio.sleep(ROOM_SECONDS)
+            used = int(self._redis.info("memory")["used_memory"])
+            self._redis.config_set("maxmemory", used)
+            self.figures.times_full += 1
+            await asyncio.sleep(FULL_SECONDS)
+            self._redis.config_set("maxmemory", used + ROOM_BYTES)
 
     async def until_done(self, progress: Progress) -> None:
         """Wait until everything was delivered and acknowledged. Raises ``TimeoutError``."""
@@ -232,20 +263,26 @@ class Run:
         progress.update(bar, description="nothing left to do")
 
     def _left(self) -> int:
-        groups = self._redis.xinfo_groups(self._stream)
+        return sum(self._left_in(stream) for stream in self._streams if self._redis.exists(stream))
+
+    def _left_in(self, stream: str) -> int:
+        groups = self._redis.xinfo_groups(stream)
         if not groups:
             return 1
-        newest = self._redis.xinfo_stream(self._stream)["last-generated-id"]
+        newest = self._redis.xinfo_stream(stream)["last-generated-id"]
         return int(groups[0]["pending"]) or int(groups[0]["last-delivered-id"] != newest)
 
     def count(self, books: str) -> Figures:
         """Compare the books with what was accepted."""
         figures = self.figures
         figures.answers = dict(self._answers)
-        figures.entries = int(self._redis.xinfo_stream(self._stream)["entries-added"])
+        figures.entries = sum(int(self._redis.xinfo_stream(stream)["entries-added"]) for stream in self._streams)
+        figures.forwarded = int(self._redis.xinfo_stream(self._streams[1])["entries-added"])
         figures.copies_skipped = figures.entries - figures.commands
         figures.kills, figures.deaths_in_the_window = self._workers.kills, self._workers.deaths
-        figures.dead_letters = int(self._redis.xlen(dead_letters_key(NAMESPACE, "commands")))
+        figures.dead_letters = sum(
+            int(self._redis.xlen(dead_letters_key(NAMESPACE, name))) for name in ("commands", SLOW_STREAM)
+        )
         accepted = {key_of(number) for number in range(self.plan.commands)}
         connection = open_books(books)
         booked = {key for (key,) in connection.execute("SELECT key FROM booked")}
@@ -265,7 +302,17 @@ def key_of(number: int) -> str:
 @contextmanager
 def machinery(plan: Plan, folder: Path) -> Iterator[Run]:
     """Redis, a gateway and the workers."""
-    with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
+    books = str(folder / "books.sqlite")
+    open_books(books).close()
+    with RedisServer(config={"maxmemory-policy": "noeviction"}) as server, slow_service(books) as service:
+        behind = Gateway(
+            folder / "service.log",
+            service,
+            server.url,
+            namespace="service",
+            log_level="info",
+            idempotency={"lease": plan.lease, "require_key": True, "response_timeout": RESPONSE_TIMEOUT},
+        )
         gateway = Gateway(
             folder / "gateway.log",
             "http://127.0.0.1:9",  # nothing is forwarded
@@ -273,26 +320,32 @@ def machinery(plan: Plan, folder: Path) -> Iterator[Run]:
             namespace=NAMESPACE,
             log_level="info",
             idempotency={"lease": plan.lease, "require_key": True},
-            routes=[{"path": ROUTE, "mode": "async"}],
+            routes=[
+                {"path": ROUTE, "mode": "async"},
+                {"path": SLOW_ROUTE, "mode": "async", "stream": SLOW_STREAM},
+            ],
         )
-        workers = Workers(plan, server.url, folder)
+        workers = Workers(plan, server.url, folder, behind.ready().url)
         try:
             yield Run(plan, server, gateway.ready(), workers)
         finally:
             workers.end()
             gateway.end()
+            behind.end()
 
 
 async def drive(run: Run, progress: Progress) -> None:
     """Submit, and wait for the end."""
     began = time.monotonic()
-    mending = asyncio.create_task(run.mend())
+    mending, filling = asyncio.create_task(run.mend()), asyncio.create_task(run.fill())
     try:
-        await run.submit_all(progress)
+        async with asyncio.timeout(LONGEST_SECONDS + run.plan.commands * LONGEST_PER_COMMAND):
+            await run.submit_all(progress)
         run.figures.seconds_submitting = round(time.monotonic() - began, 1)
         await run.until_done(progress)
     finally:
         mending.cancel()
+        filling.cancel()
     run.figures.seconds = round(time.monotonic() - began, 1)
 
 

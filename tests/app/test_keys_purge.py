@@ -3,15 +3,19 @@
 Rules of docs/contract.md: R11.9.
 """
 
+import io
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from oncegate.app.purge import STEP, Which, purge
+from oncegate.app.keys_view import purging
+from oncegate.app.purge import STEP, Purged, Which, purge
 from oncegate.cache.base import Resolution
 from oncegate.cache.record import State, StoredResponse, Trace
 from oncegate.cache.redis import RedisCache
@@ -38,13 +42,21 @@ class Shelf:
         self.cache = RedisCache.from_url(redis.url, timeout=30)
         self.where = ["--cache", redis.url, "--namespace", self.namespace]
 
-    async def put(self, key: str, caller: list[bytes], route: str = "*", state: State = State.SUCCEEDED) -> str:
+    async def put(
+        self,
+        key: str,
+        caller: list[bytes],
+        route: str = "*",
+        state: State = State.SUCCEEDED,
+        begun_at_ms: int = 1,
+        completed_at_ms: int = 1,
+    ) -> str:
         look_up_key, token = record_key(self.namespace, key, caller), os.urandom(16)
-        trace = Trace("vm/1", 1, None, "", "POST", route)
+        trace = Trace("vm/1", begun_at_ms, None, "", "POST", route)
         terms: dict[str, Any] = {"token": token, "fingerprint": PRINT, "trace": trace}
         assert (await self.cache.claim(look_up_key, lease_ms=600_000, retention_ms=600_000, **terms)).won
         if state is not State.IN_FLIGHT:
-            response = None if state is State.UNKNOWN else DONE
+            response = None if state is State.UNKNOWN else DONE._replace(completed_at_ms=completed_at_ms)
             assert await self.cache.complete(
                 look_up_key, attempt=1, state=state, response=response, ttl_ms=600_000, **terms
             )
@@ -132,18 +144,73 @@ async def test_what_became_another_attempts_stays(redis: RedisServer) -> None:
     await shelf.cache.close()
 
 
+async def test_what_is_older_than_an_age_goes_and_nothing_of_which_that_is_not_known(redis: RedisServer) -> None:
+    shelf = Shelf(redis)
+    kept = {
+        await shelf.put("new", ALICE, completed_at_ms=2000),
+        await shelf.put("long", ALICE, begun_at_ms=500, completed_at_ms=1000),  # completed just then
+        await shelf.put("no time", ALICE, completed_at_ms=0),
+        await shelf.put("no trace", ALICE, state=State.UNKNOWN, begun_at_ms=0),
+    }
+    await shelf.put("old", BOB, "/orders/*", completed_at_ms=999)
+    await shelf.put("dead", ALICE, state=State.UNKNOWN, begun_at_ms=999)
+    told = await purge(shelf.cache, shelf.namespace, Which(None, None, force=True, before_ms=1000))
+    assert (told.seen, told.found, told.removed) == (6, 2, 2)
+    assert await shelf.left() == kept
+    await shelf.cache.close()
+
+
+async def test_an_age_is_typed_and_told_from_now_on(redis: RedisServer) -> None:
+    shelf = Shelf(redis)
+    now = round(time.time() * 1000)
+    kept = {await shelf.put("now", ALICE, completed_at_ms=now)}
+    await shelf.put("long ago", ALICE, completed_at_ms=now - 86_400_000)
+    assert typed(shelf, "--older", "12h").stdout.strip() == "1 found, 1 removed"
+    assert await shelf.left() == kept
+    await shelf.cache.close()
+
+
+def test_on_a_terminal_it_shows_how_far_it_is_and_elsewhere_nothing() -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
+    program = Console(file=io.StringIO())
+    for console in (terminal, program):
+        with purging(console) as show:
+            show(Purged(seen=1500, found=7, removed=5))
+    assert isinstance(terminal.file, io.StringIO)
+    assert isinstance(program.file, io.StringIO)
+    assert "1500 looked at, 7 found, 5 removed" in terminal.file.getvalue()
+    assert program.file.getvalue().strip() == ""
+
+
+@pytest.mark.parametrize("where", [["--cache", "memory://"], ["--gateway", "http://127.0.0.1:1"]])
+def test_what_can_not_be_purged_is_said_in_one_line_with_what_to_do(where: list[str]) -> None:
+    done = subprocess.run(
+        [*ONCEGATE, "keys", "purge", "--older", "1d", *where],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT | {"ONCEGATE_ADMIN_TOKEN": "t"},
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "memory:// can't be purged, and go with their gateway's restart" in done.stderr
+    assert "--cache URL or --config FILE" in done.stderr
+
+
 async def test_as_it_is_typed(redis: RedisServer) -> None:
     shelf = Shelf(redis)
     key = record_key(shelf.namespace, "k", [b"authorization", b"1", b"Bearer alice"])
     await shelf.cache.claim(key, token=bytes(16), fingerprint=PRINT, lease_ms=600_000, retention_ms=1)
     await shelf.cache.close()
     line = "Authorization: Bearer alice\n"
-    left = {"found": 1, "removed": 0, "unfinished": 1, "unreadable": 0, "dry_run": False}
+    left = {"seen": 1, "found": 1, "removed": 0, "unfinished": 1, "unreadable": 0, "dry_run": False}
     assert json.loads(typed(shelf, "--caller", "-", "--json", text=line).stdout) == left
     said = typed(shelf, "--caller", "-", "--force", text=line)
     assert said.stdout.strip() == "1 found, 1 removed"
     for arguments, why in (
-        ([], "give --caller -, or --route"),
+        ([], "give --caller -, --route PATTERN or --older AGE"),
+        (["--older", "0d"], "--older takes an age above 0: 45s, 90m, 12h, 30d"),
+        (["--older", "1w"], "--older takes an age"),
+        (["--older", "-1d"], "--older takes an age"),
         (["--caller", "Bearer hunter2"], "a credential is nothing for a command line"),
         (["--caller", "-"], "no header lines"),
     ):

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from oncegate.app.main import main
 from tests.app.cli import run
-from tests.worker.shop import Shop
+from tests.worker.shop import Shop, until
 
 SECRET = "secret-of-alice"
 
@@ -47,7 +47,7 @@ def test_dead_letters_are_listed_with_what_killed_them(shop: Shop) -> None:
         shop.command("k1").command,
         shop.command("k2").command,
     ]
-    assert document["counts"] == {"unread": 0, "pending": 0, "dead": 2}
+    assert document["counts"] == {"unread": 0, "pending": 0, "dead": 2, "trimmed": 0}
     first = told(shop, "list", "--limit", "1")
     assert len(first["dead_letters"]) == 1
     rest = told(shop, "list", "--after", first["after"])
@@ -72,6 +72,61 @@ def test_a_dead_letter_can_be_discarded(shop: Shop) -> None:
     assert "no dead letter of" in oncegate(shop, "discard", first, code=1)
     assert "Missing argument" in oncegate(shop, "discard", code=2)
     assert shop.state("k1") == "failed"
+
+
+def test_of_too_many_dead_letters_the_oldest_go_and_it_is_told(shop: Shop) -> None:
+    """With the letter that makes it necessary: at no moment are there more."""
+    for number in range(5):
+        shop.submit(f"k{number}", {"do": "reject"})
+    worker = shop.start(max_dead_letters=3, concurrency=1)
+    shop.done()
+    assert [letter["key"] for letter in shop.letters()] == ["k2", "k3", "k4"]
+    assert worker.text().count("1 dead letters of stream commands were too many or too old, and are gone") == 2
+    assert told(shop, "list")["counts"] == {"unread": 0, "pending": 0, "dead": 3, "trimmed": 2}
+    assert "3 dead; 2 more were dead, and are gone: too many" in oncegate(shop, "list")
+    assert {shop.state(f"k{number}") for number in range(5)} == {"failed"}  # their commands' records stay
+
+
+def test_dead_letters_that_are_too_old_go_although_nothing_dies_any_more(shop: Shop) -> None:
+    die(shop, "old", "older")
+    shop.redis.set(f"{shop.dead}:marker", "")  # nothing else goes
+    shop.start(dead_letter_ttl=0.001, constants={"worker.SWEEP_SECONDS": 0.05}).says(
+        "2 dead letters of stream commands"
+    )
+    assert shop.letters() == []
+    assert told(shop, "list")["counts"]["trimmed"] == 2
+    assert shop.redis.exists(f"{shop.dead}:marker")
+
+
+def test_a_limit_that_was_lowered_takes_letters_out_in_pieces(shop: Shop) -> None:
+    pipe = shop.redis.pipeline(transaction=False)
+    for number in range(2500):
+        pipe.xadd(shop.dead, {"key": f"k{number}"})
+    pipe.execute()
+    worker = shop.start(max_dead_letters=10, constants={"worker.SWEEP_SECONDS": 0.05})
+    worker.says("490 dead letters of stream commands")
+    assert worker.text().count("1000 dead letters of stream commands") == 2
+    assert [letter["key"] for letter in shop.letters()] == [f"k{number}" for number in range(2490, 2500)]
+
+
+def test_what_is_retried_is_not_lost_to_trimming(shop: Shop) -> None:
+    """It is in the stream by then, and nobody trims what a group needs; should it die again, its letter is the newest."""
+    gate = shop.folder / "gate"
+    payload = {"do": "wait", "gate": str(gate), "then": "reject"}
+    gate.touch()
+    shop.submit("k", payload)
+    shop.start(max_dead_letters=1)
+    shop.done()
+    (letter,) = told(shop, "list")["dead_letters"]
+    gate.unlink()
+    oncegate(shop, "retry", letter["id"])
+    shop.becomes("k", "in-flight")
+    for number in range(5):
+        shop.submit(f"other-{number}", {"do": "reject"})
+    until(lambda: told(shop, "list")["counts"]["trimmed"] == 4, "others die meanwhile")
+    gate.touch()
+    shop.done()
+    assert [(each["key"], each["dead.attempts"]) for each in shop.letters()] == [("k", "2")]
 
 
 def test_without_dead_letters_there_are_none(shop: Shop) -> None:

@@ -170,6 +170,16 @@ def test_with_too_many_that_wait_nothing_new_is_read(shop: Shop) -> None:
     assert (shop.pending(), shop.state("poison-3"), shop.state("next")) == (3, "absent", "absent")
 
 
+def test_a_healthy_command_is_not_kept_waiting_by_all_that_are_put_off(shop: Shop) -> None:
+    """More than a thousand of them: what is put off doesn't count against what may be held."""
+    for number in range(1100):
+        shop.submit(f"poison-{number}", {"do": "fail"})
+    shop.submit("healthy")
+    shop.start(retry_base=3600, retry_cap=3600, settings={"idempotency__lease": 60, "cache_timeout": 10})
+    until(lambda: shop.effects("healthy"), "the healthy one is executed, behind them")
+    until(lambda: shop.pending() == 1100, "it is acknowledged, and they wait")
+
+
 def test_a_command_that_takes_longer_than_its_lease_is_left_to_its_worker(shop: Shop) -> None:
     shop.submit("k", at_gate(shop))
     lease = LASTING["idempotency__lease"]
@@ -330,14 +340,17 @@ def test_a_worker_may_be_there_before_redis(own_shop: Shop, own_redis: RedisServ
 
 def test_after_an_outage_nothing_is_taken_from_a_worker_that_lives(own_shop: Shop, own_redis: RedisServer) -> None:
     """Longer than the time after which an entry is taken for abandoned: then all entries look so."""
+    lease = (
+        2 * LASTING["idempotency__lease"]
+    )  # half of it, less the pause before it reconnects, is the first one's to speak
     own_shop.submit("k", at_gate(own_shop))
-    first = own_shop.start(settings=LASTING)
+    first = own_shop.start(settings={"idempotency__lease": lease})
     until(lambda: waiting(own_shop), "it is executed")
-    second = own_shop.start(settings=LASTING).reads()
+    second = own_shop.start(settings={"idempotency__lease": lease}).reads()
     own_redis.stop()
     for worker in (first, second):
         worker.says("the stream can't be read")
-    until(lambda: _older(own_shop, 1.2 * LASTING["idempotency__lease"]), "the entry is idle for long")
+    until(lambda: _older(own_shop, 1.2 * lease), "the entry is idle for long")
     own_redis.start()
     for worker in (first, second):
         worker.says("the stream can be read again")
