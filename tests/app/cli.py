@@ -26,13 +26,13 @@ def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str
     )
 
 
-def invoke(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def invoke(*arguments: str, stdin: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
     """What `run` does, in this process: for what a command says and how it ends, without the second that Python takes to start.
 
     Raises what the command lets through, where a process would end with a traceback.
     """
     unset = {name: None for name in os.environ if name.startswith("ONCEGATE_")}
-    done = CliRunner().invoke(main, arguments, env=unset | ENVIRONMENT | environment, catch_exceptions=False)
+    done = CliRunner().invoke(main, arguments, stdin, env=unset | ENVIRONMENT | environment, catch_exceptions=False)
     return subprocess.CompletedProcess(["oncegate", *arguments], done.exit_code, done.stdout, done.stderr)
 
 
