@@ -26,7 +26,10 @@ def oncegate(
     *arguments: str, stdin: str = "", token: str | None = None, code: int = 0
 ) -> "subprocess.CompletedProcess[str]":
     """What an operator types, without a process of its own; tests/app/test_keys_purge.py and test_check.py start such."""
-    done = invoke(*arguments, stdin=stdin, **({} if token is None else {"ONCEGATE_ADMIN_TOKEN": token}))
+    environment = {"ONCEGATE_CACHE_TIMEOUT": str(UNHURRIED)} | (
+        {} if token is None else {"ONCEGATE_ADMIN_TOKEN": token}
+    )
+    done = invoke(*arguments, stdin=stdin, **environment)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
