@@ -14,6 +14,19 @@ hypothesis.settings.register_profile("patient", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("patient")
 
 
+LONGEST = (
+    "tests/test_user_types.py",
+    "tests/loadtests/test_benches.py",
+    "tests/test_docs_blocks.py",
+    "tests/system/test_redis_faults.py",
+    "tests/system/test_leases.py",
+    "tests/system/test_submission.py",
+    "tests/system/test_upstream_faults.py",
+    "tests/app/test_cost_is_linear.py",
+)
+"""Files that take longest. They begin first: one of them at the end would have a process to itself, and the others wait."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run what is marked as long: minutes more")
     parser.addoption(
@@ -35,6 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {"interpreted": "looks into what is compiled"} if compiled else {"compiled": "needs --compiled"}
     if not config.getoption("--long"):
         left_out["long"] = "needs --long"
+    turn = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: turn.get(item.nodeid.partition("::")[0], len(turn)))  # stable: the others as they were
     for item in items:
         for mark, reason in left_out.items():
             if item.get_closest_marker(mark):

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from click.testing import CliRunner
+
+from oncegate.app.main import main
+
 ONCEGATE = [str(Path(sys.executable).with_name("oncegate"))]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
 
@@ -20,6 +24,16 @@ def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str
     return subprocess.run(
         [*ONCEGATE, *arguments], capture_output=True, text=True, env=ENVIRONMENT | environment, timeout=PATIENCE
     )
+
+
+def invoke(*arguments: str, stdin: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
+    """What `run` does, in this process: for what a command says and how it ends, without the second that Python takes to start.
+
+    Raises what the command lets through, where a process would end with a traceback.
+    """
+    unset = {name: None for name in os.environ if name.startswith("ONCEGATE_")}
+    done = CliRunner().invoke(main, arguments, stdin, env=unset | ENVIRONMENT | environment, catch_exceptions=False)
+    return subprocess.CompletedProcess(["oncegate", *arguments], done.exit_code, done.stdout, done.stderr)
 
 
 @contextmanager

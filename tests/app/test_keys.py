@@ -16,7 +16,7 @@ from oncegate.app.keys_view import show_list, show_records
 from oncegate.cache.record import State
 from oncegate.cache.redis import RedisCache
 from oncegate.middleware.key import record_id, record_key
-from tests.app.cli import ENVIRONMENT, ONCEGATE, PATIENCE, run, running
+from tests.app.cli import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, running
 from tests.servers import RedisServer
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
@@ -60,7 +60,7 @@ def where(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(where: list[str], arguments: list[str], said: str) -> None:
-    done = run("keys", *arguments, *where)
+    done = invoke("keys", *arguments, *where)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -68,13 +68,13 @@ def test_wrong_usage_is_one_line_and_exit_code_2(where: list[str], arguments: li
 
 
 def test_which_records_must_be_said() -> None:
-    done = run("keys", "list")
+    done = invoke("keys", "list")
     assert done.returncode == 2
     assert "--gateway URL" in done.stderr
-    done = run("keys", "list", "--gateway", "http://127.0.0.1:1")
+    done = invoke("keys", "list", "--gateway", "http://127.0.0.1:1")
     assert done.returncode == 2
     assert "ONCEGATE_ADMIN_TOKEN is not set" in done.stderr
-    done = run("keys", "list", "--gateway", "http://user:hunter2@127.0.0.1:1", ONCEGATE_ADMIN_TOKEN="t")
+    done = invoke("keys", "list", "--gateway", "http://user:hunter2@127.0.0.1:1", ONCEGATE_ADMIN_TOKEN="t")
     assert done.returncode == 2
     assert "hunter2" not in done.stderr
 
@@ -83,7 +83,7 @@ def test_which_records_must_be_said() -> None:
     "gateway", ["http://a..b", "http://127.0.0.1:1/a b", f"http://{'a' * 80}.x", "http://[::1", "x"]
 )
 def test_what_can_be_no_gateway_is_wrong_usage(gateway: str) -> None:
-    done = run("keys", "list", "--gateway", gateway, ONCEGATE_ADMIN_TOKEN="t")
+    done = invoke("keys", "list", "--gateway", gateway, ONCEGATE_ADMIN_TOKEN="t")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
 
 
@@ -96,7 +96,7 @@ def test_what_can_be_no_gateway_is_wrong_usage(gateway: str) -> None:
     ],
 )
 def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(command: list[str]) -> None:
-    done = run(*command, ONCEGATE_ADMIN_TOKEN="hunter2\nhunter3")
+    done = invoke(*command, ONCEGATE_ADMIN_TOKEN="hunter2\nhunter3")
     assert done.returncode == 2
     assert "ONCEGATE_ADMIN_TOKEN holds a control character" in done.stderr + done.stdout
     assert "hunter" not in done.stderr + done.stdout
@@ -106,7 +106,7 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(command: list
 def test_white_space_around_the_token_is_not_part_of_it(gateways: str, mine: str) -> None:
     """As files and mounted secrets have it."""
     with running("serve", "--upstream", "http://127.0.0.1:1", "--port", "0", ONCEGATE_ADMIN_TOKEN=gateways) as gateway:
-        done = run("keys", "list", "--gateway", gateway.url(), ONCEGATE_ADMIN_TOKEN=mine)
+        done = invoke("keys", "list", "--gateway", gateway.url(), ONCEGATE_ADMIN_TOKEN=mine)
     assert (done.returncode, done.stdout.strip()) == (0, "No such records.")
 
 
@@ -118,9 +118,9 @@ def test_a_caller_may_be_no_text(where: list[str]) -> None:
 
 
 def test_where_nothing_answers_the_exit_code_is_1() -> None:
-    done = run("keys", "list", "--gateway", "http://127.0.0.1:1", ONCEGATE_ADMIN_TOKEN="t")
+    done = invoke("keys", "list", "--gateway", "http://127.0.0.1:1", ONCEGATE_ADMIN_TOKEN="t")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    done = run("keys", "list", "--cache", "redis://:hunter2@127.0.0.1:1")
+    done = invoke("keys", "list", "--cache", "redis://:hunter2@127.0.0.1:1")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "hunter2" not in done.stderr
 
@@ -128,10 +128,10 @@ def test_where_nothing_answers_the_exit_code_is_1() -> None:
 @pytest.mark.parametrize("command", ["show", "release"])
 def test_what_is_not_there_is_told(where: list[str], command: str) -> None:
     for which in (["k"], ["--record", RECORD]):
-        done = run("keys", command, *which, *where)
+        done = invoke("keys", command, *which, *where)
         assert done.returncode == 1
         assert "no such record" in done.stderr
-    assert json.loads(run("keys", "list", "--json", *where).stdout) == {"records": [], "cursor": ""}
+    assert json.loads(invoke("keys", "list", "--json", *where).stdout) == {"records": [], "cursor": ""}
 
 
 async def test_the_few_that_are_looked_for_are_found_among_many(redis: RedisServer, where: list[str]) -> None:
@@ -145,14 +145,14 @@ async def test_the_few_that_are_looked_for_are_found_among_many(redis: RedisServ
             key, token=token, fingerprint=b"f" * 16, attempt=1, state=state, response=None, ttl_ms=600_000
         )
     await cache.close()
-    done = await asyncio.to_thread(run, "keys", "list", "--state", "unknown", "--json", *where)
+    done = await asyncio.to_thread(invoke, "keys", "list", "--state", "unknown", "--json", *where)
     assert {each["id"] for each in json.loads(done.stdout)["records"]} == unknown
     assert len(unknown) == 3
     found: set[str] = set()
     cursor, steps = "", 0
     while cursor or not steps:
         more = ["--cursor", cursor] if cursor else []
-        done = await asyncio.to_thread(run, "keys", "list", "--limit", "150", "--json", *more, *where)
+        done = await asyncio.to_thread(invoke, "keys", "list", "--limit", "150", "--json", *more, *where)
         page = json.loads(done.stdout)
         found |= {each["id"] for each in page["records"]}
         cursor, steps = page["cursor"], steps + 1
@@ -168,11 +168,11 @@ async def test_a_record_that_can_not_be_read_hides_no_other(redis: RedisServer, 
     await cache.close()
     damaged = record_key(where[-1], "k", [b"bob"])
     redis.command("SET", damaged, "nonsense", "EX", "600")
-    shown = await asyncio.to_thread(run, "keys", "show", "k", "--json", *where)
+    shown = await asyncio.to_thread(invoke, "keys", "show", "k", "--json", *where)
     assert sorted(each["state"] for each in json.loads(shown.stdout)["records"]) == ["succeeded", "unreadable"]
-    shown = await asyncio.to_thread(run, "keys", "show", "k", *where)
+    shown = await asyncio.to_thread(invoke, "keys", "show", "k", *where)
     assert "unreadable: damaged" in shown.stdout
-    alone = await asyncio.to_thread(run, "keys", "show", "--record", record_id(damaged), *where)
+    alone = await asyncio.to_thread(invoke, "keys", "show", "--record", record_id(damaged), *where)
     assert (alone.returncode, len(alone.stderr.splitlines())) == (1, 1)
 
 

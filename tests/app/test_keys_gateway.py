@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from oncegate.app.main import main
-from tests.app.cli import run, running
+from tests.app.cli import invoke, running
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
 WHICH = ["--record", RECORD]
@@ -73,18 +73,18 @@ def test_what_is_no_gateway_is_told_so(liar: str, status: int, body: bytes, comm
 
 def test_what_a_stranger_answers_does_not_command_the_terminal(liar: str) -> None:
     Liar.answer = (503, b'{"title":"x","status":503,"detail":"\\u001b[2Jgone\\nand more"}')
-    done = run("keys", "list", "--gateway", liar, **TOKEN)
+    done = invoke("keys", "list", "--gateway", liar, **TOKEN)
     assert done.stderr == "oncegate: the gateway answered 503:  [2Jgone and more\n"
 
 
 def test_a_cursor_that_leads_nowhere_is_not_followed_for_ever(liar: str) -> None:
     Liar.answer = (200, b'{"records":[],"cursor":"7"}')
-    assert run("keys", "list", "--gateway", liar, **TOKEN).stdout == "None so far.\nThere is more: --cursor 7\n"
+    assert invoke("keys", "list", "--gateway", liar, **TOKEN).stdout == "None so far.\nThere is more: --cursor 7\n"
 
 
 @pytest.mark.parametrize("command", [["list"], ["show", *WHICH], ["show", "k"], ["release", *WHICH]])
 def test_a_gateway_without_records_says_nothing_about_one(command: list[str]) -> None:
     with running("serve", "--upstream", "http://127.0.0.1:1", "--port", "0") as gateway:
-        done = run("keys", *command, "--gateway", gateway.url(), **TOKEN)
+        done = invoke("keys", *command, "--gateway", gateway.url(), **TOKEN)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("oncegate: no records here: the gateway has no ONCEGATE_ADMIN_TOKEN")

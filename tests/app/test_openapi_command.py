@@ -14,7 +14,7 @@ import yaml
 from fastapi.openapi.models import OpenAPI
 
 from oncegate.middleware.problems import KINDS
-from tests.app.cli import run, running
+from tests.app.cli import invoke, running
 from tests.app.probing import probe
 
 PAYMENTS = """\
@@ -52,7 +52,7 @@ def config(tmp_path: Path, path: str) -> str:
 
 
 def added(*arguments: str) -> Any:
-    done = run("openapi", *arguments)
+    done = invoke("openapi", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return yaml.safe_load(done.stdout), done.stdout
 
@@ -74,7 +74,7 @@ def test_yaml_comes_out_as_yaml_with_the_gateways_part(spec: Path) -> None:
 
 def test_scalars_come_out_as_openapi_reads_them(spec: Path) -> None:
     """YAML 1.1, which PyYAML reads, would make a date, a false and a 90 of them."""
-    done = run("openapi", "--upstream-spec", str(spec), "--format", "json")
+    done = invoke("openapi", "--upstream-spec", str(spec), "--format", "json")
     body = json.loads(done.stdout)["paths"]["/payments"]["post"]["requestBody"]["content"]["application/json"]
     assert body["example"] == {"due": "2026-01-02", "country": "no", "at": "1:30", "share": 1000.0}
 
@@ -139,7 +139,7 @@ def test_policies_are_asked_with_the_path_that_requests_have(
 def test_what_is_no_description_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
     file = tmp_path / "spec"
     file.write_text(text)
-    done = run("openapi", "--upstream-spec", str(file))
+    done = invoke("openapi", "--upstream-spec", str(file))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"oncegate: {file}: ")
     assert expected in done.stderr
@@ -147,12 +147,12 @@ def test_what_is_no_description_is_refused_in_one_line(tmp_path: Path, text: str
 
 
 def test_a_file_that_is_not_there_and_a_wrong_setting_are_refused(spec: Path) -> None:
-    gone = run("openapi", "--upstream-spec", "/not/there.json")
+    gone = invoke("openapi", "--upstream-spec", "/not/there.json")
     assert (gone.returncode, gone.stderr) == (
         2,
         "oncegate: /not/there.json: can't be read: No such file or directory\n",
     )
-    wrong = run("openapi", "--upstream-spec", str(spec), ONCEGATE_IDEMPOTENCY__TTL="never")
+    wrong = invoke("openapi", "--upstream-spec", str(spec), ONCEGATE_IDEMPOTENCY__TTL="never")
     assert wrong.returncode == 2
     assert "idempotency.ttl" in wrong.stderr
 
@@ -160,7 +160,7 @@ def test_a_file_that_is_not_there_and_a_wrong_setting_are_refused(spec: Path) ->
 def test_half_a_character_comes_out_as_it_went_in(tmp_path: Path) -> None:
     file = tmp_path / "spec"
     file.write_text('{"openapi": "3.1.0", "x": "\\ud800"}')
-    done = run("openapi", "--upstream-spec", str(file))
+    done = invoke("openapi", "--upstream-spec", str(file))
     assert (done.returncode, json.loads(done.stdout)["x"]) == (0, "\ud800")
 
 
@@ -187,6 +187,6 @@ def test_a_gateway_answers_as_the_description_says(gateway: str, tmp_path: Path)
             {"openapi": "3.1.0", "info": {"title": "demo", "version": "1"}, "paths": {"/payments": {"post": post}}}
         )
     )
-    description = json.loads(run("openapi", "--upstream-spec", str(file)).stdout)
+    description = json.loads(invoke("openapi", "--upstream-spec", str(file)).stdout)
     statuses = probe(description, gateway, 15, headers=["Idempotency-Key"])
     assert {400, 422} <= statuses <= {201} | {kind.status for kind in KINDS.values()} | {402}

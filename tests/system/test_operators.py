@@ -1,14 +1,12 @@
-"""A gateway is killed, an operator finds what it left, resolves it, and a retry gets that answer. All with real processes.
+"""A gateway process is killed, an operator finds what it left, resolves it, and a retry gets that answer.
 
 Rules of docs/contract.md: R11.3, R11.8, R11.9, R11.11, R11.13, R11.14.
 """
 
 import asyncio
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +14,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from tests.app.cli import invoke
 from tests.servers import RedisServer, free_port
 from tests.system.caller import CALLER_MARK, Caller, fresh_key, is_replay, slug, until, until_answer
 from tests.system.conftest import UNHURRIED, Start
@@ -24,19 +23,16 @@ from tests.system.ledger import Ledger, Reply
 
 TOKEN = "password-is-operators-token"
 ANSWER = b'{"receipt":"found in the books"}'
-_COMMAND = [sys.executable, "-c", "from oncegate.app.main import main; main()"]
 
 
 def oncegate(
     *arguments: str, stdin: str = "", token: str | None = None, code: int = 0
 ) -> "subprocess.CompletedProcess[str]":
-    """The command line, as an operator types it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
-    if token is not None:
-        environment["ONCEGATE_ADMIN_TOKEN"] = token
-    done = subprocess.run(
-        [*_COMMAND, *arguments], input=stdin, capture_output=True, text=True, env=environment, timeout=DEADLINE
+    """What an operator types, without a process of its own; tests/app/test_keys_purge.py and test_check.py start such."""
+    environment = {"ONCEGATE_CACHE_TIMEOUT": str(UNHURRIED)} | (
+        {} if token is None else {"ONCEGATE_ADMIN_TOKEN": token}
     )
+    done = invoke(*arguments, stdin=stdin, **environment)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

@@ -14,11 +14,14 @@ from tests.app.cli import run
 from tests.worker.shop import Shop, until
 
 SECRET = "secret-of-alice"
+PATIENT = {"ONCEGATE_CACHE_TIMEOUT": "10"}
+"""A machine may stand still for a while."""
 
 
 def oncegate(shop: Shop, *arguments: str, code: int = 0) -> str:
     """What it prints, on both outputs."""
-    done = CliRunner().invoke(main, ["commands", *arguments, "--cache", shop.url, "--namespace", shop.namespace])
+    where = ["--cache", shop.url, "--namespace", shop.namespace]
+    done = CliRunner().invoke(main, ["commands", *arguments, *where], env=PATIENT)
     assert done.exit_code == code, done.output
     return done.output
 
@@ -264,7 +267,8 @@ def test_what_is_retried_twice_comes_back_once(shop: Shop) -> None:
     ],
 )
 def test_what_can_not_be_done_is_said_in_one_line(shop: Shop, arguments: list[str], code: int, said: str) -> None:
-    done = CliRunner().invoke(main, ["commands", *arguments, "--cache", shop.url, "--namespace", shop.namespace])
+    where = ["--cache", shop.url, "--namespace", shop.namespace]
+    done = CliRunner().invoke(main, ["commands", *arguments, *where], env=PATIENT)
     assert (done.exit_code, done.stderr.count("\n")) == (code, 1)
     assert said in done.stderr
 
