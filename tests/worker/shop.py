@@ -263,3 +263,12 @@ class Shop:
 
     def becomes(self, key: str, state: str, consumer: str = "commands") -> None:
         until(lambda: self.state(key, consumer) == state, f"{key} becomes {state}")
+
+
+def at_gate(shop: Shop, **more: Any) -> dict[str, Any]:
+    return {"do": "wait", "gate": str(shop.folder / "gate"), **more}
+
+
+def waiting(shop: Shop) -> int:
+    """How many workers have a command that waits at the gate."""
+    return len(list(shop.folder.glob("gate.*")))
