@@ -105,7 +105,7 @@ class InboundConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
         """The connection is gone: the requests on it are told, and end as they see fit."""
         self._connections.discard(self)
-        self.unsent.goes_on()
+        self.unsent.close()
         if self.gone is not None:
             self.gone()
         self._deadline.close()

@@ -48,13 +48,18 @@ class Unsent:
         self.hold(max(self._large, self._connection.transport.get_write_buffer_size()))
 
     def goes_on(self) -> None:
-        """Writing is paused no more, or the connection is gone."""
+        """Writing is paused no more."""
         if self._unread is not None:
             self._unread.release(self)
         if self._large:
             self._large = 0
             if not self._connection.transport.is_closing():
                 self._connection.transport.set_write_buffer_limits()
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.goes_on()
+        self._connection = None  # type: ignore[assignment]  # it refers to us: without it the collector has nothing to do
 
     def hold(self, size: int) -> None:
         """So many bytes wait until writing goes on."""

@@ -46,7 +46,7 @@ class ResponseReader:
         self._parser: HttpResponseParser | None = None
         self._is_head = False
         self._is_1_1 = False
-        self._until_end = False
+        self._until_end = self._chunked = False
         self.expect(is_head=False)
 
     def expect(self, *, is_head: bool) -> None:
@@ -170,6 +170,7 @@ class ResponseReader:
             if has_length:
                 # A 204 must not have one (RFC 9110 section 8.6); a 304's describes another response, and servers trip over it.
                 self.headers = [field for field in self.headers if field[0] != b"content-length"]
+        self._chunked = chunked
         self._until_end = not (chunked or has_length or self._without_content)
         asked = b"close" not in options if version == "1.1" else b"keep-alive" in options
         self.persistent = asked and not self._until_end and not self._closes
@@ -228,6 +229,8 @@ class ResponseReader:
                 parser.set_dangerous_leniencies(lenient_keep_alive=True)
         else:
             self.complete = True
+            if self._chunked and self.persistent and self._is_the_last():  # its trailers may have said so
+                self.persistent = False
 
     def _pass_over(self, status: int) -> None:
         if status < 100:

@@ -125,9 +125,16 @@ class Exchange:
                 raise
         found, self._found = self._found, None
         body = None
-        failure = await self._conclusion(found)
-        if isinstance(failure, LeaseLost):
-            await self.decide(self._ask, self._body)
+        failure: BaseException | None = None
+        refused: Exception | None = None
+        try:
+            failure = await self._conclusion(found)
+        except (Refusal, RecordUnreadable, CacheUnavailable) as error:
+            refused = error
+        if refused is not None:
+            await self._answer(request.refused(refused))
+        elif isinstance(failure, LeaseLost):
+            await self.decide(self._ask, self._body, admissions=_MAX_ADMISSIONS - 1)
         elif failure is not None:
             raise failure
 
@@ -166,13 +173,15 @@ class Exchange:
         elif self._found is None:
             self._enforcement.enforcer.give_up(self._ask, end)
 
-    async def decide(self, ask: Ask, body: bytes, found: "Found | Attempt" = None) -> None:
+    async def decide(
+        self, ask: Ask, body: bytes, found: "Found | Attempt" = None, admissions: int = _MAX_ADMISSIONS
+    ) -> None:
         """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or what it is to wait for."""
         request, enforcer = self._request, self._enforcement.enforcer
         failure: BaseException | None = None
         refused: Exception | None = None
         try:
-            for _ in range(_MAX_ADMISSIONS):
+            for _ in range(admissions):
                 if isinstance(found, Exception):
                     raise found
                 if not isinstance(found, Execution):
