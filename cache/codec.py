@@ -219,12 +219,8 @@ def _decode(data: bytes, remaining_ms: int, traced: bool, size: int) -> Record:
         headers = tuple([(name.encode(), value.encode()) for name, value in head["h"]])
     else:
         headers = _latin_1(head["h"])
-    if sealed < 0 and not packed.startswith(_UNSEALED):
-        raise ValueError("the seal is gone")
-    if sealed < 0 or size >= 0:  # no seal proves anything of what is not whole
-        _look_at_numbers(head["s"], head["t"])
-    if sealed < 0:
-        _look_at(head, headers, body)
+    if sealed < 0 or size >= 0:  # a seal proves nothing of what is not whole
+        _look_at(packed, sealed, head, headers, body)
     response = stored_response(head["s"], headers, None if "o" in head else body, head["t"])
     trace = _trace_of_outcome(head) if traced else _NO_TRACE
     return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
@@ -241,8 +237,15 @@ def _look_at_numbers(status: object, completed_at_ms: object) -> None:
         raise ValueError("nothing ends with this status, or at this instant")
 
 
-def _look_at(head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
+def _look_at(
+    packed: bytes, sealed: int, head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], body: bytes
+) -> None:
     """Raises ``ValueError`` for what can't be replayed. For what no seal was checked of: one says that we wrote all of it."""
+    _look_at_numbers(head["s"], head["t"])
+    if sealed >= 0:
+        return
+    if not packed.startswith(_UNSEALED):
+        raise ValueError("the seal is gone")
     lines, lengths = head["h"], []
     if not isinstance(lines, list) or not all(isinstance(line, list) for line in lines):
         raise ValueError("header lines are pairs in a list")

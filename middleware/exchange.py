@@ -131,8 +131,13 @@ class Exchange:
             failure = await self._conclusion(found)
         except (Refusal, RecordUnreadable, CacheUnavailable) as error:
             refused = error
+        if failure is not None or refused is not None:
+            await self._go_on(failure, refused)
+
+    async def _go_on(self, failure: BaseException | None, refused: Exception | None) -> None:
+        """Answer a request of which one admission has come to nothing."""
         if refused is not None:
-            await self._answer(request.refused(refused))
+            await self._answer(self._request.refused(refused))
         elif isinstance(failure, LeaseLost):
             await self.decide(self._ask, self._body, admissions=_MAX_ADMISSIONS - 1)
         elif failure is not None:

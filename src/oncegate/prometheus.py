@@ -64,6 +64,10 @@ class MiddlewareMetrics(Watch):
         self._cache = histogram("cache", "Until the cache answered.", "operation", CACHE_BOUNDS)
         self._in_flight = gauge("attempts_in_flight", "Attempts that run now.")
         self._buffered = gauge("buffered_bytes", "Bytes of requests' bodies that wait to be admitted.")
+        self._unread = gauge(
+            "unread_bytes", "Bytes of responses that wait for clients that take less than they are given."
+        )
+        self._dropped = counter("readers_dropped", "Connections closed because too much waited for slow readers.")
         self._waiting = gauge("outcomes_waiting", "Outcomes that the cache has not taken yet.")
         version = Gauge(
             "oncegate_build_info", "The version that runs.", ["version"], registry=registry, multiprocess_mode="max"
@@ -122,6 +126,14 @@ class MiddlewareMetrics(Watch):
     def bodies_waiting(self, change: int) -> None:
         """See `Watch`."""
         self._buffered.inc(change)
+
+    def responses_waiting(self, change: int) -> None:
+        """See `Watch`."""
+        self._unread.inc(change)
+
+    def reader_dropped(self) -> None:
+        """See `Watch`."""
+        self._dropped.inc()
 
     def cache_answered(self, operation: str, seconds: float) -> None:
         """See `Watch`."""
