@@ -4,27 +4,27 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from oncegate.app.bearer import Bearer
-from oncegate.app.direct import Direct
-from oncegate.app.forward import Forwarder
-from oncegate.app.gateway import Gateway
-from oncegate.app.metrics import Metrics
-from oncegate.app.operations import Operations
-from oncegate.app.published_policy import published
-from oncegate.app.records import Records
-from oncegate.app.records_page import RecordsPage
-from oncegate.app.settings import GatewaySettings
-from oncegate.app.trial import try_writing
-from oncegate.cache.base import Cache
+from oncegate.app.gateway.fast_path import Direct
+from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.operators.bearer import Bearer
+from oncegate.app.operators.operations import Operations
+from oncegate.app.operators.published_policy import published
+from oncegate.app.operators.records import Records
+from oncegate.app.operators.records_page import RecordsPage
+from oncegate.app.operators.trial import try_writing
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
-from oncegate.middleware.cors import CrossOrigin
-from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.observe import Observation, Observe
-from oncegate.middleware.policy import Policies
+from oncegate.cache.store import Cache
+from oncegate.middleware.admission.observe import Observation, Observe
+from oncegate.middleware.http.cors import CrossOrigin
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.rules.policy import Policies
 
 if TYPE_CHECKING:
-    from oncegate.app.commands_page import CommandsPage
-    from oncegate.app.submit import Submitter
+    from oncegate.app.commands.submit import Submitter
+    from oncegate.app.operators.commands_page import CommandsPage
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the upstream, TLS included. Nothing was sent by then, so giving up early is safe."""
@@ -120,8 +120,8 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
     """``None`` where no route is asynchronous; where one is, the settings see to it that the cache is a Redis."""
     if all(route.mode == "sync" for route in settings.routes):
         return None
-    from oncegate.app.submit import Submitter  # not needed, so not loaded, where nothing is submitted
-    from oncegate.cache.redis import RedisCache
+    from oncegate.app.commands.submit import Submitter  # not needed, so not loaded, where nothing is submitted
+    from oncegate.cache.redis.store import RedisCache
 
     if not isinstance(cache, RedisCache):
         raise ValueError("an asynchronous route needs a Redis")
@@ -133,7 +133,7 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
 def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Callable[[], Awaitable[None]] | None:
     if not settings.sample_records:
         return None
-    from oncegate.app.sampling import sample
+    from oncegate.app.operators.sampling import sample
 
     return partial(sample, create_records(settings, cache), settings.sample_records, metrics.sampled)
 
@@ -157,7 +157,7 @@ def _commands(
     submissions = [policy for policy in routes if policy.submission is not None]
     if not submissions:
         return None
-    from oncegate.app.commands_page import CommandsPage
+    from oncegate.app.operators.commands_page import CommandsPage
 
     return CommandsPage(
         cache,
@@ -172,7 +172,7 @@ def _commands(
 
 
 def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, tuple[str, Callable[[], float]]]:
-    from oncegate.cache.memory import MemoryCache
+    from oncegate.cache.memory.store import MemoryCache
 
     most = float(settings.max_in_flight * settings.workers)
     most_bytes = float(settings.max_buffered * settings.workers)

@@ -6,6 +6,7 @@ written anew from what was understood: two servers that frame the same bytes dif
 A field that ``Connection`` names is dropped (RFC 9110 section 7.6.1), save those in `END_TO_END`, which carry a message's
 meaning: else any client could have ``Authorization`` or the idempotency key taken away behind the checks that read it.
 """
+# Compiled: docs/decisions/0012-compiled.md
 
 import ipaddress
 import re
@@ -16,7 +17,7 @@ from itertools import product
 from typing import Final
 from urllib.parse import quote
 
-from oncegate.middleware.asgi import Scope
+from oncegate.middleware.http.asgi import Scope
 
 HOP_BY_HOP: Final = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}

@@ -16,16 +16,17 @@ from functools import partial
 
 import uvicorn
 
-from oncegate.app import logs, signals
-from oncegate.app.accept import Acceptor
-from oncegate.app.balance import Balance
-from oncegate.app.configuration import ConfigurationError, admin_token
+from oncegate.app import signals
 from oncegate.app.factory import create_gateway
-from oncegate.app.gateway import Gateway
-from oncegate.app.inbound import InboundConnection
-from oncegate.app.settings import GatewaySettings, redact
+from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.server.accept import Acceptor
+from oncegate.app.server.balance import Balance
+from oncegate.app.server.connection import InboundConnection
+from oncegate.app.settings.gateway import GatewaySettings, redact
+from oncegate.app.settings.sources import ConfigurationError, admin_token
+from oncegate.app.telemetry import logs
 from oncegate.app.workers import REFUSED, Workers, unblock_signals
-from oncegate.middleware.observe import Observe
+from oncegate.middleware.admission.observe import Observe
 
 log = logging.getLogger("oncegate.serve")
 

@@ -1,4 +1,5 @@
 """What a cache answers to a claim, and to the question for a record."""
+# Compiled: docs/decisions/0012-compiled.md
 
 from dataclasses import dataclass
 

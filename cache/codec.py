@@ -34,6 +34,7 @@ time), and begins with what all claims of a process under one policy have in com
 Records of versions before are not sealed, and their head begins with ``s``: each of its values is looked at by itself. Nor is
 sealed what a release restored, of which nothing is replayed.
 """
+# Compiled: docs/decisions/0012-compiled.md
 
 import re
 import struct
@@ -108,7 +109,7 @@ _is_length: Final = re.compile(rb"[0-9]{1,18}").fullmatch
 HOP_BY_HOP: Final = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 )
-"""Those of `oncegate.middleware.policy`: a door keeps none of them, and replayed they would spoil a connection."""
+"""Those of `oncegate.middleware.rules.policy`: a door keeps none of them, and replayed they would spoil a connection."""
 
 
 def encode_claim(

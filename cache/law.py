@@ -1,4 +1,5 @@
 """What every cache checks of a call before it touches its store: the arguments, against the table of transitions."""
+# Compiled: docs/decisions/0012-compiled.md
 
 import functools
 

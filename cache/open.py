@@ -2,8 +2,8 @@
 
 from typing import cast
 
-from oncegate.cache.address import CACHE_SCHEMES, either
-from oncegate.cache.base import Cache
+from oncegate.cache.redis.url import CACHE_SCHEMES, either
+from oncegate.cache.store import Cache
 
 _CALLS = ("claim", "extend", "complete", "release", "get")
 """What every door calls."""
@@ -23,10 +23,10 @@ def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = Non
     if scheme.lower() == "memory":
         if rest:
             raise ValueError("cache: memory:// takes nothing after it")
-        from oncegate.cache.memory import MemoryCache
+        from oncegate.cache.memory.store import MemoryCache
 
         return MemoryCache() if memory_limit is None else MemoryCache(limit_bytes=memory_limit)
-    from oncegate.cache.redis import RedisCache  # not needed, so not loaded, on the embedded cache
+    from oncegate.cache.redis.store import RedisCache  # not needed, so not loaded, on the embedded cache
 
     return RedisCache.from_url(url, timeout=timeout)
 

@@ -3,6 +3,7 @@
 The law is the table ``TRANSITIONS``: which event may move a record from which state to which. The caches obey it, one
 suite of tests walks every row of it against each cache, and the diagram in docs/state-machine.md is drawn from it.
 """
+# Compiled: docs/decisions/0012-compiled.md
 
 import enum
 from dataclasses import dataclass, field

@@ -40,7 +40,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadtests.commands_handler import BOOKS, DIES, FAILS, open_books
 from loadtests.commands_service import RESPONSE_TIMEOUT, slow_service
-from oncegate.app.stream import dead_letters_key, stream_key
+from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from tests.servers import RedisServer
 from tests.system.gateway import Gateway
 
@@ -120,7 +120,7 @@ class Workers:
             DIES: str(plan.dies_one_in),
             FAILS: str(plan.fails_one_in),
         }
-        self._command = [sys.executable, "-c", "from oncegate.app.main import main; main()", "worker"]
+        self._command = [sys.executable, "-c", "from oncegate.app.cli.main import main; main()", "worker"]
         self._command += [
             "--cache",
             redis_url,

@@ -22,7 +22,7 @@ from typing import Any
 from oncegate.cache.codec import decode
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import State, StoredResponse
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.store import RedisCache
 from tests.groups import SentinelGroup
 
 WAYS = ("killed", "directed", "paused", "cut off")

@@ -14,63 +14,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-MODULES = (
-    "app/connection",
-    "app/direct",
-    "app/enforcing",
-    "app/forward",
-    "app/http1",
-    "app/inbound",
-    "app/inbound_deadline",
-    "app/inbound_head",
-    "app/inbound_lingering",
-    "app/inbound_parser",
-    "app/inbound_pieces",
-    "app/inbound_request",
-    "app/inbound_unsent",
-    "app/metrics",
-    "app/passing",
-    "app/response",
-    "app/shared_numbers",
-    "app/upstream",
-    "cache/asking",
-    "cache/claim",
-    "cache/codec",
-    "cache/errors",
-    "cache/expiry",
-    "cache/faults",
-    "cache/law",
-    "cache/link",
-    "cache/pending",
-    "cache/record",
-    "cache/scripts",
-    "middleware/attempt",
-    "middleware/buffered",
-    "middleware/bypass",
-    "middleware/capture",
-    "middleware/deadlines",
-    "middleware/enforce",
-    "middleware/enforced",
-    "middleware/enforcement",
-    "middleware/errors",
-    "middleware/exchange",
-    "middleware/execution",
-    "middleware/extensions",
-    "middleware/fingerprint",
-    "middleware/gate",
-    "middleware/identity",
-    "middleware/inflight",
-    "middleware/key",
-    "middleware/path_pattern",
-    "middleware/policy",
-    "middleware/prefer",
-    "middleware/problems",
-    "middleware/readings",
-    "middleware/request",
-    "middleware/respond",
-    "middleware/unread",
-)
-"""What is compiled. What is not, and why, stands in the decision."""
+MARK = "# Compiled: docs/decisions/0012-compiled.md"
+"""The line of a module that is compiled. What is not, and why, stands in the decision."""
+
+
+def marked_modules() -> list[str]:
+    """The modules with the `MARK`, as paths below `ROOT` without their suffix."""
+    sources = (path for folder in ("app", "cache", "middleware") for path in (ROOT / folder).rglob("*.py"))
+    return sorted(
+        str(path.relative_to(ROOT).with_suffix("")) for path in sources if MARK in path.read_text().splitlines()
+    )
+
 
 _SETUP = """\
 from mypyc.build import mypycify
@@ -94,7 +48,7 @@ def build(into: Path, *, for_tests: bool = False) -> Path:
         (tree / "pyproject.toml").write_text("".join(line for line in lines if not line.startswith('"oncegate.')))
         for name in ("README.md", "LICENSE"):
             shutil.copy(ROOT / name, tree)
-        modules = [f"src/oncegate/{name}.py" for name in MODULES]
+        modules = [f"src/oncegate/{name}.py" for name in marked_modules()]
         options = _FOR_TESTS if for_tests else _RELEASED
         (tree / "setup.py").write_text(_SETUP.format(modules=modules, options=options))
         command = [sys.executable, "-c", "from setuptools.build_meta import build_wheel; print(build_wheel('dist'))"]

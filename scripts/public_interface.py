@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from reference import table
 
 import oncegate
-from oncegate.middleware.settings import IdempotencySettings
+from oncegate.middleware.rules.settings import IdempotencySettings
 
 HEAD = """\
 # The public interface

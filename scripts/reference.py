@@ -7,16 +7,16 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from oncegate.app.cors_settings import CorsSettings
-from oncegate.app.settings import GatewaySettings
-from oncegate.app.worker_settings import WorkerSettings
-from oncegate.middleware.settings import IdempotencySettings, Route
+from oncegate.app.settings.cors import CorsSettings
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.worker import WorkerSettings
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 HEAD = """\
 # Configuration
 
-Generated from app/settings.py, app/cors_settings.py, app/worker_settings.py and middleware/settings.py by `scripts/docs`:
-change it there.
+Generated from app/settings/gateway.py, app/settings/cors.py, app/settings/worker.py and middleware/rules/settings.py by
+`scripts/docs`: change it there.
 
 Command line (`oncegate serve --help`) over environment over TOML file (`--config FILE`, or `ONCEGATE_CONFIG`) over defaults.
 In the environment a setting is `ONCEGATE_` and its name, in a table with two underscores: `ONCEGATE_UPSTREAM`,

@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tests must not pass for a build that they have not seen."""
-    spec = importlib.util.find_spec("oncegate.middleware.enforce")
+    spec = importlib.util.find_spec("oncegate.middleware.admission.admission")
     there = spec.origin if spec is not None else None
     if (there or "").endswith(".so") is not config.getoption("--compiled"):
         wanted = "the compiled build, by --compiled" if config.getoption("--compiled") else "the source"

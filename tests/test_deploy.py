@@ -14,10 +14,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from oncegate.app.configuration import load
-from oncegate.app.main import main
+from oncegate.app.cli.main import main
 from oncegate.app.serve import USAGE
-from oncegate.app.settings import GatewaySettings
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.sources import load
 from tests.app.served import served
 
 ROOT = Path(__file__).parent.parent

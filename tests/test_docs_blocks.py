@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from oncegate.middleware.enforced import _DETAILS
-from oncegate.middleware.gate import Decision
-from oncegate.middleware.key import record_id, record_key
-from oncegate.middleware.problems import KINDS, problem
+from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.http.keyed_request import _DETAILS
+from oncegate.middleware.outcome.problems import KINDS, problem
+from oncegate.middleware.rules.key import record_id, record_key
 from tests import pages
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -71,7 +71,7 @@ def test_an_example_in_python_runs(guide: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("guide", [guide for guide in GUIDES if guide not in RUN_AS_PAGES])
 def test_an_example_of_a_configuration_is_one(guide: str, tmp_path: Path) -> None:
-    from oncegate.app.configuration import load
+    from oncegate.app.settings.sources import load
 
     for kind, example in blocks(guide):
         if kind == "toml":

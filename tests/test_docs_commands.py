@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import pytest
 
-from oncegate.app.configuration import NOT_SETTINGS
-from oncegate.app.main import main
-from oncegate.app.settings import GatewaySettings
-from oncegate.app.worker_settings import WorkerSettings
-from oncegate.middleware.settings import IdempotencySettings
+from oncegate.app.cli.main import main
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.sources import NOT_SETTINGS
+from oncegate.app.settings.worker import WorkerSettings
+from oncegate.middleware.rules.settings import IdempotencySettings
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.*"))]

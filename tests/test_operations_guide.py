@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from oncegate.app.factory import create_gateway
-from oncegate.app.settings import GatewaySettings
+from oncegate.app.settings.gateway import GatewaySettings
 from tests.asgi_client import Client
 
 ROOT = Path(__file__).parent.parent
@@ -27,7 +27,7 @@ async def test_every_metric_is_told_of_and_no_other() -> None:
 
 def warnings() -> Iterator[str]:
     """What can be logged as a warning or worse: the constant part of each message, without the record's id."""
-    for path in sorted(path for folder in ("app", "middleware", "cache") for path in (ROOT / folder).glob("*.py")):
+    for path in sorted(path for folder in ("app", "middleware", "cache") for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
                 continue

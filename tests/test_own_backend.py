@@ -187,7 +187,7 @@ print([charge("a"), charge("a"), *[asyncio.run(ship("a")) for _ in range(2)]])
 
 
 def test_the_core_does_not_need_pytest() -> None:
-    code = "import sys; sys.modules['pytest'] = None; import oncegate.backend, oncegate.app.main, oncegate.middleware.idempotent"
+    code = "import sys; sys.modules['pytest'] = None; import oncegate.backend, oncegate.app.cli.main"
     subprocess.run([sys.executable, "-c", code], check=True)
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.modules['pytest'] = None; import oncegate.testing"],

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 import oncegate
 from oncegate import IdempotencySettings, OncegateError, OutcomeUnknown, OutcomeUnknownError, Route
-from oncegate.middleware.settings import Overrides
+from oncegate.middleware.rules.settings import Overrides
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,27 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oncegate.app.executor import CommandContext
-    from oncegate.cache.base import Cache
+    from oncegate.app.commands.executor import CommandContext
     from oncegate.cache.errors import CacheError, CacheUnavailable, OncegateError, RecordUnreadable
-    from oncegate.cache.memory import MemoryCache
+    from oncegate.cache.memory.store import MemoryCache
     from oncegate.cache.open import open_cache
     from oncegate.cache.record import StoredResponse
-    from oncegate.cache.redis import RedisCache
-    from oncegate.middleware.begun import Begun, Recording
-    from oncegate.middleware.caller import Caller
-    from oncegate.middleware.command import CommandProcessor
-    from oncegate.middleware.command_form import Codec
-    from oncegate.middleware.cors import EXPOSED_HEADERS, REQUEST_HEADERS
-    from oncegate.middleware.delivery import Action, Delivery, DeliveryDecision, SubscriptionSettings
-    from oncegate.middleware.derived_key import derive_key
-    from oncegate.middleware.errors import CallerFailed, CallerMissing, KeyInvalid, KeyMissing, Overloaded, Refusal
-    from oncegate.middleware.handling import NotRecorded
-    from oncegate.middleware.http import IdempotencyMiddleware
-    from oncegate.middleware.idempotent import idempotent
-    from oncegate.middleware.observe import Observation, Observe, Watch
-    from oncegate.middleware.once import Once
-    from oncegate.middleware.process_errors import (
+    from oncegate.cache.redis.store import RedisCache
+    from oncegate.cache.store import Cache
+    from oncegate.middleware.admission.observe import Observation, Observe, Watch
+    from oncegate.middleware.calls.errors import (
         CommandFailedError,
         DuplicateCommandError,
         InFlightError,
@@ -37,11 +25,30 @@ if TYPE_CHECKING:
         OutcomeUnknownError,
         ProcessError,
     )
-    from oncegate.middleware.processor import NotProcessed, NotRetryable, OutcomeUnknown
-    from oncegate.middleware.redact import Redact
-    from oncegate.middleware.settings import IdempotencySettings, Route
-    from oncegate.middleware.subscription import Subscription
-    from oncegate.middleware.sync_command import SyncCommandProcessor
+    from oncegate.middleware.calls.idempotent import idempotent
+    from oncegate.middleware.calls.processor import CommandProcessor
+    from oncegate.middleware.calls.sync import SyncCommandProcessor
+    from oncegate.middleware.consumers.begun import Begun, Recording
+    from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, SubscriptionSettings
+    from oncegate.middleware.consumers.derived_key import derive_key
+    from oncegate.middleware.consumers.handling import NotRecorded
+    from oncegate.middleware.consumers.once import Once
+    from oncegate.middleware.consumers.subscription import Subscription
+    from oncegate.middleware.http.caller import Caller
+    from oncegate.middleware.http.cors import EXPOSED_HEADERS, REQUEST_HEADERS
+    from oncegate.middleware.http.middleware import IdempotencyMiddleware
+    from oncegate.middleware.http.redact import Redact
+    from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown
+    from oncegate.middleware.outcome.results import Codec
+    from oncegate.middleware.rules.errors import (
+        CallerFailed,
+        CallerMissing,
+        KeyInvalid,
+        KeyMissing,
+        Overloaded,
+        Refusal,
+    )
+    from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 __version__ = "0.1.0"
 
@@ -98,27 +105,27 @@ __all__ = [
 ]
 
 _HOMES = {
-    "app.executor": ("CommandContext",),
-    "cache.base": ("Cache",),
+    "app.commands.executor": ("CommandContext",),
+    "cache.store": ("Cache",),
     "cache.errors": ("CacheError", "CacheUnavailable", "OncegateError", "RecordUnreadable"),
-    "cache.memory": ("MemoryCache",),
+    "cache.memory.store": ("MemoryCache",),
     "cache.open": ("open_cache",),
     "cache.record": ("StoredResponse",),
-    "cache.redis": ("RedisCache",),
-    "middleware.begun": ("Begun", "Recording"),
-    "middleware.caller": ("Caller",),
-    "middleware.command": ("CommandProcessor",),
-    "middleware.command_form": ("Codec",),
-    "middleware.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),
-    "middleware.delivery": ("Action", "Delivery", "DeliveryDecision", "SubscriptionSettings"),
-    "middleware.derived_key": ("derive_key",),
-    "middleware.errors": ("CallerFailed", "CallerMissing", "KeyInvalid", "KeyMissing", "Overloaded", "Refusal"),
-    "middleware.handling": ("NotRecorded",),
-    "middleware.http": ("IdempotencyMiddleware",),
-    "middleware.idempotent": ("idempotent",),
-    "middleware.observe": ("Observation", "Observe", "Watch"),
-    "middleware.once": ("Once",),
-    "middleware.process_errors": (
+    "cache.redis.store": ("RedisCache",),
+    "middleware.consumers.begun": ("Begun", "Recording"),
+    "middleware.http.caller": ("Caller",),
+    "middleware.calls.processor": ("CommandProcessor",),
+    "middleware.outcome.results": ("Codec",),
+    "middleware.http.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),
+    "middleware.consumers.delivery": ("Action", "Delivery", "DeliveryDecision", "SubscriptionSettings"),
+    "middleware.consumers.derived_key": ("derive_key",),
+    "middleware.rules.errors": ("CallerFailed", "CallerMissing", "KeyInvalid", "KeyMissing", "Overloaded", "Refusal"),
+    "middleware.consumers.handling": ("NotRecorded",),
+    "middleware.http.middleware": ("IdempotencyMiddleware",),
+    "middleware.calls.idempotent": ("idempotent",),
+    "middleware.admission.observe": ("Observation", "Observe", "Watch"),
+    "middleware.consumers.once": ("Once",),
+    "middleware.calls.errors": (
         "CommandFailedError",
         "DuplicateCommandError",
         "InFlightError",
@@ -126,11 +133,11 @@ _HOMES = {
         "OutcomeUnknownError",
         "ProcessError",
     ),
-    "middleware.processor": ("NotProcessed", "NotRetryable", "OutcomeUnknown"),
-    "middleware.redact": ("Redact",),
-    "middleware.settings": ("IdempotencySettings", "Route"),
-    "middleware.subscription": ("Subscription",),
-    "middleware.sync_command": ("SyncCommandProcessor",),
+    "middleware.outcome.errors": ("NotProcessed", "NotRetryable", "OutcomeUnknown"),
+    "middleware.http.redact": ("Redact",),
+    "middleware.rules.settings": ("IdempotencySettings", "Route"),
+    "middleware.consumers.subscription": ("Subscription",),
+    "middleware.calls.sync": ("SyncCommandProcessor",),
 }
 
 

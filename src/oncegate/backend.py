@@ -5,7 +5,6 @@ what outlives its lease reads as ``UNKNOWN``. The checks raise what the call rai
 `TRANSITIONS`. `oncegate.testing` has the suite that such a cache passes.
 """
 
-from oncegate.cache.base import Adopt, Cache, Page, PromptCache, Resolution
 from oncegate.cache.claim import Claim
 from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import (
@@ -18,6 +17,7 @@ from oncegate.cache.errors import (
 )
 from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
 from oncegate.cache.record import DEAD_TOKEN, TRANSITIONS, Record, State, StoredResponse, Trace
+from oncegate.cache.store import Adopt, Cache, Page, PromptCache, Resolution
 
 __all__ = [
     "DEAD_TOKEN",

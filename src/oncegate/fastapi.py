@@ -13,11 +13,11 @@ try:
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.fastapi needs FastAPI: pip install 'oncegate[fastapi]'") from missing
 
-from oncegate.middleware.arguments import given_routes, given_settings
-from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.openapi import describe
-from oncegate.middleware.policy import Policies
-from oncegate.middleware.settings import IdempotencySettings, Route
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.http.openapi import describe
+from oncegate.middleware.rules.arguments import given_routes, given_settings
+from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 __all__ = ["document"]
 

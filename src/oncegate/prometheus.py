@@ -12,7 +12,7 @@ from typing import Any, Final
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from oncegate import __version__
-from oncegate.app.metrics import (
+from oncegate.app.telemetry.metrics import (
     CACHE_BOUNDS,
     DECISIONS,
     FROM_THE_START,
@@ -23,9 +23,9 @@ from oncegate.app.metrics import (
     UPSTREAM_BOUNDS,
 )
 from oncegate.cache.record import State
-from oncegate.middleware.arguments import given_routes
-from oncegate.middleware.observe import Observation, Watch
-from oncegate.middleware.settings import DEFAULT_METHODS, Route
+from oncegate.middleware.admission.observe import Observation, Watch
+from oncegate.middleware.rules.arguments import given_routes
+from oncegate.middleware.rules.settings import DEFAULT_METHODS, Route
 
 __all__ = ["MiddlewareMetrics"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from oncegate.app.main import main
+from oncegate.app.cli.main import main
 
 ONCEGATE = [str(Path(sys.executable).with_name("oncegate"))]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}

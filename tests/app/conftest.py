@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 import uvloop
 
-from oncegate.app import outgoing
-from oncegate.middleware import policy
+from oncegate.app.upstream import outgoing
+from oncegate.middleware.rules import policy
 from tests.app.submitted import Submitted, serving
 from tests.servers import RedisServer
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import oncegate
-from oncegate.app.gateway import Gateway
+from oncegate.app.gateway.gateway import Gateway
 from tests.app.served import served
 from tests.upstreams import PATIENCE, Behaviour, Peer, Request
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 
-from oncegate.app.inbound import InboundConnection
-from oncegate.middleware.asgi import App, Message, Receive, Scope, Send
+from oncegate.app.server.connection import InboundConnection
+from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from tests.app.running import running
 from tests.upstreams import PATIENCE
 

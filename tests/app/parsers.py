@@ -10,28 +10,28 @@ from urllib.parse import unquote
 from hiredis import ProtocolError, Reader, ReplyError
 from httptools import HttpParserError
 
-from oncegate.app import inbound_head
-from oncegate.app.bearer import Bearer
 from oncegate.app.http1 import RequestRefused, RequestWriter, TrustedPeers, connection_options
-from oncegate.app.inbound import InboundConnection
-from oncegate.app.inbound_parser import InboundParser
-from oncegate.app.response import ResponseReader
-from oncegate.cache import faults
+from oncegate.app.operators.bearer import Bearer
+from oncegate.app.server import head as inbound_head
+from oncegate.app.server.connection import InboundConnection
+from oncegate.app.server.parser import InboundParser
+from oncegate.app.upstream.response import ResponseReader
 from oncegate.cache.codec import decode
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import StoredResponse
-from oncegate.middleware import respond
-from oncegate.middleware.canonical import NotCanonical, canonical_json
-from oncegate.middleware.errors import Refusal
-from oncegate.middleware.fingerprint import fingerprint
-from oncegate.middleware.key import parse_key, pick, record_key, scope_parts
-from oncegate.middleware.policy import Policies, compile_policy
-from oncegate.middleware.prefer import preferences, read_line
-from oncegate.middleware.problems import original_result
-from oncegate.middleware.readings import folded, normalise, readings
-from oncegate.middleware.request import read_body, wants_error
-from oncegate.middleware.settings import IdempotencySettings, Route
-from oncegate.retry import retry_after_seconds
+from oncegate.cache.redis.connection import faults
+from oncegate.client.retry import retry_after_seconds
+from oncegate.middleware.http.prefer import preferences, read_line
+from oncegate.middleware.http.request import read_body, wants_error
+from oncegate.middleware.outcome import responses
+from oncegate.middleware.outcome.problems import original_result
+from oncegate.middleware.rules.canonical_json import NotCanonical, canonical_json
+from oncegate.middleware.rules.errors import Refusal
+from oncegate.middleware.rules.fingerprint import fingerprint
+from oncegate.middleware.rules.key import parse_key, pick, record_key, scope_parts
+from oncegate.middleware.rules.policy import Policies, compile_policy
+from oncegate.middleware.rules.readings import folded, normalise, readings
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 REFUSALS = (
     Refusal,
@@ -282,7 +282,7 @@ PARSERS: dict[str, tuple[Parser, tuple[bytes, ...]]] = {
     "duplicate": (lambda data: original_result(StoredResponse(200, (), data, 0)), JSON),
     "upstream's head": (upstream_head, HEAD),
     "upstream's head, in pieces": (lambda data: upstream_head(data, 16), HEAD),
-    "stored response": (lambda data: respond.stored(200, lines_of(data), b"", RULES), LINES),
+    "stored response": (lambda data: responses.stored(200, lines_of(data), b"", RULES), LINES),
     "record": (record, (*JSON, b'{"s":200,"t":0,"h":[', b'["a","b"],', b'["a",""]', b'"\xc3\xa9"')),
     "Redis's reply": (redis_reply, REPLY),
     "Redis's error": (lambda data: faults.of_claim_reply(ReplyError(data.decode("latin-1"))), WORDS),

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 
 from oncegate.app.factory import create_gateway
-from oncegate.app.gateway import Gateway
+from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.serve import bind, server_config
-from oncegate.app.settings import GatewaySettings
+from oncegate.app.settings.gateway import GatewaySettings
 from tests.app.running import running
 from tests.upstreams import PATIENCE
 

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import httpx
 
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.delivery import Delivery, SubscriptionSettings
-from oncegate.middleware.subscription import Subscription
+from oncegate.cache.redis.store import RedisCache
+from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
+from oncegate.middleware.consumers.subscription import Subscription
 from tests.app.described import DESCRIPTION, assert_described, conforms
 from tests.app.served import served
 from tests.servers import RedisServer

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 import pytest
 import uvloop
 
-from oncegate.app.accept import MOST, Acceptor
 from oncegate.app.factory import create_gateway
 from oncegate.app.serve import _Server, bind, server_config
-from oncegate.app.settings import GatewaySettings
+from oncegate.app.server.accept import MOST, Acceptor
+from oncegate.app.settings.gateway import GatewaySettings
 
 
 class Connection(asyncio.Protocol):

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from oncegate.app.gateway import Gateway
+from oncegate.app.gateway.gateway import Gateway
 from tests.app.lane import CREATED, Talk, gateway_at, keyed, talking
 from tests.system.caller import until
 from tests.upstreams import PATIENCE, Peer, Upstream

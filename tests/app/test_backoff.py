@@ -1,4 +1,4 @@
-from oncegate.app.backoff import Backoff, Schedule
+from oncegate.app.commands.backoff import Backoff, Schedule
 
 LONGEST = 1.0
 """A draw that makes each pause as long as it may be."""

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from oncegate.app.balance import SLACK, STALE_SECONDS, Balance
+from oncegate.app.server.balance import SLACK, STALE_SECONDS, Balance
 from tests.app.cli import PATIENCE, Running, running
 from tests.servers import free_port
 
@@ -155,6 +155,6 @@ def test_who_has_left_or_is_silent_gets_no_part(monkeypatch: pytest.MonkeyPatch)
     balance.enter(1)
     assert balance.room(10, 10) < 10
     later = time.monotonic() + STALE_SECONDS
-    monkeypatch.setattr("oncegate.app.balance.monotonic", lambda: later)
+    monkeypatch.setattr("oncegate.app.server.balance.monotonic", lambda: later)
     balance.enter(0)
     assert balance.room(10, 10) > 10

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncegate.app.connection import UpstreamConnection
-from oncegate.app.percent import MAX_INCOMPLETE, TargetRefused, unquoted
+from oncegate.app.server.percent import MAX_INCOMPLETE, TargetRefused, unquoted
+from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.cache.record import StoredResponse
-from oncegate.middleware.problems import MAX_ESCAPES, original_result
+from oncegate.middleware.outcome.problems import MAX_ESCAPES, original_result
 from tests.app.lane import CREATED, gateway_at
 from tests.growth import is_linear
 from tests.system.caller import until

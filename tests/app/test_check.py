@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.check import Finding, Verdict, examine
-from oncegate.app.settings import GatewaySettings
-from oncegate.app.stream import dead_letters_key, stream_key
+from oncegate.app.cli.findings import Finding, Verdict, examine
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from tests.app.cli import run
 from tests.servers import RedisServer, free_port
 from tests.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
@@ -135,7 +135,7 @@ async def test_an_upstream_that_is_away_hangs_or_speaks_otherwise_is_told(monkey
     assert finding.verdict is Verdict.FAILED
     async with Upstream(hanging) as upstream:
         with monkeypatch.context() as patched:
-            patched.setattr("oncegate.app.check.HEAD_SECONDS", 0.2)
+            patched.setattr("oncegate.app.cli.findings.HEAD_SECONDS", 0.2)
             (finding,) = await found("upstream", upstream.url)
         assert (finding.verdict, "did not answer" in finding.text) == (Verdict.ADVICE, True)
     async with Upstream(answering(b"SSH-2.0-OpenSSH_9\r\n\r\n")) as upstream:

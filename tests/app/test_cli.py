@@ -18,7 +18,7 @@ from tests.app.cli import PATIENCE, run, running
 
 @pytest.fixture(scope="module")
 def payments() -> Iterator[str]:
-    from oncegate.app.demo_upstream import Payments, PaymentsServer
+    from oncegate.app.demo.upstream import Payments, PaymentsServer
 
     with PaymentsServer(Payments(lambda line: None)) as server:
         yield server.url
@@ -35,7 +35,7 @@ def test_version_and_help() -> None:
 
 
 def test_help_does_not_load_what_it_does_not_need() -> None:
-    code = "import sys, oncegate.app.main; sys.exit('pydantic' in sys.modules or 'uvicorn' in sys.modules)"
+    code = "import sys, oncegate.app.cli.main; sys.exit('pydantic' in sys.modules or 'uvicorn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -21,7 +21,7 @@ import hiredis
 import httpx
 import pytest
 
-from oncegate.app.demo_upstream import Payments, PaymentsServer
+from oncegate.app.demo.upstream import Payments, PaymentsServer
 from tests.app.cli import PATIENCE, Running, running
 
 KEY = {"Idempotency-Key": "order-1"}

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware.delivery import Action, Delivery
-from oncegate.middleware.key import execution_key
+from oncegate.middleware.consumers.delivery import Action, Delivery
+from oncegate.middleware.rules.key import execution_key
 from tests.app.described import assert_described
 from tests.app.served import served
 from tests.app.submitted import ALICE, ROUTES, STATUS, TIMEOUT, TOKEN, Submitted, serving

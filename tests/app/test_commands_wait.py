@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import oncegate.app.commands_page as commands_page
+import oncegate.app.operators.commands_page as commands_page
 from tests.app.submitted import ALICE, Submitted, serving
 from tests.middleware.door import eventually
 from tests.servers import RedisServer

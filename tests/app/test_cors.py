@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from oncegate.app.settings import GatewaySettings
+from oncegate.app.settings.gateway import GatewaySettings
 from tests.app.served import served
 from tests.servers import free_port
 from tests.upstreams import Upstream, answering

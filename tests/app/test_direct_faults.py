@@ -13,14 +13,14 @@ from uuid import uuid4
 
 import pytest
 
-from oncegate.app.connection import UpstreamConnection
-from oncegate.app.forward import Forwarder
-from oncegate.cache.link import Bounds
+from oncegate.app.upstream.connection import UpstreamConnection
+from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.observe import Watch
-from oncegate.middleware.policy import Policies
-from oncegate.middleware.processor import OutcomeUnknown
+from oncegate.cache.redis.connection.pipe import Bounds
+from oncegate.cache.redis.store import RedisCache
+from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.outcome.errors import OutcomeUnknown
+from oncegate.middleware.rules.policy import Policies
 from tests.app.lane import CREATED, Slow, Talk, answered, gateway_at, keyed, request, talking
 from tests.servers import RedisServer
 from tests.system.caller import until

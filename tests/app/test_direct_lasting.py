@@ -7,7 +7,7 @@ from typing import Self
 
 import pytest
 
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.store import RedisCache
 from tests.app.lane import CREATED, Slow, answered, gateway_at, keyed, request, tasks_made
 from tests.upstreams import PATIENCE, Peer, Upstream
 

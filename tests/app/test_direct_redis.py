@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, asynccontextmanager
 
 import pytest
 
-from oncegate.app.gateway import Gateway
-from oncegate.cache.base import Resolution
+from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.inflight import InFlight
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import Resolution
+from oncegate.middleware.admission.in_flight import InFlight
 from tests.app.lane import CREATED, Slow, Talk, answered, gateway_at, keyed, tasks_made
 from tests.cache.inside import timed
 from tests.servers import RedisServer

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from oncegate.app.gateway import Gateway
-from oncegate.cache.base import Cache
+from oncegate.app.gateway.gateway import Gateway
+from oncegate.cache.store import Cache
 from tests.app.lane import CREATED, Talk, by_path, gateway_at, keyed, request, talking
 from tests.app.lane_cases import ANSWERS, ROUTES, RULES, each_way, plain
 from tests.upstreams import Behaviour, Peer, Upstream

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.store import RedisCache
 from tests.app.lane import Slow, gateway_at, keyed, talking, tasks_made
 from tests.cache.inside import timed
 from tests.servers import RedisServer

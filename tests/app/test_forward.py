@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oncegate.app.forward import Forwarder
+from oncegate.app.upstream.forward import Forwarder
 from tests.asgi_client import Client
 from tests.upstreams import OK, Request, Upstream, answering, closing_after, in_pieces
 

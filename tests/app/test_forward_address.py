@@ -2,8 +2,8 @@
 
 import pytest
 
-from oncegate.app.forward import Forwarder
-from oncegate.app.opening import UpstreamAddress
+from oncegate.app.upstream.forward import Forwarder
+from oncegate.app.upstream.opening import UpstreamAddress
 
 
 @pytest.mark.parametrize(

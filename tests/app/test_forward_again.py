@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.connection import UpstreamConnection
-from oncegate.app.forward import Forwarder
-from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
-from oncegate.middleware.processor import OutcomeUnknown
+from oncegate.app.upstream.connection import UpstreamConnection
+from oncegate.app.upstream.forward import Forwarder
+from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.outcome.errors import OutcomeUnknown
 from tests.app.lane import gateway_at, keyed, request
 from tests.asgi_client import Client
 from tests.upstreams import OK, Behaviour, Peer, Upstream, answering

@@ -13,9 +13,9 @@ import pytest
 import trustme
 import uvloop
 
-from oncegate.app.forward import Forwarder
-from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
-from oncegate.middleware.processor import NoAnswerInTime, NotProcessed, OutcomeUnknown
+from oncegate.app.upstream.forward import Forwarder
+from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.outcome.errors import NoAnswerInTime, NotProcessed, OutcomeUnknown
 from tests.asgi_client import Client
 from tests.middleware.door import reaches
 from tests.servers import free_port

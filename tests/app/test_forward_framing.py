@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncegate.app.forward import Forwarder
-from oncegate.app.response import MAX_FIELDS, MAX_HEAD_BYTES, ResponseReader
-from oncegate.middleware.processor import OutcomeUnknown
+from oncegate.app.upstream.forward import Forwarder
+from oncegate.app.upstream.response import MAX_FIELDS, MAX_HEAD_BYTES, ResponseReader
+from oncegate.middleware.outcome.errors import OutcomeUnknown
 from tests.asgi_client import HOST, Client
 from tests.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering, closing_after
 

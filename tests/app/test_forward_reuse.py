@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from oncegate.app.forward import Forwarder
+from oncegate.app.upstream.forward import Forwarder
 from tests.asgi_client import Client
 from tests.middleware.door import reaches
 from tests.upstreams import OK, Peer, Upstream, answering

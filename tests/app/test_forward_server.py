@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from oncegate.app import outgoing
-from oncegate.app.forward import Forwarder
-from oncegate.app.inbound import InboundConnection
+from oncegate.app.server.connection import InboundConnection
+from oncegate.app.upstream import outgoing
+from oncegate.app.upstream.forward import Forwarder
 from tests.app.running import running
 from tests.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
 

@@ -8,11 +8,11 @@ import tracemalloc
 
 import pytest
 
-from oncegate.app import outgoing
-from oncegate.app.connection import HIGH_WATER
-from oncegate.app.forward import Forwarder
-from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
-from oncegate.middleware.processor import NoAnswerInTime, OutcomeUnknown
+from oncegate.app.upstream import outgoing
+from oncegate.app.upstream.connection import HIGH_WATER
+from oncegate.app.upstream.forward import Forwarder
+from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.outcome.errors import NoAnswerInTime, OutcomeUnknown
 from tests.asgi_client import Client
 from tests.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate.app.factory import create_gateway
-from oncegate.app.settings import GatewaySettings
+from oncegate.app.settings.gateway import GatewaySettings
 from tests.app.listening import serving
 from tests.upstreams import Upstream, answering
 
@@ -66,7 +66,7 @@ async def test_a_request_leaves_nothing_for_the_garbage_collector(redis_url: str
 SERVED = """
 import gc, os, signal
 from oncegate.app.serve import serve
-from oncegate.app.settings import GatewaySettings
+from oncegate.app.settings.gateway import GatewaySettings
 
 def announced(_):
     print(gc.get_threshold()[0], gc.get_freeze_count() > 10_000, flush=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from oncegate.app.direct import Direct
-from oncegate.app.gateway import Gateway
+from oncegate.app.gateway.fast_path import Direct
+from oncegate.app.gateway.gateway import Gateway
 from tests.app.lane import CREATED, gateway_at, keyed, request, talking
 from tests.app.test_garbage import collected
 from tests.system.caller import until

@@ -12,13 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app import inbound, inbound_lingering, inbound_parser, outgoing
 from oncegate.app.factory import create_gateway
-from oncegate.app.gateway import StartRefused
-from oncegate.app.settings import GatewaySettings
+from oncegate.app.gateway.gateway import StartRefused
+from oncegate.app.server import connection as inbound
+from oncegate.app.server import lingering as inbound_lingering
+from oncegate.app.server import parser as inbound_parser
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.upstream import outgoing
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
-from oncegate.cache.memory import MemoryCache
-from oncegate.middleware import policy
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.middleware.rules import policy
 from tests.app.served import raw, served
 from tests.servers import free_port
 from tests.upstreams import OK, PATIENCE, Peer, Upstream, answering, closing_after, hanging

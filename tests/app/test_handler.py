@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel, model_validator
 
 from oncegate import NotRetryable
-from oncegate.app.executor import CommandContext, context_of
-from oncegate.app.handler import Handler, HandlerError, find_handler
-from oncegate.app.stream import Command
+from oncegate.app.commands.executor import CommandContext, context_of
+from oncegate.app.commands.handler import Handler, HandlerError, find_handler
 from oncegate.cache.record import StoredResponse
+from oncegate.cache.redis.streams.stream import Command
 
 
 class Payment(BaseModel):

@@ -9,8 +9,8 @@ import struct
 
 import pytest
 
-from oncegate.app import inbound
-from oncegate.middleware.asgi import Message, Receive, Scope, Send
+from oncegate.app.server import connection as inbound
+from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
 from tests.app.listening import CLOSE, GET, echo, head, piece, serving
 from tests.upstreams import PATIENCE
 

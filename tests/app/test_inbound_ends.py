@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from oncegate.app import inbound, inbound_lingering
-from oncegate.app.inbound import InboundConnection
-from oncegate.middleware.asgi import Receive, Scope, Send
+from oncegate.app.server import connection as inbound
+from oncegate.app.server import lingering as inbound_lingering
+from oncegate.app.server.connection import InboundConnection
+from oncegate.middleware.http.asgi import Receive, Scope, Send
 from tests.app.lane import CREATED, gateway_at, keyed, request, talking
 from tests.app.listening import GET, echo, head, piece, serving
 from tests.app.served import served

@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from oncegate.app import inbound
-from oncegate.app.inbound import InboundConnection
-from oncegate.middleware.asgi import Receive, Scope, Send
+from oncegate.app.server import connection as inbound
+from oncegate.app.server.connection import InboundConnection
+from oncegate.middleware.http.asgi import Receive, Scope, Send
 from tests.app.listening import CLOSE, GET, echo, head, piece, serving
 
 POST = b"POST /posted HTTP/1.1\r\nhost: a\r\n"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from oncegate.app.inbound import InboundConnection
-from oncegate.app.inbound_request import InboundRequest
+from oncegate.app.server.connection import InboundConnection
+from oncegate.app.server.request import InboundRequest
 from tests.app.listening import echo, serving
 from tests.builds.http import Wire, _turns
 

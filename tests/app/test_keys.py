@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.keys_view import show_list, show_records
+from oncegate.app.cli.keys_view import show_list, show_records
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.key import record_id, record_key
+from oncegate.cache.redis.store import RedisCache
+from oncegate.middleware.rules.key import record_id, record_key
 from tests.app.cli import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, running
 from tests.servers import RedisServer
 

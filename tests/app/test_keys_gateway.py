@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from click.testing import CliRunner
 
-from oncegate.app.main import main
+from oncegate.app.cli.main import main
 from tests.app.cli import invoke, running
 
 RECORD = f"{'a' * 20}:{'b' * 20}"

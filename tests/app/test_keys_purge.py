@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from oncegate.app.keys_view import purging
-from oncegate.app.purge import STEP, Purged, Which, purge
-from oncegate.cache.base import Resolution
+from oncegate.app.cli.keys_view import purging
+from oncegate.app.operators.purge import STEP, Purged, Which, purge
 from oncegate.cache.record import State, StoredResponse, Trace
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.key import record_key, scope_digest
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import Resolution
+from oncegate.middleware.rules.key import record_key, scope_digest
 from tests.app.cli import ENVIRONMENT, ONCEGATE, PATIENCE
 from tests.servers import RedisServer
 

@@ -11,9 +11,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from oncegate.app.gateway import Gateway
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.enforce import Ask, Enforcer
+from oncegate.app.gateway.gateway import Gateway
+from oncegate.cache.redis.store import RedisCache
+from oncegate.middleware.admission.admission import Ask, Enforcer
 from tests.app.served import raw
 from tests.app.twins import REPLIES, ROUTES, Twin, twin
 from tests.middleware.door import reaches

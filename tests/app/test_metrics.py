@@ -16,11 +16,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from oncegate.app.metrics import CACHE_BOUNDS, Metrics
-from oncegate.app.pending_records import SLOTS, PendingRecords
-from oncegate.app.shared_numbers import Columns, Histogram, SharedNumbers
+from oncegate.app.telemetry.metrics import CACHE_BOUNDS, Metrics
+from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
+from oncegate.app.telemetry.shared_numbers import Columns, Histogram, SharedNumbers
 from oncegate.cache.record import State
-from oncegate.middleware.observe import Observation
+from oncegate.middleware.admission.observe import Observation
 from tests.app.served import served
 from tests.servers import RedisServer, free_port
 from tests.upstreams import OK, PATIENCE, Peer, Upstream, answering, resetting_after

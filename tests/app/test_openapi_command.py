@@ -13,7 +13,7 @@ import pytest
 import yaml
 from fastapi.openapi.models import OpenAPI
 
-from oncegate.middleware.problems import KINDS
+from oncegate.middleware.outcome.problems import KINDS
 from tests.app.cli import invoke, running
 from tests.app.probing import probe
 

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app.gateway import Gateway
+from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
-from oncegate.cache.memory import MemoryCache
-from oncegate.middleware.openapi import problem_schema
-from oncegate.middleware.problems import KINDS
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.middleware.http.openapi import problem_schema
+from oncegate.middleware.outcome.problems import KINDS
 from tests.app.described import DESCRIPTION, assert_described, conforms, resolved
 from tests.app.served import raw, served
 from tests.servers import free_port

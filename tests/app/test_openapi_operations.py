@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app.operations import READING
-from oncegate.app.records import Records
-from oncegate.app.records_page import MOST_BYTES, OPERATIONS
+from oncegate.app.operators.operations import READING
+from oncegate.app.operators.records import Records
+from oncegate.app.operators.records_page import MOST_BYTES, OPERATIONS
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from tests.app.cli import running
 from tests.app.described import DESCRIPTION, assert_described

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.operations import Operations
+from oncegate.app.operators.operations import Operations
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.memory import MemoryCache
-from oncegate.middleware.processor import NotProcessed
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.middleware.outcome.errors import NotProcessed
 from tests.app.served import served
 from tests.asgi_client import Client
 from tests.servers import RedisServer, free_port
@@ -108,7 +108,7 @@ async def test_many_who_ask_cost_one_probe() -> None:
 
 
 async def test_a_state_is_asked_for_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncegate.app.operations.KEEP_SECONDS", 0.0)
+    monkeypatch.setattr("oncegate.app.operators.operations.KEEP_SECONDS", 0.0)
     answers: list[Exception | None] = [None, NotProcessed("refused"), TimeoutError(), OSError(), None]
 
     async def probe() -> None:
@@ -121,7 +121,7 @@ async def test_a_state_is_asked_for_again_after_a_while(monkeypatch: pytest.Monk
 
 
 async def test_a_probe_that_hangs_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncegate.app.operations.PROBE_SECONDS", 0.01)
+    monkeypatch.setattr("oncegate.app.operators.operations.PROBE_SECONDS", 0.01)
     never = asyncio.Event()
 
     async def probe() -> Any:

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app.bearer import MOST_LINES
-from oncegate.app.records import Records, Resolve
-from oncegate.cache.base import Resolution
+from oncegate.app.operators.bearer import MOST_LINES
+from oncegate.app.operators.records import Records, Resolve
 from oncegate.cache.claim import Claim
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
+from oncegate.cache.store import Resolution
 from tests.app.served import served
 from tests.servers import free_port
 from tests.upstreams import OK, Peer, Upstream, answering, resetting_after
@@ -155,8 +155,8 @@ async def test_a_record_is_found_by_key_and_caller() -> None:
 
 
 async def test_looking_for_a_key_ends_even_where_there_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncegate.app.records.MOST_STEPS_FOR_A_KEY", 2)
-    monkeypatch.setattr("oncegate.app.records.MOST_LISTED", 1)
+    monkeypatch.setattr("oncegate.app.operators.records.MOST_STEPS_FOR_A_KEY", 2)
+    monkeypatch.setattr("oncegate.app.operators.records.MOST_LISTED", 1)
     async with Upstream(answering(OK)) as upstream, guarded(upstream.url) as client:
         for caller in ("Bearer a", "Bearer b", "Bearer c"):
             await pay(client, "k-1", caller)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from oncegate.app import inbound_parser
+from oncegate.app.server import parser as inbound_parser
 from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse
 from tests.app.served import raw, served

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from oncegate.app.configuration import ConfigurationError, load
-from oncegate.app.settings import GatewaySettings, redact
+from oncegate.app.settings.gateway import GatewaySettings, redact
+from oncegate.app.settings.sources import ConfigurationError, load
 
 UPSTREAM = {"upstream": "http://127.0.0.1:9000"}
 

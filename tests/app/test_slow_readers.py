@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from oncegate.middleware.observe import Watch
-from oncegate.middleware.unread import Unread
+from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.unread import Unread
 from tests.app.lane import CREATED, Talk, answered, gateway_at, keyed
 from tests.system.caller import until
 from tests.upstreams import PATIENCE, Behaviour, Peer, Upstream

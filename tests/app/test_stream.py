@@ -10,10 +10,10 @@ from typing import Any, Self
 
 import pytest
 
-from oncegate.app.redis_client import create_client
-from oncegate.app.stream import Command, CommandStream, NotACommand, StreamFull, append
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.client import create_client
+from oncegate.cache.redis.streams.stream import Command, CommandStream, NotACommand, StreamFull, append
 from tests.groups import ClusterGroup, SentinelGroup
 from tests.middleware.door import eventually
 from tests.servers import RedisServer

@@ -11,8 +11,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from oncegate.app.stream import Command, stream_key
-from oncegate.middleware.key import record_id, record_key, scope_parts
+from oncegate.cache.redis.streams.stream import Command, stream_key
+from oncegate.middleware.rules.key import record_id, record_key, scope_parts
 from tests.app.served import served
 from tests.servers import RedisServer
 from tests.upstreams import Upstream, answering

@@ -5,7 +5,7 @@ Rules of docs/contract.md: R2.13.
 
 import pytest
 
-from oncegate.app.response import ResponseReader
+from oncegate.app.upstream.response import ResponseReader
 from tests.app.lane import CREATED, by_path, gateway_at
 from tests.app.served import raw, served
 from tests.upstreams import OK, Upstream, answering

@@ -1,4 +1,5 @@
-"""Two gateways that differ in one thing: one answers in the lane what it can (oncegate.app.direct), the other nothing."""
+"""Two gateways that differ in one thing: one answers in the lane what it can (oncegate.app.gateway.fast_path), the other
+nothing."""
 
 import asyncio
 import re
@@ -12,8 +13,8 @@ from uuid import uuid4
 
 import httpx
 
-from oncegate.app.gateway import Gateway
-from oncegate.app.inbound_request import InboundRequest
+from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.server.request import InboundRequest
 from tests.app.served import served
 from tests.upstreams import Peer, Request, Upstream
 

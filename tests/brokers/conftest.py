@@ -11,8 +11,8 @@ from faststream.middlewares import AckPolicy
 from oncegate import Delivery, Subscription
 from oncegate.cache.record import State
 from oncegate.faststream import DeadLetter, SubscriptionMiddleware
-from oncegate.middleware.begun import Begun
-from oncegate.middleware.key import execution_key, record_key
+from oncegate.middleware.consumers.begun import Begun
+from oncegate.middleware.rules.key import execution_key, record_key
 from tests.brokers.benches import BENCHES, Bench, RedisBench
 from tests.brokers.consumers import CONSUMERS, Effects, subscription
 from tests.brokers.servers import NatsServer, RabbitServer

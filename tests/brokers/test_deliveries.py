@@ -14,9 +14,9 @@ from faststream.middlewares import AckPolicy
 
 from oncegate import Delivery, DeliveryDecision
 from oncegate.cache.record import State
-from oncegate.middleware.begun import Begun
-from oncegate.middleware.key import execution_key, record_key
-from oncegate.middleware.processor import NotRetryable
+from oncegate.middleware.consumers.begun import Begun
+from oncegate.middleware.outcome.errors import NotRetryable
+from oncegate.middleware.rules.key import execution_key, record_key
 from tests.brokers.benches import KEY, Bench
 from tests.brokers.conftest import PAUSE, Consumers, recorded, settled, until
 from tests.brokers.consumers import Effects

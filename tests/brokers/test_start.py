@@ -13,7 +13,7 @@ from faststream.redis import ListSub, RedisBroker, StreamSub
 
 from oncegate import MemoryCache, Subscription
 from oncegate.faststream import SubscriptionMiddleware
-from oncegate.faststream_rules import broker_of, complaint
+from oncegate.faststream.rules import broker_of, complaint
 from tests.brokers.benches import Bench
 from tests.brokers.conftest import Consumers
 

@@ -6,11 +6,12 @@ from typing import Any
 from oncegate import IdempotencyMiddleware, IdempotencySettings, MemoryCache, Route
 from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse
-from oncegate.middleware import problems, respond
-from oncegate.middleware.fingerprint import fingerprint
-from oncegate.middleware.gate import decide
-from oncegate.middleware.key import pick, record_key, scope_parts
-from oncegate.middleware.policy import compile_policy
+from oncegate.middleware.admission.gate import decide
+from oncegate.middleware.outcome import problems
+from oncegate.middleware.outcome import responses as respond
+from oncegate.middleware.rules.fingerprint import fingerprint
+from oncegate.middleware.rules.key import pick, record_key, scope_parts
+from oncegate.middleware.rules.policy import compile_policy
 
 PRINT, OTHER = b"f" * 16, b"f" * 10 + b"g" * 6
 

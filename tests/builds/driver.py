@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from oncegate.middleware import enforce
+from oncegate.middleware.admission import admission as enforce
 
 _UNTOLD = (TypeError, AttributeError)
 """Where what is given is of no type that was asked for, the interpreter's words are its own business."""

@@ -11,10 +11,10 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
-from oncegate.app.connection import UpstreamConnection
 from oncegate.app.http1 import RequestWriter, TrustedPeers
-from oncegate.app.inbound import InboundConnection
-from oncegate.app.response import ResponseReader
+from oncegate.app.server.connection import InboundConnection
+from oncegate.app.upstream.connection import UpstreamConnection
+from oncegate.app.upstream.response import ResponseReader
 
 _TOLD = ("status", "headers", "has_date", "complete", "failure", "surplus", "persistent", "idle_timeout", "buffered")
 

@@ -3,9 +3,10 @@
 from dataclasses import fields
 from typing import Any
 
-from oncegate.middleware import key, policy, readings, request
-from oncegate.middleware.fingerprint import fingerprint
-from oncegate.middleware.settings import IdempotencySettings, Route
+from oncegate.middleware.http import request
+from oncegate.middleware.rules import key, policy, readings
+from oncegate.middleware.rules.fingerprint import fingerprint
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 Lines = list[tuple[bytes, bytes]]
 
@@ -16,7 +17,7 @@ def digest(method: str, path: bytes, query: bytes, body: bytes, as_json: bool) -
 
 
 def names(function: str, *arguments: Any) -> Any:
-    """Anything of `oncegate.middleware.key`."""
+    """Anything of `oncegate.middleware.rules.key`."""
     return getattr(key, function)(*arguments)
 
 

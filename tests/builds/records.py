@@ -5,7 +5,7 @@ from typing import Any
 
 from oncegate.cache import law
 from oncegate.cache.codec import decode, encode, encode_claim
-from oncegate.cache.expiry import ExpiringBytes
+from oncegate.cache.memory.expiry import ExpiringBytes
 from oncegate.cache.record import Event, Record, State, StoredResponse, Trace, check
 
 

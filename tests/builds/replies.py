@@ -7,12 +7,12 @@ from typing import Any
 
 from hiredis import ReplyError
 
-from oncegate.cache import faults
-from oncegate.cache.asking import Soon
 from oncegate.cache.errors import CacheError
-from oncegate.cache.link import Bounds, Link
-from oncegate.cache.pending import PendingClaim, PendingOutcome
-from oncegate.cache.scripts import ASKING, CLAIM, COMPLETE, SCRIPTS, pack
+from oncegate.cache.redis.calls import PendingClaim, PendingOutcome
+from oncegate.cache.redis.connection import faults
+from oncegate.cache.redis.connection.pipe import Bounds, Link
+from oncegate.cache.redis.connection.send import Soon
+from oncegate.cache.redis.scripts import ASKING, CLAIM, COMPLETE, SCRIPTS, pack
 
 
 class Wire(asyncio.Transport):

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from oncegate.cache.redis import RedisCache
-from oncegate.cache.session import OneServer, Session
-from oncegate.cache.withdrawal import Withdrawals
+from oncegate.cache.redis.connection.server import OneServer, Session
+from oncegate.cache.redis.connection.withdrawal import Withdrawals
+from oncegate.cache.redis.store import RedisCache
 
 
 def session_of(cache: RedisCache) -> Session:

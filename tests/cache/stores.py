@@ -8,9 +8,9 @@ import os
 from typing import Protocol
 
 from oncegate import testing
-from oncegate.cache.memory import MemoryCache
-from oncegate.cache.redis import RedisCache
-from oncegate.testing_store import SLACK_MS as SLACK_MS
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.cache.redis.store import RedisCache
+from oncegate.testing.store import SLACK_MS as SLACK_MS
 from tests.groups import ClusterGroup, SentinelGroup
 from tests.servers import RedisServer
 

@@ -5,7 +5,7 @@ Rules of docs/contract.md: R6.9, R10.6.
 
 import pytest
 
-from oncegate.cache.address import parse_address
+from oncegate.cache.redis.url import parse_address
 
 
 def test_a_sentinel_url_names_hosts_service_database_and_both_logins() -> None:

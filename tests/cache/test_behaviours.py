@@ -9,7 +9,7 @@ from oncegate.cache.codec import encode
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import TRANSITIONS, Record, State
 from oncegate.testing import CacheBehaviours
-from oncegate.testing_store import PRINT, RESPONSE, RETENTION, RETRY, A, B, claim, reads
+from oncegate.testing.store import PRINT, RESPONSE, RETENTION, RETRY, A, B, claim, reads
 from tests.cache.stores import Store
 
 

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from oncegate.cache.address import Server
-from oncegate.cache.asking import LARGE_BYTES
-from oncegate.cache.cluster import Cluster, ClusterRoutes
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
-from oncegate.cache.link import Bounds
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
-from oncegate.cache.scripts import pack
-from oncegate.cache.session import Session
-from oncegate.cache.withdrawal import Withdrawal, Withdrawals
+from oncegate.cache.redis.connection.cluster import Cluster, ClusterRoutes
+from oncegate.cache.redis.connection.pipe import Bounds
+from oncegate.cache.redis.connection.send import LARGE_BYTES
+from oncegate.cache.redis.connection.server import Session
+from oncegate.cache.redis.connection.withdrawal import Withdrawal, Withdrawals
+from oncegate.cache.redis.scripts import pack
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.url import Server
 from tests.cache.inside import timed
 from tests.cache.traffic import Books, claim, complete, contend, in_time, state, until_claimed, until_completed
 from tests.cache.waiting import eventually

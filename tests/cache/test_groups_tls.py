@@ -5,7 +5,7 @@ import os
 import pytest
 
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.store import RedisCache
 from tests.cache.traffic import claim, complete, state
 from tests.groups import ClusterGroup, SentinelGroup
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from oncegate import CommandProcessor, IdempotencySettings
-from oncegate.middleware.key import record_key
+from oncegate.middleware.rules.key import record_key
 from tests.servers import RedisServer
 
 YEARS = 10 * 365 * 86400

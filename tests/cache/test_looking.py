@@ -5,7 +5,7 @@ import pytest
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import Record, State, Trace
-from oncegate.testing_store import PRINT, RETENTION, A
+from oncegate.testing.store import PRINT, RETENTION, A
 
 
 @pytest.mark.parametrize("junk", [b"{", b"[]", b'{"g":1,"b":"x","d":[],"n":null}', b"\xff\x00"])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from oncegate.cache.errors import CacheFull
-from oncegate.cache.expiry import OVERHEAD_BYTES, STEP, ExpiringBytes
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.expiry import OVERHEAD_BYTES, STEP, ExpiringBytes
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State, StoredResponse
 
 PRINT = b"p" * 16

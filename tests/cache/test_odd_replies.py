@@ -6,7 +6,7 @@ import pytest
 
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheError, RecordUnreadable
-from oncegate.cache.pending import PendingClaim
+from oncegate.cache.redis.calls import PendingClaim
 
 ODD = [None, 0, 7, b"x", [], [0], [1, None, 5], [0, b"x", None], [0, "x", 5], [0, b"x", 5, 6], [0, b"x", b"5"], b"abc"]
 

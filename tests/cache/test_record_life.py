@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from oncegate.cache.base import Resolution
 from oncegate.cache.record import DEAD_TOKEN, State
+from oncegate.cache.store import Resolution
 from tests.cache.stores import SLACK_MS, MemoryStore, RedisStore, Store
 from tests.servers import RedisServer
 

@@ -14,13 +14,13 @@ from collections.abc import Callable
 import pytest
 
 from oncegate.cache.claim import Claim
-from oncegate.cache.dial import Peer
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.link import Link
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
-from oncegate.cache.session import Session
-from oncegate.cache.withdrawal import Elsewhere
+from oncegate.cache.redis.connection.connect import Peer
+from oncegate.cache.redis.connection.pipe import Link
+from oncegate.cache.redis.connection.server import Session
+from oncegate.cache.redis.connection.withdrawal import Elsewhere
+from oncegate.cache.redis.store import RedisCache
 from tests.cache.inside import session_of, timed, withdrawals_of
 from tests.cache.proxy import Proxy
 from tests.cache.waiting import eventually

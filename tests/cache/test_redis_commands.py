@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.asking import LARGE_BYTES
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Record, State, StoredResponse, Trace
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.connection.send import LARGE_BYTES
+from oncegate.cache.redis.store import RedisCache
 from tests.cache.inside import session_of
 from tests.cache.stores import SLACK_MS
 from tests.cache.waiting import eventually
@@ -135,7 +135,7 @@ def test_the_script_and_the_codec_agree_on_when_a_lease_is_over(redis_server: Re
     held = encode(Record(State.IN_FLIGHT, b"a" * 16, PRINT, 1, retention_ms=60_000))
     fresh = encode_claim(b"b" * 16, PRINT, 90_000)
     client = redis_server.client()
-    digest = client.script_load(resources.files("oncegate.cache").joinpath("claim.lua").read_text())
+    digest = client.script_load(resources.files("oncegate.cache.redis").joinpath("lua", "claim.lua").read_text())
     with client.pipeline(transaction=True) as transaction:
         transaction.set(key, held, px=left)
         transaction.evalsha(digest, 1, key, fresh, 100_000, b"U")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
-from oncegate.cache.faults import check_version
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.connection.faults import check_version
+from oncegate.cache.redis.store import RedisCache
 from tests.cache.proxy import Proxy
 from tests.cache.waiting import eventually
 from tests.servers import RedisServer

@@ -16,9 +16,9 @@ import pytest
 import uvloop
 
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.link import Bounds
 from oncegate.cache.record import State, StoredResponse
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.connection.pipe import Bounds
+from oncegate.cache.redis.store import RedisCache
 from tests.cache.inside import session_of
 from tests.cache.proxy import Proxy
 from tests.cache.waiting import eventually

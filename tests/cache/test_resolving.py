@@ -8,8 +8,8 @@ import pytest
 from oncegate.cache.codec import encode
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import Record, State
-from oncegate.testing_resolving import resolve
-from oncegate.testing_store import PRINT, RETENTION, A
+from oncegate.testing.resolving import resolve
+from oncegate.testing.store import PRINT, RETENTION, A
 from tests.cache.stores import Store
 
 FLIGHT = encode(Record(State.IN_FLIGHT, A, PRINT, 1, retention_ms=10 * RETENTION))

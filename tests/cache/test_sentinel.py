@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from oncegate.cache.address import Server, parse_address
-from oncegate.cache.asking import LARGE_BYTES
-from oncegate.cache.dial import Dialler
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
-from oncegate.cache.watch import watch
+from oncegate.cache.redis.connection.connect import Dialler
+from oncegate.cache.redis.connection.send import LARGE_BYTES
+from oncegate.cache.redis.connection.watch import watch
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.url import Server, parse_address
 from tests.cache.inside import session_of, timed, withdrawals_of
 from tests.cache.traffic import Books, claim, complete, contend, in_time, state, until_claimed, until_completed
 from tests.cache.waiting import eventually

@@ -5,11 +5,11 @@ import os
 import pytest
 
 from oncegate.cache.record import State
-from oncegate.middleware.attempt import Attempt
-from oncegate.middleware.enforce import Ask, Enforcer, Verdict
-from oncegate.middleware.gate import Decision
-from oncegate.middleware.policy import compile_policy
-from oncegate.middleware.settings import IdempotencySettings
+from oncegate.middleware.admission.admission import Ask, Enforcer, Verdict
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.rules.policy import compile_policy
+from oncegate.middleware.rules.settings import IdempotencySettings
 from tests.cache.stores import Store
 
 PRINT = b"p" * 16

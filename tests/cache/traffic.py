@@ -11,7 +11,7 @@ from typing import TypeVar
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import State, StoredResponse
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.store import RedisCache
 
 PRINT = b"p" * 16
 LEASE_MS = 120_000

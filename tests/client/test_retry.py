@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncegate.retry import Retries, RetryBudget, retry_after_seconds, worth_reading
+from oncegate.client.retry import Retries, RetryBudget, retry_after_seconds, worth_reading
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RETRYABLE = {"retryable": True}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import stripe
 
-from oncegate.middleware.problems import KINDS, problem
+from oncegate.middleware.outcome.problems import KINDS, problem
 from tests.foreign.conftest import HERE, Node, decided, wait_until
 from tests.servers import free_port
 from tests.system.caller import fresh_key

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oncegate.app.demo_upstream import Payments, PaymentsServer
+from oncegate.app.demo.upstream import Payments, PaymentsServer
 from tests.system.gateway import Gateway
 
 pytestmark = pytest.mark.timeout(300)  # a slow machine takes several runs

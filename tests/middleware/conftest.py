@@ -8,14 +8,14 @@ from uuid import uuid4
 
 import pytest
 
-from oncegate.cache.base import Cache
-from oncegate.cache.memory import MemoryCache
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.command import CommandProcessor
-from oncegate.middleware.delivery import SubscriptionSettings
-from oncegate.middleware.observe import Watch
-from oncegate.middleware.settings import IdempotencySettings
-from oncegate.middleware.subscription import Subscription
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import Cache
+from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.calls.processor import CommandProcessor
+from oncegate.middleware.consumers.delivery import SubscriptionSettings
+from oncegate.middleware.consumers.subscription import Subscription
+from oncegate.middleware.rules.settings import IdempotencySettings
 from tests.middleware.consumers import Records
 from tests.middleware.door import PATIENCE, Door
 from tests.middleware.till import Make

@@ -5,12 +5,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from oncegate import Delivery, DeliveryDecision, Subscription
-from oncegate.cache.base import Cache
 from oncegate.cache.claim import Claim
 from oncegate.cache.record import Record, State, StoredResponse
-from oncegate.middleware.delivery import delivery_fingerprint
-from oncegate.middleware.fingerprint import fingerprint
-from oncegate.middleware.key import execution_key, record_key
+from oncegate.cache.store import Cache
+from oncegate.middleware.consumers.delivery import delivery_fingerprint
+from oncegate.middleware.rules.fingerprint import fingerprint
+from oncegate.middleware.rules.key import execution_key, record_key
 from tests.middleware.door import eventually
 
 PAYLOAD = b'{"amount": 5}'

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from oncegate.cache.base import Cache
 from oncegate.cache.claim import Claim
 from oncegate.cache.record import Record, State
-from oncegate.middleware.caller import Caller
-from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.key import record_key, scope_parts
-from oncegate.middleware.observe import Observe, Watch
-from oncegate.middleware.redact import Redact
-from oncegate.middleware.settings import IdempotencySettings, Route
+from oncegate.cache.store import Cache
+from oncegate.middleware.admission.observe import Observe, Watch
+from oncegate.middleware.http.caller import Caller
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.http.redact import Redact
+from oncegate.middleware.rules.key import record_key, scope_parts
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.asgi_client import Client
 
 Lines = Iterable[tuple[str, str]]

@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.enforce import Ask, Enforcer
-from oncegate.middleware.policy import compile_policy
-from oncegate.middleware.settings import IdempotencySettings
+from oncegate.cache.redis.store import RedisCache
+from oncegate.middleware.admission.admission import Ask, Enforcer
+from oncegate.middleware.rules.policy import compile_policy
+from oncegate.middleware.rules.settings import IdempotencySettings
 from tests.servers import RedisServer
 from tests.system.caller import until
 

@@ -10,13 +10,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
-from oncegate.middleware.errors import KeyInvalid
-from oncegate.middleware.fingerprint import fingerprint
-from oncegate.middleware.key import parse_key
-from oncegate.middleware.problems import KINDS
-from oncegate.middleware.settings import Route
+from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.rules.errors import KeyInvalid
+from oncegate.middleware.rules.fingerprint import fingerprint
+from oncegate.middleware.rules.key import parse_key
+from oncegate.middleware.rules.settings import Route
 from tests.middleware.door import PATIENCE, Answering, Call, Door
 
 QUICK = settings(max_examples=150, deadline=None)

@@ -9,18 +9,18 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.open import open_cache
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.store import RedisCache
 from oncegate.client import IdempotentTransport
 from oncegate.fastapi import document
 from oncegate.faststream import SubscriptionMiddleware
-from oncegate.middleware.command import CommandProcessor
-from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.observe import Watch
-from oncegate.middleware.settings import IdempotencySettings, Route
-from oncegate.middleware.subscription import Subscription
-from oncegate.middleware.sync_command import SyncCommandProcessor
+from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.calls.processor import CommandProcessor
+from oncegate.middleware.calls.sync import SyncCommandProcessor
+from oncegate.middleware.consumers.subscription import Subscription
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.asgi_client import Client
 from tests.middleware.door import Answering
 

@@ -12,9 +12,9 @@ import pytest
 
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
-from oncegate.middleware.observe import Watch
+from oncegate.middleware.admission.observe import Watch
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import PATIENCE, Answering, Door, reaches
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncegate.cache.record import State
-from oncegate.middleware.settings import Route
+from oncegate.middleware.rules.settings import Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Call
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
-from oncegate.middleware.extensions import SUBMISSION_EXTENSION
-from oncegate.middleware.fingerprint import fingerprint
-from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.key import record_id
-from oncegate.middleware.processor import NotAccepted
-from oncegate.middleware.settings import Route
+from oncegate.middleware.http.extensions import SUBMISSION_EXTENSION
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.outcome.errors import NotAccepted
+from oncegate.middleware.rules.fingerprint import fingerprint
+from oncegate.middleware.rules.key import record_id
+from oncegate.middleware.rules.settings import Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answered, Answering, Door, waits
 

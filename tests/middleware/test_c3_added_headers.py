@@ -6,8 +6,8 @@ Rules of docs/contract.md: R3.1, R3.2, R3.3, R3.4, R3.5, R3.7, R3.8, R3.19, R3.2
 import pytest
 
 from oncegate.cache.record import State
-from oncegate.middleware.problems import KINDS, problem
-from oncegate.middleware.settings import Route
+from oncegate.middleware.outcome.problems import KINDS, problem
+from oncegate.middleware.rules.settings import Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 

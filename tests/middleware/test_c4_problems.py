@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.key import record_id
-from oncegate.middleware.observe import Observation
-from oncegate.middleware.problems import KINDS
-from oncegate.middleware.processor import NotProcessed, OutcomeUnknown
+from oncegate.cache.redis.store import RedisCache
+from oncegate.middleware.admission.observe import Observation
+from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.rules.key import record_id
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Call, Door
 from tests.servers import RedisServer, free_port

@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from oncegate.middleware.canonical import canonical_json
-from oncegate.middleware.fingerprint import fingerprint
+from oncegate.middleware.rules.canonical_json import canonical_json
+from oncegate.middleware.rules.fingerprint import fingerprint
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 

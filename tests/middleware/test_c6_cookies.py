@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from oncegate.middleware.policy import compile_policy
-from oncegate.middleware.settings import IdempotencySettings, Route
+from oncegate.middleware.rules.policy import compile_policy
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 

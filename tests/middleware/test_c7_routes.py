@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from oncegate.cache.memory import MemoryCache
-from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.path_pattern import PathPattern
-from oncegate.middleware.policy import Policies, compile_policy
-from oncegate.middleware.readings import normalise
-from oncegate.middleware.settings import IdempotencySettings, Route
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.rules.path_pattern import PathPattern
+from oncegate.middleware.rules.policy import Policies, compile_policy
+from oncegate.middleware.rules.readings import normalise
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.store import RedisCache
 from tests.cache.inside import timed
 from tests.middleware.door import PATIENCE, Answering, Door, reaches
 from tests.servers import RedisServer

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.base import Cache
+from oncegate.cache.store import Cache
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oncegate.cache.record import State
-from oncegate.middleware.capture import WINDOW
+from oncegate.middleware.http.capture import WINDOW
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import PATIENCE, Answering, reaches
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, SecretStr, field_serializer
 
-from oncegate.middleware.command_form import JsonCodec, command_form, failure_form, read_failure
+from oncegate.middleware.outcome.results import JsonCodec, command_form, failure_form, read_failure
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -99,9 +99,7 @@ def test_commands_with_one_json_form_are_the_same(one: Any, other: Any) -> None:
 
 def test_sets_have_one_form_in_every_process() -> None:
     """The order of a set of strings changes with each process's hash seed."""
-    code = (
-        "from oncegate.middleware.command_form import command_form as f; print(f({'a', 'b', 'c', 'd', 'e'}).decode())"
-    )
+    code = "from oncegate.middleware.outcome.results import command_form as f; print(f({'a', 'b', 'c', 'd', 'e'}).decode())"
     for seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONHASHSEED": seed}

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from oncegate.cache.record import State
-from oncegate.middleware.settings import Route as Rules
+from oncegate.middleware.rules.settings import Route as Rules
 from tests.middleware.conftest import MakeDoor
 
 JSON = [("content-type", "application/json")]

@@ -21,10 +21,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from oncegate.cache.base import Cache
 from oncegate.cache.record import State
-from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.settings import Route as Rules
+from oncegate.cache.store import Cache
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.rules.settings import Route as Rules
 from tests.app.running import running
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from oncegate.cache.record import Record, State, StoredResponse
-from oncegate.middleware.gate import Decision, decide
+from oncegate.middleware.admission.gate import Decision, decide
 
 OURS, OTHERS = b"f" * 16, b"g" * 16
 BESIDE = b"f" * 10 + b"g" * 6

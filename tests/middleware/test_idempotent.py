@@ -20,7 +20,7 @@ from oncegate import (
     OutcomeUnknownError,
     idempotent,
 )
-from oncegate.cache.base import Cache
+from oncegate.cache.store import Cache
 from tests.middleware.decorated import PATIENCE, Order, Receipt, Till
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from oncegate import CallerMissing, KeyInvalid, KeyMissing, KeyReusedError, NotProcessed, idempotent
-from oncegate.cache.base import Cache
+from oncegate.cache.store import Cache
 from tests.middleware.decorated import Order, Receipt, Till
 
 

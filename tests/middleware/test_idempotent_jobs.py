@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oncegate import InFlightError, MemoryCache, NotProcessed, OutcomeUnknownError, idempotent
-from oncegate.middleware.callers_thread import ThreadedCall
+from oncegate.middleware.calls.callers_thread import ThreadedCall
 
 PATIENCE = 60.0
 SCRIPT = """\

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.base import Cache
 from oncegate.cache.record import TOKEN_BYTES, State
-from oncegate.middleware.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.cache.store import Cache
+from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
 from tests.middleware.conftest import Elsewhere, MakeDoor
 from tests.middleware.door import PATIENCE, Answering, Door, eventually
 

@@ -8,10 +8,10 @@ from fastapi.openapi.models import OpenAPI
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncegate.middleware.openapi import NotOpenAPI, describe
-from oncegate.middleware.policy import Policies
-from oncegate.middleware.problems import KINDS
-from oncegate.middleware.settings import IdempotencySettings, Route
+from oncegate.middleware.http.openapi import NotOpenAPI, describe
+from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 OK: dict[str, Any] = {"200": {"description": "done"}}
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.base import prompt
 from oncegate.cache.claim import Claim
-from oncegate.cache.memory import MemoryCache
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import prompt
 from tests.middleware.door import Answering, Door
 
 

@@ -9,8 +9,8 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from oncegate.middleware.path_pattern import PathPattern, parts_of
-from oncegate.middleware.settings import Route
+from oncegate.middleware.rules.path_pattern import PathPattern, parts_of
+from oncegate.middleware.rules.settings import Route
 
 
 @pytest.mark.parametrize(

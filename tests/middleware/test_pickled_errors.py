@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import oncegate
-from oncegate.middleware.begun import Recording
-from oncegate.middleware.handling import NotRecorded
-from oncegate.middleware.process_errors import CommandFailedError, DuplicateCommandError, ProcessError
-from oncegate.middleware.processor import NotAccepted
+from oncegate.middleware.calls.errors import CommandFailedError, DuplicateCommandError, ProcessError
+from oncegate.middleware.consumers.begun import Recording
+from oncegate.middleware.consumers.handling import NotRecorded
+from oncegate.middleware.outcome.errors import NotAccepted
 
 MADE: dict[type[BaseException], Callable[[Any], BaseException]] = {
     DuplicateCommandError: lambda kind: kind("again", "abc", {"id": 1}, omitted=False),

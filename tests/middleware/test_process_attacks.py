@@ -16,7 +16,7 @@ from oncegate import (
     OutcomeUnknownError,
     RecordUnreadable,
 )
-from oncegate.cache.base import Cache
+from oncegate.cache.store import Cache
 from tests.middleware.till import Make, Pay, Till
 
 

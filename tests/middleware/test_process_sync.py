@@ -20,7 +20,7 @@ from oncegate import (
     RedisCache,
     SyncCommandProcessor,
 )
-from oncegate.cache.base import Cache
+from oncegate.cache.store import Cache
 
 PATIENCE = 30.0
 

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from oncegate import Observation, Route
-from oncegate.app.metrics import Metrics
-from oncegate.middleware.settings import DEFAULT_METHODS
+from oncegate.app.telemetry.metrics import Metrics
+from oncegate.middleware.rules.settings import DEFAULT_METHODS
 from oncegate.prometheus import MiddlewareMetrics
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering

@@ -8,11 +8,11 @@ import logging
 
 import pytest
 
-from oncegate.cache.memory import MemoryCache
-from oncegate.middleware.http import IdempotencyMiddleware
-from oncegate.middleware.path_pattern import PathPattern
-from oncegate.middleware.route_advice import route_advice, shadows
-from oncegate.middleware.settings import Route
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.rules.path_pattern import PathPattern
+from oncegate.middleware.rules.route_advice import route_advice, shadows
+from oncegate.middleware.rules.settings import Route
 from tests.middleware.door import Answering
 
 

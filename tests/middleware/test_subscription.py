@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from oncegate import Action, Begun, Delivery, DeliveryDecision, Recording, Subscription, SubscriptionSettings
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware.observe import Watch
+from oncegate.middleware.admission.observe import Watch
 from tests.middleware.conftest import MakeSubscription
 from tests.middleware.consumers import PAY, PAYLOAD, Records, decided
 

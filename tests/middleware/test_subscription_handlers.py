@@ -19,7 +19,7 @@ from oncegate import (
     Recording,
     Subscription,
 )
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State, StoredResponse
 from tests.middleware.conftest import Elsewhere, MakeSubscription
 from tests.middleware.consumers import PAY, Records, taking_over

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from oncegate import Action, DeliveryDecision, Recording, Subscription, SubscriptionSettings
-from oncegate.cache.base import Cache
 from oncegate.cache.claim import Claim
 from oncegate.cache.record import State
-from oncegate.middleware.attempt import LeaseLost
-from oncegate.middleware.observe import Watch
+from oncegate.cache.store import Cache
+from oncegate.middleware.admission.attempt import LeaseLost
+from oncegate.middleware.admission.observe import Watch
 from tests.middleware.conftest import Elsewhere, MakeSubscription
 from tests.middleware.consumers import PAY, Records, taking_over
 from tests.middleware.door import PATIENCE, eventually

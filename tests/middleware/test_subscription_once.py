@@ -17,9 +17,9 @@ from oncegate import (
     Recording,
     Subscription,
 )
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
-from oncegate.middleware.once import Once
+from oncegate.middleware.consumers.once import Once
 from tests.middleware.conftest import Elsewhere, MakeSubscription
 from tests.middleware.consumers import PAY, Records, taking_over
 from tests.middleware.door import PATIENCE, eventually

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oncegate import Delivery, Subscription
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 
 
 class Pay:

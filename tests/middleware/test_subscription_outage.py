@@ -9,10 +9,10 @@ import pytest
 
 from oncegate import Action, DeliveryDecision, NotRecorded, Recording, Subscription, SubscriptionSettings
 from oncegate.cache.claim import Claim
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.key import record_id
+from oncegate.cache.redis.store import RedisCache
+from oncegate.middleware.rules.key import record_id
 from tests.cache.inside import timed
 from tests.middleware.conftest import MakeSubscription
 from tests.middleware.consumers import GATEWAYS, PAY, Records

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from oncegate.cache.base import Cache
-from oncegate.cache.memory import MemoryCache
-from oncegate.middleware.http import IdempotencyMiddleware
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.cache.store import Cache
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it would rather have a successor of httpx

@@ -5,10 +5,10 @@ Rules of docs/contract.md: R12.3.
 
 from typing import Any
 
-from oncegate.cache.base import Cache
-from oncegate.cache.memory import MemoryCache
-from oncegate.cache.redis import RedisCache
-from oncegate.middleware.http import IdempotencyMiddleware
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import Cache
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import PATIENCE, Answering, Call, Door
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.base import Cache
 from oncegate.cache.record import State
-from oncegate.middleware.command import CommandProcessor
-from oncegate.middleware.errors import Refusal
-from oncegate.middleware.fingerprint import fingerprint, forgiving, same_operation
-from oncegate.middleware.process_errors import KeyReusedError
-from oncegate.middleware.settings import IdempotencySettings, Route
+from oncegate.cache.store import Cache
+from oncegate.middleware.calls.errors import KeyReusedError
+from oncegate.middleware.calls.processor import CommandProcessor
+from oncegate.middleware.rules.errors import Refusal
+from oncegate.middleware.rules.fingerprint import fingerprint, forgiving, same_operation
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 

@@ -10,9 +10,9 @@ import uvicorn
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Request, TextMessage
 
-from oncegate.cache.memory import MemoryCache
+from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
-from oncegate.middleware.settings import Route
+from oncegate.middleware.rules.settings import Route
 from tests.app.running import running
 from tests.middleware.door import PATIENCE, Door
 from tests.middleware.framework_apps import FRAMEWORKS, Calls

@@ -40,7 +40,7 @@ asyncio.run(main())
 """
 
 GATEWAY = """
-from oncegate.app.main import main
+from oncegate.app.cli.main import main
 main([{command!r}])
 """
 

@@ -14,7 +14,7 @@ import httpx
 
 DEADLINE = 60.0
 """Seconds for anything that must happen at all; a machine would have to be very slow to need them."""
-_COMMAND = [sys.executable, "-c", "from oncegate.app.main import main; main()", "serve"]
+_COMMAND = [sys.executable, "-c", "from oncegate.app.cli.main import main; main()", "serve"]
 _LISTENING = re.compile(r"listening on (http://[0-9.:]+)")
 
 

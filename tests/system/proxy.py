@@ -27,7 +27,7 @@ class LossyProxy(OwnLoop):
         self._pumps: set[asyncio.Task[None]] = set()
 
     def lose_reply_to(self, script: str, then: Then) -> None:
-        source = resources.files("oncegate.cache").joinpath(f"{script}.lua").read_bytes()
+        source = resources.files("oncegate.cache.redis").joinpath("lua", f"{script}.lua").read_bytes()
         self.lost = b""
         self._watched = hashlib.sha1(source).hexdigest().encode(), then
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from oncegate.app.metrics import FROM_THE_START
+from oncegate.app.telemetry.metrics import FROM_THE_START
 from tests.brokers.servers import SCRIPTS
 from tests.servers import RedisServer
 from tests.system.caller import Caller, fresh_key, slug, until, until_answer

@@ -15,7 +15,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from oncegate.app.stream import Command, stream_key
+from oncegate.cache.redis.streams.stream import Command, stream_key
 from tests.groups import ClusterGroup, SentinelGroup
 from tests.servers import RedisServer
 from tests.system.caller import Caller, fresh_key, is_replay, slug, until

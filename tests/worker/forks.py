@@ -15,18 +15,15 @@ from functools import partial
 from typing import Any
 
 import tests.worker.handlers
-from oncegate.app import (
-    factory,
-    forward_command,  # noqa: F401  # imported here, once for all workers
-)
-from oncegate.app.configuration import load
+from oncegate.app import factory
 from oncegate.app.serve import serve as serve_gateway
-from oncegate.app.settings import GatewaySettings
-from oncegate.app.worker_run import run_worker
-from oncegate.cache.base import Cache
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.sources import load
+from oncegate.app.work import run_worker
 from oncegate.cache.claim import Claim
 from oncegate.cache.record import Record, State
-from oncegate.cache.redis import RedisCache
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import Cache
 
 
 class MortalCache(RedisCache):

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from oncegate import NotProcessed, NotRetryable
-from oncegate.app.executor import CommandContext
+from oncegate.app.commands.executor import CommandContext
 
 _effects = -1
 

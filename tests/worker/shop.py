@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import redis
 
-from oncegate.app.stream import Command, dead_letters_key, stream_key
 from oncegate.cache.codec import decode
 from oncegate.cache.record import Record
-from oncegate.middleware.fingerprint import fingerprint
-from oncegate.middleware.key import execution_key, record_id, record_key
+from oncegate.cache.redis.streams.stream import Command, dead_letters_key, stream_key
+from oncegate.middleware.rules.fingerprint import fingerprint
+from oncegate.middleware.rules.key import execution_key, record_id, record_key
 
 DEADLINE = 60.0
 """Seconds for anything that must happen at all."""

@@ -143,7 +143,7 @@ def test_a_dead_letter_that_can_not_be_written_leaves_its_entry(shop: Shop) -> N
 
 
 def test_a_record_that_can_not_be_read_is_no_miss(shop: Shop) -> None:
-    from oncegate.middleware.key import execution_key, record_key
+    from oncegate.middleware.rules.key import execution_key, record_key
 
     shop.redis.set(execution_key(record_key(shop.namespace, "k", None), "commands"), secrets.token_bytes(50), px=60_000)
     shop.submit("k")

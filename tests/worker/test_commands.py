@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from oncegate.app.main import main
+from oncegate.app.cli.main import main
 from tests.app.cli import run
 from tests.worker.shop import Shop, until
 

@@ -11,7 +11,7 @@ import pytest
 
 from oncegate.cache.codec import decode
 from oncegate.cache.record import Record, State
-from oncegate.middleware.key import execution_key, record_key
+from oncegate.middleware.rules.key import execution_key, record_key
 from tests.worker.shop import DEADLINE, Shop, until
 
 ROUTES = [{"path": "/bookings", "mode": "async", "require_key": True}]

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 from redis.exceptions import OutOfMemoryError
 
-from oncegate.app.check_stream import look
-from oncegate.app.settings import GatewaySettings
-from oncegate.middleware.settings import Route
+from oncegate.app.cli.stream_findings import look
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.middleware.rules.settings import Route
 from tests.servers import RedisServer
 from tests.worker.shop import DEADLINE, Shop, until
 

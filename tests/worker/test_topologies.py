@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from oncegate.app.main import main
-from oncegate.app.redis_client import create_client
+from oncegate.app.cli.main import main
+from oncegate.cache.redis.streams.client import create_client
 from tests.worker.shop import DEADLINE, Forks, Shop
 
 

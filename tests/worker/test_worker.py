@@ -292,7 +292,7 @@ def test_a_worker_that_stops_is_struck_off_unless_something_is_left(shop: Shop) 
 
 def test_a_stop_does_not_wait_for_a_redis_that_hangs(own_shop: Shop, own_redis: RedisServer) -> None:
     own_shop.submit("poison", {"do": "fail"})
-    constants = {"worker_run.STREAM_TIMEOUT": 1.0, "worker.FAREWELL_SECONDS": 0.5}
+    constants = {"work.STREAM_TIMEOUT": 1.0, "commands.worker.FAREWELL_SECONDS": 0.5}
     pauses: dict[str, Any] = {"retry_base": 3600, "retry_cap": 3600}
     worker = own_shop.start(constants=constants, settings={"shutdown_timeout": 0.5, "cache_timeout": 0.5}, **pauses)
     own_shop.becomes("poison", "failed")

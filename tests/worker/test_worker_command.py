@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from oncegate.app.main import main
-from oncegate.app.worker_settings import WorkerSettings
+from oncegate.app.cli.main import main
+from oncegate.app.settings.worker import WorkerSettings
 from tests.app.cli import running
 from tests.worker.shop import DEADLINE, LASTING, Shop, WorkerProcess, until
 

@@ -1,0 +1,1 @@
+"""The command line: `oncegate serve`, `check`, `keys`, `commands`, `worker`, `openapi`, `demo`."""

@@ -1,0 +1,61 @@
+"""The command line of ``oncegate check``."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from oncegate.app.cli.findings import Finding
+
+_MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", "bold red")}
+
+
+@click.command(short_help="Look at configuration, cache and upstream before trusting them.")
+@click.option("--upstream", metavar="URL", help="As for serve.")
+@click.option("--cache", metavar="URL", help="As for serve.")
+@click.option("--config", metavar="FILE", help="As for serve.")
+@click.option("--strict", is_flag=True, help="Exit code 1 for advice too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
+def check(config: str | None, strict: bool, as_json: bool, **options: str | None) -> None:
+    """Look at the configuration, the cache and the upstream, each with a verdict and what to do about it.
+
+    It writes one record to the cache and removes it again, and changes nothing else; the upstream gets one HEAD request, and is
+    watched for as long as an idle connection is kept.
+    Exit codes: 0 the gateway can run, 1 it can't (cache or upstream), 2 the configuration is wrong.
+    """
+    import asyncio
+    import logging
+
+    from oncegate.app.cli.findings import Finding, Verdict, examine
+    from oncegate.app.settings.sources import ConfigurationError, admin_token, load
+
+    try:
+        settings = load({name: value for name, value in options.items() if value is not None}, config)
+        token = admin_token()
+    except ConfigurationError as error:
+        _tell([Finding("configuration", Verdict.FAILED, str(error))], as_json=as_json)
+        sys.exit(2)
+    logging.getLogger("oncegate").addHandler(logging.NullHandler())  # what would be warned of is found, and told below
+    found = asyncio.run(examine(settings, token))
+    _tell(found, as_json=as_json)
+    worst = {finding.verdict for finding in found}
+    sys.exit(1 if Verdict.FAILED in worst or (strict and Verdict.ADVICE in worst) else 0)
+
+
+def _tell(found: "Sequence[Finding]", *, as_json: bool) -> None:
+    if as_json:
+        import orjson
+
+        findings = [{"area": each.area, "verdict": each.verdict.value, "text": each.text} for each in found]
+        click.echo(orjson.dumps({"findings": findings}, option=orjson.OPT_INDENT_2).decode())
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for each in found:
+        mark, style = _MARKS[each.verdict.value]
+        console.print(Text.assemble((mark, style), f"  {each.area:<14} {each.text}"))

@@ -1,0 +1,174 @@
+"""``oncegate check``: would this gateway keep its promises? Each finding is a verdict with what to do about it.
+
+One record is written to the cache and removed again; nothing else is changed anywhere. The upstream gets one HEAD request,
+which changes nothing either (RFC 9110 section 9.2.1).
+"""
+
+import asyncio
+import enum
+from dataclasses import dataclass
+
+from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
+from oncegate.app.operators.trial import try_writing
+from oncegate.app.settings.gateway import GatewaySettings, redact
+from oncegate.app.upstream.connection import UpstreamConnection
+from oncegate.app.upstream.pool import KEEPALIVE_MARGIN, Upstream
+from oncegate.cache.errors import CacheError, CacheUnsupported
+from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
+from oncegate.middleware.rules.route_advice import route_advice
+
+SHORT_LEASE = 5.0
+"""Seconds: a pause of a virtual machine, or of Redis while it forks, is easily as long."""
+LONG_KEEPALIVE = 5.0
+"""Seconds: common upstreams (uvicorn, Node) close idle connections after five."""
+SHORT_TOKEN = 16
+HEAD_SECONDS = 5.0
+
+
+class Verdict(enum.StrEnum):
+    """How bad it is."""
+
+    GOOD = "good"
+    ADVICE = "advice"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: ``area`` is configuration, cache, stream or upstream; ``text`` one line without secrets."""
+
+    area: str
+    verdict: Verdict
+    text: str
+
+
+async def examine(settings: GatewaySettings, admin_token: str | None) -> list[Finding]:
+    """Look at everything. Never raises for what it finds."""
+    areas = await asyncio.gather(_cache(settings), _streams(settings), _upstream(settings))
+    return [*_configuration(settings, admin_token), *(finding for area in areas for finding in area)]
+
+
+def _configuration(settings: GatewaySettings, admin_token: str | None) -> list[Finding]:
+    advice = [*settings.advice(), *route_advice(settings.routes)]
+    rules = {"idempotency": settings.idempotency}
+    rules |= {f"routes.{n}": route.settings(settings.idempotency) for n, route in enumerate(settings.routes)}
+    for where, each in rules.items():
+        if each.lease < SHORT_LEASE and (where == "idempotency" or each.lease != settings.idempotency.lease):
+            advice.append(
+                f"{where}.lease is {each.lease:g} s: a gateway or a Redis that pauses for as long loses its attempts; 30 is usual"
+            )
+    if settings.upstream_keepalive >= LONG_KEEPALIVE:
+        advice.append(
+            f"upstream_keepalive is {settings.upstream_keepalive:g} s: many upstreams close idle connections sooner, "
+            "and a request that meets the close may be of unknown outcome; 1.5 is safe"
+        )
+    if admin_token and len(admin_token) < SHORT_TOKEN:
+        advice.append(f"ONCEGATE_ADMIN_TOKEN is shorter than {SHORT_TOKEN} characters: it opens every record")
+    found = [Finding("configuration", Verdict.ADVICE, line) for line in advice]
+    return found or [Finding("configuration", Verdict.GOOD, "complete and consistent")]
+
+
+async def _cache(settings: GatewaySettings) -> list[Finding]:
+    if settings.cache_scheme == "memory":
+        line = "memory:// is for one process and forgets every record at a restart; a shared Redis keeps them"
+        return [Finding("cache", Verdict.ADVICE, line)]
+    where = redact(settings.cache)
+    cache = create_cache(settings)
+    refusal: CacheError | None = None
+    try:
+        advice = await cache.check()
+        try:
+            await try_writing(cache, settings.namespace)
+        except CacheError as error:
+            refusal = error
+    except CacheUnsupported as error:
+        return [Finding("cache", Verdict.FAILED, f"{where}: {error}")]
+    except CacheError as error:
+        line = f"{where} can't be used: {error}; is it up, and are address and login right?"
+        return [Finding("cache", Verdict.FAILED, line)]
+    finally:
+        await cache.close()
+    found = [Finding("cache", Verdict.ADVICE, f"{where}: {line}") for line in advice]
+    if refusal is not None:
+        return [*found, Finding("cache", Verdict.FAILED, f"{where} answers, and takes no records: {refusal}")]
+    return found or [Finding("cache", Verdict.GOOD, f"{where} answers, keeps what it is given, and is new enough")]
+
+
+async def _streams(settings: GatewaySettings) -> list[Finding]:
+    if all(route.mode == "sync" for route in settings.routes):
+        return []
+    from oncegate.app.cli.stream_findings import look  # loads redis-py's client, which nothing else here needs
+
+    try:
+        told = await look(settings)
+    except CacheError as error:
+        return [Finding("stream", Verdict.FAILED, f"the command streams can't be looked at: {error}")]
+    found = []
+    for advice, state in told:
+        found.append(Finding("stream", Verdict.GOOD, state))
+        found += [Finding("stream", Verdict.ADVICE, line) for line in advice]
+    return found
+
+
+async def _upstream(settings: GatewaySettings) -> list[Finding]:
+    where = redact(settings.upstream)
+    try:
+        upstream = Upstream(
+            settings.upstream,
+            connect_timeout=CONNECT_TIMEOUT,
+            keepalive=settings.upstream_keepalive,
+            ca_file=settings.upstream_ca or None,
+        )
+    except (OSError, ValueError) as error:
+        return [Finding("upstream", Verdict.FAILED, f"upstream or upstream_ca can't be used: {error}")]
+    try:
+        connection = await upstream.ready()
+    except NotProcessed as error:
+        return [Finding("upstream", Verdict.FAILED, f"{error}; is it up, and is the address right?")]
+    try:
+        async with asyncio.timeout(HEAD_SECONDS):
+            persistent = await _ask(connection, upstream)
+        if not persistent:
+            line = f"{where} closes its connection after each answer: safe, and every request opens a new one"
+            return [Finding("upstream", Verdict.ADVICE, line)]
+        return [await _wait_idle(connection, settings.upstream_keepalive, where)]
+    except TimeoutError:
+        line = f"{where} accepts connections and did not answer a HEAD request within {HEAD_SECONDS:g} s"
+        return [Finding("upstream", Verdict.ADVICE, line)]
+    except OutcomeUnknown as error:
+        return [Finding("upstream", Verdict.FAILED, f"{error}; does it speak HTTP/1.1?")]
+    finally:
+        connection.abort()
+        await upstream.close()
+
+
+async def _ask(connection: UpstreamConnection, upstream: Upstream) -> bool:
+    """Send one HEAD request: may its connection carry another one?"""
+    address = upstream.address
+    connection.begin(is_head=True)
+    path = address.base + b"/"
+    connection.write(b"HEAD %b HTTP/1.1\r\nhost: %b\r\nuser-agent: oncegate-check\r\n\r\n" % (path, address.authority))
+    await connection.head()
+    while await connection.read():
+        pass
+    return connection.finish()
+
+
+async def _wait_idle(connection: UpstreamConnection, keepalive: float, where: str) -> Finding:
+    """How long does the upstream keep an idle connection? For as long as we do, and a margin, or it is too short."""
+    announced = connection.response.idle_timeout
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await asyncio.wait((connection.closed,), timeout=keepalive + KEEPALIVE_MARGIN)
+    if not connection.lost:
+        return Finding("upstream", Verdict.GOOD, f"{where} answers, and keeps idle connections longer than we do")
+    waited = loop.time() - began
+    if announced is not None:
+        line = f"{where} answers, and announces after how long it closes idle connections ({announced:g} s)"
+        return Finding("upstream", Verdict.GOOD, line)
+    return Finding(
+        "upstream",
+        Verdict.ADVICE,
+        f"{where} closes idle connections after {waited:.1f} s: a request that meets the close may be of unknown outcome; "
+        f"set upstream_keepalive below {max(0.0, waited - KEEPALIVE_MARGIN):.1f} (it is {keepalive:g}; 0 keeps none)",
+    )

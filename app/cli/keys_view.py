@@ -1,0 +1,180 @@
+"""Records as a person reads them, and as a script does."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from oncegate.app.cli.terminal import ago, as_document, console, duration, moment, plain, print_table
+from oncegate.app.operators.purge import Purged
+from oncegate.cache.record import State
+
+_STYLES = {
+    "succeeded": "green",
+    "failed": "yellow",
+    "unknown": "bold red",
+    "in-flight": "cyan",
+    "unreadable": "bold red",
+}
+MOST_OF_BODY = 2000
+
+
+def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) -> None:
+    """A table of records, and how to get more of them."""
+    if as_json:
+        as_document({"records": list(records), "cursor": cursor})
+        return
+    out = console()
+    if records:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("record", "state", "attempt", "began", "took", "request", "gateway", "status", "gone in"):
+            table.add_column(name, no_wrap=name in ("record", "state", "began"))
+        for each in records:
+            # Text, not strings: what comes from elsewhere is no markup.
+            state = Text(each["state"], _STYLES.get(each["state"], ""))
+            table.add_row(Text(each["id"]), state, *map(Text, _cells(each)))
+        print_table(table)
+    else:
+        out.print("No such records." if not cursor else "None so far.")
+    if cursor:
+        out.print(f"There is more: --cursor {cursor}", markup=False)
+
+
+def _cells(record: dict[str, Any]) -> list[str]:
+    if "attempt" not in record:
+        return []
+    return [
+        str(record["attempt"]),
+        moment(record["began_at"]),
+        duration(record["took"]),
+        plain(" ".join(part for part in (record.get("method"), record.get("route")) if part) or "-"),
+        plain(record["gateway"] or "-"),
+        str(record["status"] or "-"),
+        duration(record["expires_in"]),
+    ]
+
+
+def show_records(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    """All that is known of each of them."""
+    if as_json:
+        as_document({"records": list(records)})
+        return
+    out = console()
+    for number, record in enumerate(records):
+        if number:
+            out.print()
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column()
+        for name, value in _lines(record):
+            table.add_row(name, Text(value, _STYLES.get(record["state"], "") if name == "state" else ""))
+        print_table(table)
+
+
+def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a person asks, in the order in which one does."""
+    if record["state"] == "unreadable":
+        return [("record", record["id"]), ("state", "unreadable: damaged, or of a newer version")]
+    lines = [("record", record["id"]), ("state", _state(record))]
+    submission = record.get("submission", False)
+    if submission:
+        lines.append(("of", f"a submission; what became of the command: oncegate commands show {record['id']}"))
+    lines.append(("attempt", _attempt(record)))
+    lines.append(("began", ago(record["began_at"])))
+    if record["took"] is not None or record["ended_at"]:
+        took = f", after {duration(record['took'])}" if record["took"] is not None else ""
+        lines.append(("ended", ago(record["ended_at"]).removesuffix("-") + took if record["ended_at"] else took[2:]))
+    if record.get("method"):
+        lines.append(("request", plain(f"{record['method']}, by the rules of {record['route']}")))
+    lines += [("gateway", plain(record["gateway"] or "not known")), ("upstream", _upstream(record))]
+    if record["note"]:
+        lines.append(("note", plain(record["note"])))
+    lines.append(("gone in", duration(record["expires_in"])))
+    if submission and record["state"] == State.UNKNOWN:
+        lines.append(("a retry", "is accepted anew, which is harmless: copies of a command count as one"))
+        return lines
+    lines.append(("a retry", _RETRY[record["state"]]))
+    if record["state"] == State.UNKNOWN:
+        lines.append(("executed?", f"oncegate keys resolve --record {record['id']} --status 201 --body @FILE"))
+        lines.append(("not?", f"oncegate keys release --record {record['id']}"))
+    return lines
+
+
+_RETRY = {
+    "in-flight": "is answered 409 in-flight, or waits (Prefer: wait)",
+    "succeeded": "is answered with this response",
+    "failed": 'is executed again, or is answered with this error where on_error = "replay"',
+    "unknown": 'is answered 409 outcome-unknown, or is executed again where on_unknown = "retry"',
+}
+
+
+def _state(record: dict[str, Any]) -> str:
+    left = record["lease_left"]
+    if record["lapsed"]:
+        return f"unknown: its gateway has been silent since its lease ran out {duration(-left)} ago"
+    if record["state"] == State.IN_FLIGHT:
+        return f"in-flight: its lease runs for another {duration(left)}, and is renewed while its gateway lives"
+    return str(record["state"])
+
+
+def _attempt(record: dict[str, Any]) -> str:
+    found = record["found"]
+    return f"{record['attempt']}" + (f", after one that was {found}" if found and found != State.ABSENT else "")
+
+
+def _upstream(record: dict[str, Any]) -> str:
+    response = record["response"]
+    if response is None:
+        return "no answer is known"
+    body = response.get("body")
+    if response.get("body_omitted"):
+        told = "a body that was not kept"
+    elif response.get("body_encoding"):
+        told = "a body that is no text"
+    else:
+        text = body if isinstance(body, str) else orjson.dumps(body).decode()
+        told = plain(text[:MOST_OF_BODY]) + (" ..." if len(text) > MOST_OF_BODY else "")
+    return f"{response['status']}  {told}".rstrip()
+
+
+@contextmanager
+def purging(err: Console) -> Iterator[Callable[[Purged], None]]:
+    """Shows how far a purge is, where ``err`` is a terminal. How much there is to look at nobody knows beforehand."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
+        task = progress.add_task("0 looked at", total=None)
+
+        def show(purged: Purged) -> None:
+            progress.update(
+                task, description=f"{purged.seen} looked at, {purged.found} found, {purged.removed} removed"
+            )
+
+        yield show
+
+
+def show_purged(purged: Purged, *, dry_run: bool, as_json: bool) -> None:
+    """How many records there were, and what became of them."""
+    if as_json:
+        as_document(asdict(purged) | {"dry_run": dry_run})
+        return
+    text = f"{purged.found} found, {purged.removed} removed" if not dry_run else f"{purged.found} found, none removed"
+    if purged.unfinished:
+        text += f"; {purged.unfinished} in flight or of unknown outcome are left (--force)"
+    if purged.unreadable:
+        text += f"; {purged.unreadable} can't be read and are left"
+    console().print(text, markup=False)
+
+
+def show_resolution(identifier: str, state: str, *, as_json: bool) -> None:
+    """That it was done, and what it means."""
+    if as_json:
+        as_document({"id": identifier, "resolution": "resolved", "state": state})
+        return
+    meaning = "the key is free: a retry is executed" if state == "absent" else f"a retry {_RETRY[state]}"
+    console().print(f"{identifier} is {state} now; {meaning}", markup=False)

@@ -1,0 +1,129 @@
+"""The command line. What a command needs is imported when it runs, so that ``--help`` is quick."""
+
+import os
+import sys
+from typing import Literal
+
+import click
+
+from oncegate import __version__
+from oncegate.app.cli.check import check
+from oncegate.app.cli.commands import commands
+from oncegate.app.cli.keys import keys
+from oncegate.app.cli.worker import worker
+
+SERVE_HELP = """Enforce idempotency keys in front of an HTTP service.
+
+\b
+  # records in memory: one process, nothing kept at a restart
+  oncegate serve --upstream http://127.0.0.1:9000
+
+\b
+  # records in Redis: several processes and hosts, restarts
+  oncegate serve --upstream http://127.0.0.1:9000 --cache redis://127.0.0.1:6379/0 --workers 2
+
+\b
+  # then send requests to the gateway instead of the service
+  curl -X POST http://127.0.0.1:8080/payments -H 'Idempotency-Key: order-17' -d '{"amount": 100}'
+
+Every setting can be given in a TOML file (--config) or in the environment: ONCEGATE_UPSTREAM,
+ONCEGATE_IDEMPOTENCY__TTL. The command line wins over the environment, that over the file.
+SIGTERM stops it when the requests in flight have ended.
+"""
+
+DEMO_HELP = """Show in a minute what an idempotency key does.
+
+Starts a small payments service and the gateway in front of it, prints requests to try, and shows what becomes
+of each one. Nothing is installed, stored or sent anywhere. Ctrl-C ends it.
+"""
+
+OPENAPI_HELP = """Add the gateway's part to an upstream's OpenAPI description.
+
+\b
+  oncegate openapi --upstream-spec service.yaml --config oncegate.toml > public.yaml
+
+Each operation under enforcement gets the key's header and the problems that it may be answered with, by the
+route policies of --config and the environment. JSON and YAML (with oncegate[openapi]); FILE may be - for
+standard input.
+"""
+
+_POSIX_ONLY = ("serve", "demo", "worker")
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.",
+)
+@click.version_option(__version__, prog_name="oncegate", message="%(prog)s %(version)s")
+@click.pass_context
+def main(context: click.Context) -> None:
+    """An HTTP gateway that makes retries safe: a request that is sent again with the same Idempotency-Key is
+    answered with the first one's response instead of being executed again.
+
+    Try it: oncegate demo
+    """
+    command = context.invoked_subcommand
+    if command in _POSIX_ONLY and not hasattr(os, "fork"):
+        needs = "needs a POSIX system (Linux, macOS): on Windows run it in WSL or a container."
+        raise click.ClickException(f"oncegate {command} {needs}")
+
+
+@main.command(help=SERVE_HELP, short_help="Enforce idempotency keys in front of an HTTP service.")
+@click.option("--upstream", metavar="URL", help="Where requests go: http://, https:// or unix:///path/to/socket.")
+@click.option(
+    "--cache",
+    metavar="URL",
+    help="Where records live: memory:// (default), redis://, rediss://, unix://, redis+sentinel://, redis+cluster://.",
+)
+@click.option("--host", metavar="HOST", help="The address to listen on (default: 127.0.0.1).")
+@click.option("--port", metavar="PORT", help="The port to listen on (default: 8080; 0: any free one).")
+@click.option("--workers", metavar="N", help="Processes that share the port (default: 1; more need a shared cache).")
+@click.option("--config", metavar="FILE", help="A TOML file with settings (or ONCEGATE_CONFIG).")
+def serve(config: str | None, **options: str | None) -> None:
+    """See `SERVE_HELP`."""
+    from oncegate.app.settings.sources import ConfigurationError, load
+
+    try:
+        # Strings, on purpose: the settings know what each must be, and say it in the same words for every source.
+        settings = load({name: value for name, value in options.items() if value is not None}, config)
+    except ConfigurationError as error:
+        click.echo(f"oncegate: {error}", err=True)
+        sys.exit(2)
+    from oncegate.app.serve import serve as run
+
+    sys.exit(run(settings))
+
+
+@main.command(help=DEMO_HELP, short_help="Show in a minute what an idempotency key does.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="Default: 8080, or the next free one.")
+def demo(port: int | None) -> None:
+    """See `DEMO_HELP`."""
+    from oncegate.app.demo.live import run
+
+    sys.exit(run(port))
+
+
+@main.command("openapi", help=OPENAPI_HELP, short_help="Add the gateway's part to an upstream's OpenAPI description.")
+@click.option("--upstream-spec", required=True, metavar="FILE", help="The upstream's OpenAPI 3 description.")
+@click.option("--config", metavar="FILE", help="A TOML file with settings (or ONCEGATE_CONFIG).")
+@click.option(
+    "--prefix", metavar="PATH", help="What requests have before its paths (default: its first server's path)."
+)
+@click.option("--format", "out", type=click.Choice(["json", "yaml"]), help="Default: as FILE is.")
+def openapi(upstream_spec: str, config: str | None, prefix: str | None, out: Literal["json", "yaml"] | None) -> None:
+    """See `OPENAPI_HELP`."""
+    from oncegate.app.cli.openapi import SpecError, describe_upstream
+    from oncegate.app.settings.sources import ConfigurationError, load
+
+    try:
+        settings = load({"upstream": "http://not.needed.here"}, config)
+        click.echo(describe_upstream(settings, upstream_spec, prefix=prefix, out=out), nl=False)
+    except (ConfigurationError, SpecError) as error:
+        click.echo(f"oncegate: {error}", err=True)
+        sys.exit(2)
+
+
+main.add_command(keys)
+main.add_command(check)
+main.add_command(worker)
+main.add_command(commands)

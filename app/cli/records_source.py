@@ -1,0 +1,219 @@
+"""Where the command line finds records: in a shared cache, or in a gateway's ``records/``. The same questions to either."""
+
+import asyncio
+import http.client
+import ssl
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from oncegate.app.cli.record_shapes import ToldIds, ToldListing, ToldProblem, ToldRecord, ToldResolution
+from oncegate.app.factory import create_cache, create_records
+from oncegate.app.operators.purge import Purged, Which, callers_of, purge
+from oncegate.app.operators.records import Listing, NotARecord, Records, Resolve
+from oncegate.app.operators.records_page import header_lines
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import Resolution
+
+Told = TypeVar("Told")
+
+SECONDS = 30.0
+"""For a gateway to answer."""
+PREFIX = "/_oncegate"
+
+
+class SourceError(Exception):
+    """The source did not answer, or refused. The text is one line for the operator."""
+
+
+class Source(Protocol):
+    """Records, asked one question at a time."""
+
+    def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
+        """See `Records.listing`."""
+        ...
+
+    def show(self, identifier: str) -> dict[str, Any] | None:
+        """See `Records.show`."""
+        ...
+
+    def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
+        """See `Records.of_key`; ``caller`` as header lines."""
+        ...
+
+    def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+        """See `Records.resolve`."""
+        ...
+
+
+class SharedCache:
+    """The cache that ``settings`` name, asked directly: it needs no gateway to be up."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+
+    def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
+        """See `Source`."""
+        return self._ask(lambda records: records.listing(state, cursor=cursor, limit=limit))
+
+    def show(self, identifier: str) -> dict[str, Any] | None:
+        """See `Source`."""
+        return self._ask(lambda records: records.show(identifier))
+
+    def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
+        """See `Source`."""
+        lines = None if caller is None else header_lines(caller)
+        return self._ask(lambda records: records.of_key(key, lines))
+
+    def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+        """See `Source`."""
+        return self._ask(lambda records: records.resolve(identifier, resolve))
+
+    def purge(
+        self,
+        caller: Sequence[str] | None,
+        which: Which,
+        *,
+        dry_run: bool,
+        progress: Callable[[Purged], None],
+    ) -> Purged:
+        """See `oncegate.app.operators.purge.purge`; ``caller`` as header lines, in the place of the callers of ``which``."""
+
+        async def ask() -> Purged:
+            cache = RedisCache.from_url(self._settings.cache, timeout=self._settings.cache_timeout)
+            try:
+                records = create_records(self._settings, cache)
+                callers = None if caller is None else callers_of(records, header_lines(caller))
+                asked = replace(which, callers=callers)
+                return await purge(cache, self._settings.namespace, asked, dry_run=dry_run, progress=progress)
+            finally:
+                await cache.close()
+
+        return asyncio.run(ask())
+
+    def _ask(self, question: Callable[[Records], Awaitable[Told]]) -> Told:
+        async def ask() -> Told:
+            cache = create_cache(self._settings)
+            try:
+                return await question(create_records(self._settings, cache))
+            finally:
+                await cache.close()
+
+        return asyncio.run(ask())
+
+
+class RemoteGateway:
+    """A gateway at ``url``, asked with the operators' ``token``. A path in the URL is the gateway's ``prefix``.
+
+    Redirects are not followed and proxies not used: the token goes to nobody else. Raises ``ValueError`` for a bad URL.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise ValueError("--gateway is a URL without credentials: http://127.0.0.1:8080")
+        if not _is_plain(url):
+            raise ValueError("--gateway: this can't be a URL")
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._host = parts.hostname
+        self._port = parts.port
+        self._base = (parts.path.rstrip("/") or PREFIX) + "/records/"
+        self._token = token
+
+    def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
+        """See `Source`."""
+        asked = {"cursor": cursor, "limit": str(limit), **({"state": state} if state else {})}
+        told = self._ask("GET", "?" + urlencode(asked), ToldListing)
+        return Listing(told["records"], told["cursor"])
+
+    def show(self, identifier: str) -> dict[str, Any] | None:
+        """See `Source`."""
+        told = self._ask("GET", quote(identifier, safe=":"), ToldRecord)
+        return None if told.get("resolution") == Resolution.ABSENT else told
+
+    def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
+        """See `Source`."""
+        return list(self._ask("POST", "find", ToldIds, {"key": key, "caller": caller})["ids"])
+
+    def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+        """See `Source`."""
+        members: dict[str, Any] = {"force": resolve.force, "attempt": resolve.attempt}
+        action = "release"
+        if resolve.state is not None:
+            action = "resolve"
+            members["as"] = resolve.state.value
+            if resolve.ttl_ms:
+                members["ttl"] = resolve.ttl_ms / 1000
+            if resolve.response is not None:
+                response = resolve.response
+                members["status"] = response.status
+                members["headers"] = [
+                    (name.decode("latin-1"), value.decode("latin-1"))
+                    for name, value in response.headers
+                    if name != b"content-length"
+                ]
+                members |= {"body": b64encode(response.body or b"").decode(), "body_encoding": "base64"}
+        told = self._ask("POST", f"{quote(identifier, safe=':')}/{action}", ToldResolution, members)
+        return Resolution(told["resolution"])
+
+    def _ask(
+        self, method: str, path: str, shape: type[BaseModel], members: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What a gateway tells, in ``shape``; why a record was not touched, too. Raises `SourceError`, `NotARecord`."""
+        status, content = self._exchange(method, path, members)
+        about_a_record = status == 409 or (status == 404 and b'"resolution"' in content)
+        if status != 200 and not about_a_record:
+            raise _refused(status, content)
+        try:
+            (ToldResolution if about_a_record else shape).model_validate_json(content)
+        except ValidationError:
+            raise SourceError(f"that is no gateway's records/: it answered {status}") from None
+        told: dict[str, Any] = orjson.loads(content)
+        return told
+
+    def _exchange(self, method: str, path: str, members: dict[str, Any] | None) -> tuple[int, bytes]:
+        connection = (
+            http.client.HTTPSConnection(self._host, self._port, timeout=SECONDS, context=self._tls)
+            if self._tls is not None
+            else http.client.HTTPConnection(self._host, self._port, timeout=SECONDS)
+        )
+        try:
+            body = None if members is None else orjson.dumps(members)
+        except TypeError:  # lone surrogates: what came in was no UTF-8
+            raise NotARecord("what a gateway is asked about has to be UTF-8 text") from None
+        try:
+            credential = f"Bearer {self._token}".encode("utf-8", "surrogateescape")  # as the gateway reads it
+            headers: dict[str, str | bytes] = {"Authorization": credential, "Content-Type": "application/json"}
+            connection.request(method, self._base + path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise SourceError(f"the gateway did not answer: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+
+def _refused(status: int, content: bytes) -> Exception:
+    try:
+        told = ToldProblem.model_validate_json(content)
+    except ValidationError:
+        return SourceError(f"that is no gateway's records/: it answered {status}")
+    if status == 404:
+        return SourceError("no records here: the gateway has no ONCEGATE_ADMIN_TOKEN, or keeps them on its ops_port")
+    words = "".join(character if character.isprintable() else " " for character in told.detail or told.title)
+    return NotARecord(words) if status == 400 else SourceError(f"the gateway answered {status}: {words}")
+
+
+def _is_plain(url: str) -> bool:
+    """Whether nothing in it would have to be written otherwise, and its host can be looked up."""
+    try:
+        (urlsplit(url).hostname or "").encode("idna")
+    except UnicodeError:
+        return False
+    return url.isascii() and url.isprintable() and " " not in url

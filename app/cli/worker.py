@@ -1,0 +1,65 @@
+"""The command line of ``oncegate worker``."""
+
+import sys
+from typing import NoReturn
+
+import click
+
+WORKER_HELP = """Process the commands that the gateway has accepted.
+
+\b
+  # by a Python function: def book(payment: dict), sync or async
+  oncegate worker --cache redis://127.0.0.1:6379/0 --handler shop.payments:book
+
+\b
+  # by an HTTP service, with the idempotency key passed through
+  oncegate worker --cache redis://127.0.0.1:6379/0 --forward http://127.0.0.1:9000
+
+A command that fails is tried again with growing pauses, then becomes a dead letter (oncegate commands list); those
+behind it go on. One that was processed before is skipped. Start as many workers as you like.
+
+Every setting can be given in a TOML file (--config), in its table [worker], or in the environment:
+ONCEGATE_CACHE, ONCEGATE_WORKER__MAX_ATTEMPTS. The command line wins over the environment, that over the file.
+SIGTERM stops it when the commands in flight have ended.
+"""
+_OF_WORKER = ("stream", "consumer", "handler", "forward", "concurrency", "max_attempts")
+
+
+@click.command(help=WORKER_HELP, short_help="Process the commands that the gateway has accepted.")
+@click.option("--cache", metavar="URL", help="The Redis that the gateway uses.")
+@click.option("--namespace", metavar="NAME", help="The gateway's namespace (default: default).")
+@click.option("--stream", metavar="NAME", help="The command stream to read (default: commands).")
+@click.option("--consumer", metavar="NAME", help="Whose records and whose group (default: the stream's name).")
+@click.option("--handler", metavar="MODULE:FUNCTION", help="The function that executes a command.")
+@click.option("--forward", metavar="URL", help="Or the service that commands are forwarded to.")
+@click.option("--concurrency", metavar="N", help="Commands executed at once (default: 10).")
+@click.option("--max-attempts", metavar="N", help="Then a command becomes a dead letter (default: 10).")
+@click.option("--config", metavar="FILE", help="A TOML file with settings (or ONCEGATE_CONFIG).")
+def worker(config: str | None, **options: str | None) -> None:
+    """See `WORKER_HELP`."""
+    from oncegate.app.settings.sources import ConfigurationError, load
+
+    given = {name: value for name, value in options.items() if value is not None}
+    arguments = {name: value for name, value in given.items() if name not in _OF_WORKER}
+    try:
+        settings = load(
+            {**arguments, "worker": {name: value for name, value in given.items() if name in _OF_WORKER}},
+            config,
+            defaults={"upstream": "http://localhost"},  # nothing is forwarded there
+        )
+    except ConfigurationError as error:
+        _refuse(str(error))
+    from oncegate.cache.redis.url import REDIS_SCHEMES
+
+    if settings.cache_scheme not in REDIS_SCHEMES:
+        _refuse(
+            "cache: a worker needs the Redis that the gateway uses: give --cache redis://host:6379/0, or --config FILE"
+        )
+    from oncegate.app.work import run_worker
+
+    sys.exit(run_worker(settings))
+
+
+def _refuse(line: str) -> NoReturn:
+    click.echo(f"oncegate: {line}", err=True)
+    sys.exit(2)

@@ -1,0 +1,1 @@
+"""Asynchronous commands: submitted to a stream by the gateway, executed by a worker."""

@@ -1,0 +1,203 @@
+"""Python handlers: found by their name, called with what their signature asks for, their results kept as JSON.
+
+A handler is a function, ``async`` or not, of one or two parameters. The first is the payload: a dict by default, or what its
+annotation says: a pydantic model, a dataclass, anything that pydantic can read from JSON; ``bytes``: the body as it was sent.
+The second, if there is one, is the `CommandContext`.
+"""
+
+import asyncio
+import contextvars
+import importlib
+import inspect
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from oncegate.app.commands.executor import CommandContext, Confirm
+from oncegate.cache.record import StoredResponse
+from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable
+from oncegate.middleware.outcome.responses import now_ms
+from oncegate.middleware.outcome.results import JsonCodec
+
+log = logging.getLogger("oncegate.worker")
+
+_RESULT_HEADERS = ((b"content-type", b"application/json"),)
+
+
+class HandlerError(ValueError):
+    """The handler can't be used. The text is one line for the operator."""
+
+
+class Handler:
+    """The `Executor` that calls ``function``. ``threads`` is how many calls of one that is not ``async`` may run at once.
+
+    A result that can't be kept as JSON, or has more than ``max_result`` bytes, is a success without a result.
+    """
+
+    loggable = False
+
+    def __init__(self, function: Callable[..., Any], *, threads: int, max_result: int) -> None:
+        _check_kind(function)
+        self._function = function
+        self._takes_context, payload = _signature(function)
+        self._raw = payload is bytes
+        try:
+            self._payload: TypeAdapter[Any] = TypeAdapter(payload)
+        except Exception as error:  # noqa: BLE001  # whatever pydantic makes of somebody's type
+            raise HandlerError(f"its first parameter's type can't be read from JSON ({type(error).__name__})") from None
+        self._max_result = max_result
+        self._results = JsonCodec(Any)
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004  # the method itself: an object may be an async callable
+        )
+        self.can_be_cut = self._is_async  # a thread can't be ended
+        # A pool of its own: asyncio's has five threads more than the machine has processors, however many may run here.
+        self._pool = None if self._is_async else ThreadPoolExecutor(threads, thread_name_prefix="handler")
+
+    async def execute(self, command: Command, context: CommandContext, confirm: Confirm) -> StoredResponse:
+        """See `Executor.execute`. A payload that does not fit is a `NotRetryable`: it will not fit the next time either."""
+        coding = context.request_header("content-encoding")
+        if coding.lower() not in ("", "identity") and not self._raw:
+            raise NotRetryable(f"the body is encoded ({coding[:40]}), which a handler can read that takes bytes")
+        arguments: tuple[Any, ...] = (self._read(command.body),)
+        if self._takes_context:
+            arguments += (context,)
+        await confirm()
+        result = await self._call(arguments)
+        return StoredResponse(200, _RESULT_HEADERS, self._kept(result, context), now_ms())
+
+    async def close(self) -> None:
+        """See `Executor.close`."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, body: bytes) -> Any:
+        if self._raw:
+            return body
+        try:
+            return self._payload.validate_json(body)
+        except ValidationError as error:
+            first, *rest = error.errors(include_input=False, include_url=False, include_context=False)
+            where = ".".join(str(part) for part in first["loc"])
+            more = f" (and {len(rest)} more)" if rest else ""
+            text = f"the payload does not fit: {where}: {first['msg']}{more}" if where else first["msg"] + more
+            raise NotRetryable(text) from None
+        except RecursionError:
+            raise NotRetryable("the payload nests too deep") from None
+
+    async def _call(self, arguments: tuple[Any, ...]) -> Any:
+        try:
+            if self._pool is None:
+                return await _in_a_task(self._function(*arguments))
+            call = contextvars.copy_context().run
+            result = await asyncio.get_running_loop().run_in_executor(
+                self._pool, call, _in_a_thread, self._function, arguments
+            )
+            if inspect.isawaitable(result):  # a plain callable around a coroutine function: a lambda, a decorator
+                return await _in_a_task(result)
+            return result
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RuntimeError("something in the handler was cancelled") from error
+
+    def _kept(self, result: Any, context: CommandContext) -> bytes | None:
+        try:
+            kept = self._results.dump(result)
+        except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
+            log.warning("record %s: the result can't be stored: %s", context.record, type(error).__name__)
+            return None
+        if len(kept) > self._max_result:
+            log.warning("record %s: the result is too large to be stored", context.record)
+            return None
+        return kept
+
+
+async def _in_a_task(work: Awaitable[Any]) -> Any:
+    """Await ``work`` in a task of its own: one that cancels its task must not end who runs it, and those who wait for that."""
+    ends: list[BaseException] = []
+
+    async def working() -> Any:
+        try:
+            return await work
+        except ENDS_PROCESS as error:  # out of a task, it would end the event loop
+            ends.append(error)
+
+    result = await asyncio.get_running_loop().create_task(working())
+    if ends:
+        raise ends.pop()
+    return result
+
+
+def _in_a_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    try:
+        return function(*arguments)
+    except StopIteration as error:  # no future takes it: the call would never end
+        raise RuntimeError("the handler raised StopIteration") from error
+
+
+def find_handler(name: str) -> Callable[..., Any]:
+    """The function that ``package.module:function`` names, looked for in the working directory too.
+
+    Raises `HandlerError`, with what the module raised where it can't be imported.
+    """
+    module_name, colon, path = name.partition(":")
+    if not colon or not module_name or not path:
+        raise HandlerError("is named package.module:function")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a console script's own folder comes first otherwise, and the project's not at all
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # whatever a module of the user's raises while it is imported
+        reason = " ".join(str(error).split())
+        raise HandlerError(f"{module_name} can't be imported: {type(error).__name__}: {reason}") from error
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise HandlerError(f"{module_name} has no {path}") from None
+    if not callable(found):
+        raise HandlerError(f"{name} can't be called")
+    return found  # type: ignore[no-any-return]  # callable, of whatever kind
+
+
+def _check_kind(function: Callable[..., Any]) -> None:
+    """Raises `HandlerError` for what can be called, but whose call executes nothing."""
+    if isinstance(function, type):
+        raise HandlerError(
+            "is a class: to call it makes an object, and executes nothing; name a function, or an object of it"
+        )
+    for called in (function, getattr(function, "__call__", None)):  # noqa: B004  # the method itself
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise HandlerError(
+                "is a generator: to call it executes nothing until somebody iterates; return, don't yield"
+            )
+
+
+def _signature(function: Callable[..., Any]) -> tuple[bool, Any]:
+    """Whether it takes the context, and the type of its payload."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+        hints = get_type_hints(
+            function if inspect.isroutine(function) else type(function).__call__, include_extras=True
+        )
+    except (TypeError, ValueError, NameError) as error:
+        raise HandlerError(f"its signature can't be read: {error}") from None
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    required = [each for each in parameters if each.default is each.empty and each not in positional]
+    required = [each for each in required if each.kind is each.KEYWORD_ONLY]
+    if not positional or required or sum(each.default is each.empty for each in positional) > 2:
+        raise HandlerError("takes one or two parameters: the payload, and the command's context")
+    payload = hints.get(positional[0].name, dict[str, Any])
+    if payload is dict:
+        payload = dict[str, Any]
+    takes_context = len(positional) > 1 and (
+        positional[1].default is positional[1].empty or hints.get(positional[1].name) is CommandContext
+    )
+    return takes_context, payload

@@ -1,0 +1,238 @@
+"""What becomes of one entry of a stream: it is decided about by the hook, executed where it is to be, and its outcome recorded.
+
+Nothing here acknowledges anything. A `Verdict` says what to tell the stream, and is given only once the outcome is recorded:
+where it can't be, the entry is looked at again.
+"""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from time import time
+
+import orjson
+
+from oncegate.app.commands.alone import Alone
+from oncegate.app.commands.backoff import Backoff
+from oncegate.app.commands.executor import CommandFailed, CommandPutOff, Executor, context_of
+from oncegate.app.commands.submission_life import SubmissionLife
+from oncegate.cache.record import StoredResponse
+from oncegate.cache.redis.streams.stream import Command, NotACommand
+from oncegate.middleware.consumers.begun import Begun, Recording
+from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
+from oncegate.middleware.consumers.subscription import Subscription
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown
+
+log = logging.getLogger("oncegate.worker")
+
+MAX_ERROR_BYTES = 2000
+"""Of an error's text that goes with a dead letter. The record keeps more of it."""
+_CONSUMER = b"consumer"
+"""The field of an entry that is meant for one consumer alone: of a dead letter that was driven again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do with an entry. ``again`` is the seconds until it is to be looked at anew; ``None``: it is done with, and
+    ``death``, where there is one, says as fields what the dead letter is to tell. ``ends``: the worker is to stop.
+    ``copy_of`` is the command of which another entry may have become a dead letter for the same attempts.
+    """
+
+    again: float | None = None
+    death: Mapping[bytes, bytes] | None = None
+    ends: bool = False
+    copy_of: str = ""
+
+
+DONE = Verdict()
+_ENDED = (DeliveryDecision.RUN, DeliveryDecision.EXHAUSTED)
+"""Decisions after which a dead letter is the end of this command's own execution."""
+
+
+class Processing:
+    """Processes entries under ``subscription`` by ``executor``. ``worker`` is who is said to have done it.
+
+    ``life`` ties their records together.
+
+    ``backoff`` is for commands that failed; what can't be looked at yet, because it is in flight elsewhere or the cache does
+    not answer, is looked at again after ``glance``'s pauses.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        executor: Executor,
+        backoff: Backoff,
+        glance: Backoff,
+        worker: str,
+        life: SubmissionLife,
+    ) -> None:
+        self._life = life
+        self._alone = Alone()
+        self._subscription = subscription
+        self._executor = executor
+        self._backoff = backoff
+        self._glance = glance
+        self._worker = worker
+
+    async def process(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Verdict:
+        """Process one entry. ``looks`` counts how often it was looked at, this time included. Raises
+        a cancellation, and `CacheError`: then it is to be looked at again.
+        """
+        meant_for = fields.get(_CONSUMER)
+        if meant_for and meant_for != self._subscription.consumer.encode():
+            return DONE
+        try:
+            command = Command.read(dict(fields))
+        except NotACommand as error:
+            log.error("entry %s: is no command, and becomes a dead letter: %s", entry.decode(), error)
+            return self._dead(entry, "undecodable", 0, ("NotACommand", str(error)))
+        await self._alone.enter()
+        alone = False
+        try:
+            begun = await self._begin(command)
+            if begun.run and begun.after_a_crash:
+                alone = await self._alone.alone()
+            if begun.run and begun.after_a_crash and not alone:
+                await begun.release()  # another one is tried alone: this one must not die with it
+                return Verdict(again=self._glance.pause(looks))
+            after = await self._execute(begun, command, entry) if begun.run else 0.0
+        finally:
+            await self._alone.leave(alone=alone)
+        return await self._verdict(begun, command, entry, looks, after)
+
+    async def _begin(self, command: Command) -> Begun:
+        return await self._subscription.begin(
+            Delivery(
+                key=command.key,
+                record=command.command,
+                fingerprint=command.fingerprint,
+                attempts_before=command.attempts_before,
+            )
+        )
+
+    async def _verdict(self, begun: Begun, command: Command, entry: bytes, looks: int, after: float) -> Verdict:
+        if begun.action is Action.ACKNOWLEDGE or (begun.action is Action.DEAD_LETTER and begun.decision in _ENDED):
+            await self._life.tie(command, entry.decode())
+        if begun.action is Action.ACKNOWLEDGE:
+            return DONE
+        if begun.action is Action.DEAD_LETTER:
+            return self._given_up(entry, begun, command)
+        if isinstance(begun.raised, ENDS_PROCESS):
+            return Verdict(again=0.0, ends=True)
+        return Verdict(again=self._pause(begun, command, looks, after))
+
+    async def _execute(self, begun: Begun, command: Command, entry: bytes) -> float:
+        """Execute a command that is to run and record what came of it; the least seconds until another attempt."""
+        context = context_of(command, entry.decode(), begun.attempt)
+        timeout = self._subscription.settings.timeout if self._executor.can_be_cut else None
+        after = 0.0
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                response = await self._executor.execute(command, context, begun.confirm)
+        except NotProcessed as error:
+            log.warning("record %s: nothing was begun: %s", begun.record, self._loggable(error))
+            after = error.after if isinstance(error, CommandPutOff) else 0.0
+            await begun.release()
+        except NotRetryable as error:
+            begun.raised = error
+            await begun.fail(error, final=True, status=getattr(error, "status", 500))
+        except OutcomeUnknown as error:
+            log.warning(
+                "record %s: attempt %d has no known outcome: %s", begun.record, begun.attempt, self._loggable(error)
+            )
+            begun.raised = error
+            await begun.unknown(str(error))
+        except TimeoutError as error:
+            self._failed(begun, error)
+            await (begun.unknown("ran into attempt_timeout") if limit.expired() else begun.fail(error))
+        except CommandFailed as error:
+            self._failed(begun, error)
+            after = error.after
+            await begun.fail(error, status=error.status)
+        except asyncio.CancelledError:
+            raise
+        except ENDS_PROCESS as error:
+            log.error("record %s: the handler raised %s: the worker stops", begun.record, type(error).__name__)
+            begun.raised = error
+            await begun.unknown(f"the handler raised {type(error).__name__}")
+        except BaseException as error:  # noqa: BLE001  # whatever a handler raises is the failure of its command
+            self._failed(begun, error)
+            await begun.fail(error)
+        else:
+            await begun.succeed(response)
+        await self._recorded(begun)
+        return after
+
+    def _loggable(self, error: Exception) -> str:
+        """An error for the log: its type, and its text where that holds nothing of a command."""
+        kind = type(error).__name__
+        return f"{kind}: {error}" if self._executor.loggable else kind
+
+    @staticmethod
+    def _failed(begun: Begun, error: BaseException) -> None:
+        # That it failed, and with what type of error, the hook logs.
+        begun.raised = error
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        log.debug("record %s: raised in %s, %s:%s", begun.record, where.name, where.filename, where.lineno)
+
+    @staticmethod
+    async def _recorded(begun: Begun) -> None:
+        """Return once it is certain whether the outcome is recorded; while the cache is away that takes as long as it is."""
+        while await begun.recorded() is Recording.PENDING:
+            log.warning(
+                "record %s: the outcome is still not recorded, and nothing is acknowledged before", begun.record
+            )
+
+    def _pause(self, begun: Begun, command: Command, looks: int, after: float) -> float:
+        if begun.run and begun.raised is not None:
+            pause = max(after, self._backoff.pause(begun.attempt - command.attempts_before))
+            # After its time the record is gone, and its count of attempts: the command would never become a dead letter.
+            return min(pause, self._subscription.settings.ttl / 2)
+        if begun.run:  # nothing was begun, or it came too late: no attempt, so what counts is how often it was tried
+            return max(after, self._backoff.pause(looks))
+        log.debug("record %s: %s", begun.record, begun.decision.value)
+        return self._glance.pause(looks)
+
+    def _given_up(self, entry: bytes, begun: Begun, command: Command) -> Verdict:
+        kind, text = _told(begun.response) if begun.raised is None else ("", "")
+        if begun.raised is not None:
+            kind, text = type(begun.raised).__qualname__, _text(begun.raised)
+        reason = begun.decision.value
+        if begun.run:
+            reason = "rejected" if isinstance(begun.raised, NotRetryable) else DeliveryDecision.EXHAUSTED.value
+        log.error("record %s: becomes a dead letter after %d attempts: %s", begun.record, begun.attempt, reason)
+        verdict = self._dead(entry, reason, begun.attempt, (kind, text or begun.reason))
+        return replace(verdict, copy_of="" if begun.run else command.command)
+
+    def _dead(self, entry: bytes, reason: str, attempts: int, error: tuple[str, str]) -> Verdict:
+        kind, text = (part.encode("utf-8", "backslashreplace") for part in error)
+        return Verdict(
+            death={
+                b"dead.consumer": self._subscription.consumer.encode(),
+                b"dead.reason": reason.encode(),
+                b"dead.attempts": b"%d" % attempts,
+                b"dead.error_type": kind[:MAX_ERROR_BYTES],
+                b"dead.error": text[:MAX_ERROR_BYTES],
+                b"dead.entry": entry,
+                b"dead.worker": self._worker.encode(),
+                b"dead.at": b"%d" % (time() * 1000),
+            }
+        )
+
+
+def _told(response: StoredResponse | None) -> tuple[str, str]:
+    """The type and text of a kept error."""
+    try:
+        told = orjson.loads((response.body if response else None) or b"{}")
+        return str(told.get("type", "")), str(told.get("message", ""))
+    except (ValueError, AttributeError):
+        return "", ""
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001  # it is told of even if it can't be put into words
+        return ""

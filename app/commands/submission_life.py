@@ -1,0 +1,63 @@
+"""A submission's record and its execution's end together, whichever of their times is longer.
+
+Strategy. What is processed is decided by the execution's record, what is accepted by the submission's. Were the execution's to
+outlive the other, a key that is free again would be accepted anew and skipped as processed; the other way round, a status would
+turn from succeeded back to accepted. So before an entry is acknowledged its submission is made to live for as long as its
+execution, and its execution for as long as its submission. A submission whose time was over before (the command had waited for
+long) is written again, with the answer that it had.
+"""
+
+import asyncio
+
+from oncegate.app.commands.submit import accepted
+from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.outcome.responses import now_ms
+from oncegate.middleware.rules.key import execution_key
+
+_AHEAD_MS = 1000
+"""The execution's record ends so much sooner: what is accepted anew must not meet it."""
+_PAUSES = (0.01, 0.05, 0.25, 1.0)
+"""Seconds to wait for a gateway to record what it has just accepted."""
+
+
+class SubmissionLife:
+    """Ties the records of commands in ``namespace``, as ``consumer`` executes them.
+
+    ``ttl`` (s) is how long its outcomes are kept; ``prefix`` is the gateway's, for the address in an answer.
+    """
+
+    def __init__(self, cache: RedisCache, namespace: str, consumer: str, *, prefix: str, ttl: float) -> None:
+        self._cache = cache
+        self._namespace = namespace
+        self._consumer = consumer
+        self._prefix = prefix
+        self._ttl_ms = round(ttl * 1000)
+
+    async def tie(self, command: Command, entry: str) -> None:
+        """Let both records of ``command``, which is in the stream as ``entry``, live for as long as the longer one.
+
+        Raises `CacheError`.
+        """
+        key = f"{self._namespace}:{command.command}"
+        left = await self._outlast(key, command, entry)
+        if left > self._ttl_ms + _AHEAD_MS:
+            await self._cache.prolong(execution_key(key, self._consumer), ttl_ms=left - _AHEAD_MS)
+
+    async def _outlast(self, key: str, command: Command, entry: str) -> int:
+        headers, body = accepted(self._prefix, command.command, entry)
+        now = now_ms()
+        accepted_at_ms = (
+            command.accepted_at_ms if 0 < command.accepted_at_ms < now else now
+        )  # anybody may have written it
+        response = StoredResponse(202, headers, body, accepted_at_ms)
+        record = Record(State.SUCCEEDED, bytes(TOKEN_BYTES), command.fingerprint, 1, response, submission=True)
+        ttl_ms = self._ttl_ms + _AHEAD_MS
+        left = await self._cache.outlast(key, record, ttl_ms=ttl_ms)
+        for pause in _PAUSES:
+            if left >= 0:
+                break
+            await asyncio.sleep(pause)
+            left = await self._cache.outlast(key, record, ttl_ms=ttl_ms)
+        return left

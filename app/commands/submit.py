@@ -1,0 +1,131 @@
+"""Submission: the command processor of asynchronous requests. It appends the command to its stream and answers 202.
+
+The middleware runs it like any other: a claim before, a record after. So its 202 is what each retry gets, byte for byte,
+without code of its own. Where nothing was appended, or nobody can tell, the same request may be sent again. A copy may be in the
+stream then, as after a crash between the two writes; that is harmless, for a consumer processes one of a command's copies and
+skips the others by its own record. What must not happen is that the gateway executes the command beside its copy.
+"""
+
+from collections.abc import Callable
+from time import time
+from typing import Any
+
+import orjson
+
+from oncegate.cache.errors import CacheRefused, CacheUnavailable
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.memory import MemorySamples
+from oncegate.cache.redis.streams.stream import Command, StreamFull, append, stream_key
+from oncegate.middleware.http.asgi import Receive, Scope, Send
+from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
+from oncegate.middleware.outcome.errors import NotAccepted, OutcomeUnknown
+from oncegate.middleware.outcome.responses import date
+
+_FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."
+_NO_MEMORY = (
+    "What is left of Redis's memory is needed to execute what was accepted. Nothing was accepted; try again later."
+)
+_REFUSED = "Redis does not take the command now. Nothing was accepted; send it again with the same key."
+_SILENT = (
+    "The command stream did not answer, so the command was not accepted. Send it again with the same key: should a copy "
+    "have arrived all the same, the two count as one command."
+)
+
+Count = Callable[[str, str], None]
+"""Told of each submission's route and of what came of it: ``accepted``, ``full`` or ``unavailable``."""
+
+
+class Submitter:
+    """An ASGI app that accepts commands, for `IdempotencyMiddleware`'s ``submit``.
+
+    ``cache`` is where the records are too. ``limit`` is how many entries a stream may hold that somebody needs; ``prefix`` is
+    what ``Location`` begins with.
+    """
+
+    def __init__(
+        self, cache: RedisCache, namespace: str, *, prefix: str, limit: int, count: Count = lambda *_: None
+    ) -> None:
+        self._cache = cache
+        self._namespace = namespace
+        self._prefix = prefix
+        self._limit = limit
+        self._memory = MemorySamples(cache)
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Accept one command. Raises `NotAccepted`."""
+        view: AttemptView = scope["extensions"][SCOPE_EXTENSION]
+        submission: Submission = scope["extensions"][SUBMISSION_EXTENSION]
+        command = _command(scope, await _body(receive), view, submission)
+        position = await self._append(command, submission)
+        self._count(submission.route, "accepted")
+        headers, body = accepted(self._prefix, command.command, position)
+        await send({"type": "http.response.start", "status": 202, "headers": [*headers, date()]})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _append(self, command: Command, submission: Submission) -> str:
+        key = stream_key(self._namespace, submission.stream)
+        if not await self._memory.suffice(key, len(command.body)):
+            self._count(submission.route, "full")
+            raise NotAccepted("overloaded", _NO_MEMORY)
+        try:
+            return await append(self._cache, key, command, self._limit)
+        except StreamFull as error:
+            self._count(submission.route, "full")
+            raise NotAccepted("overloaded", _FULL) from error
+        except CacheUnavailable as error:
+            self._count(submission.route, "unavailable")
+            if isinstance(error, CacheRefused):
+                raise NotAccepted("cache-unavailable", _REFUSED) from error
+            raise NotAccepted("cache-unavailable", _SILENT, copied=True) from error
+
+
+def accepted(prefix: str, command: str, position: str) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
+    """Headers and body of the 202 for the command with this id, which is in its stream at ``position``."""
+    body = orjson.dumps({"status": "accepted", "position": position, "command": command})
+    headers = (
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"location", f"{prefix}/commands/{command}".encode()),
+    )
+    return headers, body
+
+
+def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submission) -> Command:
+    """What is kept of a request. Its credentials are not, unless they are named: what is forwarded later goes without them."""
+    lines: dict[bytes, str] = {}
+    headers: list[tuple[str, str]] = []
+    for name, value in scope["headers"]:
+        text = value.decode("latin-1")
+        lines.setdefault(name, text)
+        if name in submission.travelling or (name.startswith(b"content-") and name != b"content-length"):
+            headers.append((name.decode("latin-1"), text))
+    query = scope.get("query_string", b"")
+    target = (scope.get("raw_path") or scope["path"].encode()) + (b"?" + query if query else b"")
+    return Command(
+        command=view.record,
+        key=submission.key,
+        fingerprint=submission.fingerprint,
+        method=scope["method"],
+        target=target.decode("latin-1"),
+        route=submission.route,
+        body=body,
+        content_type=lines.get(b"content-type", ""),
+        correlation=lines.get(b"x-correlation-id") or lines.get(b"x-request-id", ""),
+        traceparent=lines.get(b"traceparent", ""),
+        headers=tuple(headers),
+        accepted_at_ms=int(time() * 1000),
+    )
+
+
+async def _body(receive: Receive) -> bytes:
+    """The body, which is whole already: no client can leave an enforced request any more."""
+    pieces = []
+    more = True
+    while more:
+        message: dict[str, Any] = dict(await receive())
+        if message["type"] != "http.request":
+            raise OutcomeUnknown("the request's body broke off")
+        pieces.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(pieces)

@@ -1,0 +1,353 @@
+"""A worker: entries of a command stream are read, processed, acknowledged; those that wait are looked at again in time.
+
+Strategy. A fixed number of runners take entries from one queue. Three loops fill it: one reads new entries, as many as there are
+idle runners; one brings back what was put off and is due, by its id alone (the body is read anew); one takes over what a
+worker that died has left. A fourth says again and again, of everything that is held here, that it is looked after.
+
+An entry is *abandoned* when nobody has spoken of it for ``idle`` seconds. A live worker speaks of all it holds four times
+in that time, so only one that is stopped, cut off from Redis, or dead loses entries. Even then nothing is executed beside
+it: the command's lease in the execution record decides about that, here it is only decided who looks. After an outage of
+Redis everything has been idle for long: a worker that comes back first speaks, and takes over only after half of ``idle``,
+when the others have spoken too.
+
+Whatever fails on the way to Redis puts the entry off, and looking at it again is safe: the record tells that it was processed.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from oncegate.app.commands.backoff import Backoff, Schedule
+from oncegate.app.commands.processing import Verdict
+from oncegate.cache.errors import CacheError, CacheUnavailable
+from oncegate.cache.redis.streams.group import Fields, Group, GroupMissing, StreamRefused
+
+log = logging.getLogger("oncegate.worker")
+
+BLOCK_MS = 500
+"""For how long reading waits for something new: how long a stop may take to be noticed."""
+MOST_AT_ONCE = 16
+"""Entries in one answer, whose payloads may be large: it has to come within the time-out of a command."""
+MOST_WAITING = 100_000
+"""Entries that may wait here to be looked at again, by their ids alone: as many as a stream holds. With more nothing is read."""
+FAREWELL_SECONDS = 2.0
+SWEEP_SECONDS = 30.0
+"""Between two rounds of trimming, and of striking off workers that are gone."""
+_RECONNECT = Backoff(0.1, 2.0)
+_RECONNECT_WITHIN = 1 / 8
+"""Of ``idle``, at most: who comes back last must have spoken before anybody who came back first takes over."""
+_START, _END = b"0-0", b"0-0"
+
+Told = TypeVar("Told")
+
+
+class Process(Protocol):
+    """What is done with an entry that is looked at for the ``looks``-th time."""
+
+    async def __call__(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Verdict:
+        """Raises only a cancellation."""
+        ...
+
+
+class Worker:
+    """Processes the entries that ``group`` gives out by ``process``, at most ``concurrency`` at a time.
+
+    ``idle`` (s): see above; ``trim`` removes what nobody needs from the stream. `run` until `stop`.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        process: Process,
+        *,
+        concurrency: int,
+        idle: float,
+        trim: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._group = group
+        self._process = process
+        self._concurrency = concurrency
+        self._idle = idle
+        self._trim = trim
+        self._queue: asyncio.Queue[tuple[bytes, Fields | None] | None] = asyncio.Queue()
+        self._schedule = Schedule()
+        self._held: dict[bytes, int] = {}
+        """How often each entry that is ours was looked at."""
+        self.ended_by_handler = False
+        """It stops because a handler raised ``KeyboardInterrupt`` or ``SystemExit``."""
+        self._running = 0
+        self._news = asyncio.Event()
+        """Something was scheduled, or a runner became idle."""
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._stopped_at = 0.0
+        self._away = False
+        self._may_claim_at = 0.0
+        self._reconnect = replace(_RECONNECT, cap=min(_RECONNECT.cap, idle * _RECONNECT_WITHIN))
+        self._speaking: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Read nothing more, and let `run` return when what is executed has ended. A second time: without waiting for it."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        else:
+            log.info("stopping: what is executed ends first")
+            self._stopped_at = _now()
+        self._stopping.set()
+        self._tell()
+
+    async def run(self, shutdown_timeout: float) -> int:
+        """Work until `stop`. What is still executed ``shutdown_timeout`` seconds after it is left to its lease.
+
+        Returns how many executions were left so.
+        """
+        self._may_claim_at = _now() + self._idle / 2  # Redis may have come back just now
+        if await self._try(self._group.create):
+            log.info("the group %s was made: it reads from the first entry on", self._group.name)
+        runners = [asyncio.create_task(self._runner()) for _ in range(self._concurrency)]
+        keeping = asyncio.create_task(self._keep())
+        loops = [self._read(), self._bring_back(), self._take_over(), self._sweep()]
+        try:
+            await asyncio.gather(*loops)
+            await _briefly(self._leave_waiting())
+            for _ in runners:
+                self._queue.put_nowait(None)
+            left = await self._wait_for(runners, self._stopped_at + shutdown_timeout)
+        finally:
+            for task in (*runners, keeping):
+                task.cancel()
+            await asyncio.gather(*runners, keeping, return_exceptions=True)
+        await _briefly(self._leave_waiting())
+        await _briefly(self._try(self._group.leave))
+        return left
+
+    async def _wait_for(self, runners: "list[asyncio.Task[None]]", deadline: float) -> int:
+        hurry = asyncio.create_task(self._hurry.wait())
+        left = set(runners)
+        while left and not hurry.done() and (seconds := deadline - _now()) > 0:
+            await asyncio.wait({*left, hurry}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            left = {runner for runner in left if not runner.done()}
+        hurry.cancel()
+        if left:
+            log.warning(
+                "%d commands are still being executed: others take them over once their leases lapse", len(left)
+            )
+        return len(left)
+
+    # -- the loops ----------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        tries = 0
+        while not self._stopping.is_set():
+            free = self._free()
+            if free <= 0 or len(self._schedule) >= MOST_WAITING:
+                await self._wait_for_news(None)
+                continue
+            try:
+                entries = await self._group.read(min(free, MOST_AT_ONCE), BLOCK_MS)
+            except CacheUnavailable as error:
+                tries += 1
+                await self._recover(error)
+                await self._rest(self._reconnect.pause(tries))
+                continue
+            self._answered()
+            tries = 0
+            for entry, fields in entries:
+                self._hold(entry, fields)
+
+    async def _bring_back(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            for entry in self._schedule.take(loop.time()):
+                self._queue.put_nowait((entry, None))
+            due = self._schedule.next()
+            await self._wait_for_news(None if due is None else max(0.0, due - loop.time()))
+
+    async def _take_over(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            cursor, first = _START, True
+            while (first or cursor != _END) and not self._stopping.is_set():
+                free = self._free()
+                if self._away or loop.time() < self._may_claim_at:
+                    break
+                if free <= 0 or len(self._schedule) >= MOST_WAITING:
+                    await self._wait_for_news(None)
+                    continue
+                try:
+                    cursor, entries = await self._group.abandoned(
+                        round(self._idle * 1000), cursor, min(free, MOST_AT_ONCE)
+                    )
+                except CacheUnavailable as error:
+                    await self._recover(error)
+                    break
+                first = False
+                for entry, fields in entries:
+                    if self._hold(entry, fields):
+                        log.info("entry %s: taken over from a worker that does not look after it", entry.decode())
+            await self._rest(self._idle / 4)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(self._idle / 4)
+            await self._keep_once()
+
+    async def _keep_once(self) -> None:
+        if self._held:
+            await self._try(lambda: self._group.keep(list(self._held)))
+
+    async def _sweep(self) -> None:
+        while not self._stopping.is_set():
+            await self._rest(SWEEP_SECONDS * random.uniform(0.5, 1.0))
+            if not self._stopping.is_set():
+                await self._try(self._trim)
+                while await self._try(self._group.trim_letters) and not self._stopping.is_set():
+                    pass  # in pieces
+                await self._try(self._group.strike_off)
+
+    # -- one entry ----------------------------------------------------------------------------------------------------
+
+    async def _runner(self) -> None:
+        while (item := await self._queue.get()) is not None:
+            self._running += 1
+            try:
+                await self._look(*item)
+            except asyncio.CancelledError:
+                raise
+            except BaseException:  # a fault of ours with one entry must not end the others
+                log.exception("entry %s: could not be dealt with, and is looked at again", item[0].decode())
+                self._put_off(item[0], self._idle)
+            finally:
+                self._running -= 1
+                self._tell()
+
+    async def _look(self, entry: bytes, fields: Fields | None) -> None:
+        looks = self._held[entry] = self._held.get(entry, 0) + 1
+        try:
+            if fields is None:
+                fields = await self._group.take(entry)
+                self._answered()
+            if fields is None:  # somebody else was done with it meanwhile
+                self._held.pop(entry, None)
+                return
+            verdict = await self._process(entry, fields, looks)
+            if verdict.ends and not self._stopping.is_set():
+                self.ended_by_handler = True
+                self.stop()
+            if verdict.again is not None:
+                self._put_off(entry, verdict.again)
+                return
+            await self._group.acknowledge(entry, verdict.death, verdict.copy_of)
+            self._held.pop(entry, None)
+        except StreamRefused as error:
+            # Its outcome is recorded, so all that is left to do is this, whenever Redis lets us.
+            log.warning("entry %s: can't be acknowledged, and is looked at again: %s", entry.decode(), error)
+            self._put_off(entry, self._idle)
+        except CacheUnavailable as error:
+            await self._recover(error)
+            self._put_off(entry, self._reconnect.pause(looks))
+
+    def _hold(self, entry: bytes, fields: Fields) -> bool:
+        """Queue an entry that was given to us. False: it was ours already."""
+        if entry in self._held:
+            return False
+        self._held[entry] = 0
+        if self._stopping.is_set():  # it came with the last read, or take-over: left to others like all that waits
+            self._put_off(entry, 0.0)
+        else:
+            self._queue.put_nowait((entry, fields))
+        return True
+
+    def _put_off(self, entry: bytes, seconds: float) -> None:
+        self._schedule.add(entry, asyncio.get_running_loop().time() + seconds)
+        self._tell()
+
+    def _free(self) -> int:
+        return self._concurrency - self._running - self._queue.qsize()
+
+    async def _leave_waiting(self) -> None:
+        """Give up what is not being executed: others may take it as soon as it is due."""
+        waits = {entry: round(wait * 1000) for entry, wait in self._schedule.remaining(_now()).items()}
+        self._schedule = Schedule()
+        while not self._queue.empty():
+            item = self._queue.get_nowait()
+            if item is not None:
+                waits[item[0]] = 0
+        for entry in waits:
+            self._held.pop(entry, None)
+        if waits:
+            await self._try(lambda: self._group.leave_to_others(waits, round(self._idle * 1000)))
+
+    # -- Redis comes and goes -----------------------------------------------------------------------------------------
+
+    async def _try(self, ask: Callable[[], Awaitable[Told]]) -> Told | None:
+        """What is done again later by itself, if it fails now."""
+        try:
+            told = await ask()
+        except CacheError as error:
+            await self._recover(error)
+            return None
+        self._answered()
+        return told
+
+    async def _recover(self, error: CacheError) -> None:
+        """Redis refused something: make the group anew if it is gone; say that Redis is away, once."""
+        if isinstance(error, GroupMissing):
+            try:
+                if await self._group.create():
+                    log.warning(
+                        "the group %s was not there, and was made: it reads from the first entry on", self._group.name
+                    )
+                self._answered()
+            except CacheUnavailable as another:
+                error = another
+            else:
+                return
+        if not self._away:
+            self._away = True
+            log.warning("the stream can't be read; it is tried again and again: %s", error)
+
+    def _answered(self) -> None:
+        if self._away:
+            self._away = False
+            self._may_claim_at = _now() + self._idle / 2
+            log.info("the stream can be read again")
+            self._speaking = asyncio.create_task(self._keep_once())
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Wake all who wait for news, each of whom looks for itself whether it is news to it."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def _wait_for_news(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait, but not for longer than until `stop`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+
+async def _briefly(work: Awaitable[object]) -> None:
+    """Do what makes a stop orderly, for as long as a stop may take: without it, others only wait longer."""
+    try:
+        async with asyncio.timeout(FAREWELL_SECONDS):
+            await work
+    except TimeoutError:
+        return
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,1 @@
+"""The demo: a payments service, and the gateway in front of it."""

@@ -1,0 +1,55 @@
+"""The lane of what ends at once: a small request that is there whole, and is answered before anybody would look after it.
+
+Most requests are like that, and what they cost as an ASGI app is mainly waiting: a task, futures, messages, and a chain of
+coroutines to be gone through at each step. Here each step is a plain call out of what it waited for: the client's bytes, the
+cache's answer, the upstream's. The decisions are the same code.
+
+Whatever turns out to last, or to be unusual, leaves the lane for a task that goes on where it is: what is larger than one
+read or write, an upstream without an idle connection, a response in pieces, an error, a wait for another request, a
+submission; and everything that is still under way a second later.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+from oncegate.app.gateway.enforcing import Enforcing
+from oncegate.app.gateway.passing import Answering, Passing
+from oncegate.app.server.request import InboundRequest
+from oncegate.app.upstream.forward import Forwarder
+from oncegate.middleware.http.bypass import Bypass
+from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.keyed_request import EnforcedRequest
+from oncegate.middleware.outcome.responses import Headers
+from oncegate.middleware.rules.errors import Refusal
+from oncegate.middleware.rules.policy import Policy
+
+
+class Direct:
+    """Takes a request where that goes without a task."""
+
+    def __init__(self, enforcement: Enforcement, forwarder: Forwarder) -> None:
+        self._enforcement = enforcement
+        self._forwarder = forwarder
+
+    def take(self, request: InboundRequest, answering: Answering) -> bool:
+        """Whether the request, which is whole, is being answered. ``answering`` is for the case that it leaves the lane."""
+        scope = request.scope
+        enforcement, headers = self._enforcement, scope["headers"]
+        policy = enforcement.policies.match(scope["method"], scope["path"], scope["raw_path"])
+        if policy is None:
+            return Passing(self._forwarder, request, answering).begin(headers)
+        if policy.passes(headers):
+            return self._bypass(request, answering, policy, headers)
+        if policy.submission is not None:
+            return False
+        enforced = EnforcedRequest(enforcement, policy, scope)
+        try:
+            look_up_key = enforced.identify()
+        except Refusal as refusal:
+            request.answer(enforced.refused(refusal))
+            return True
+        if look_up_key is not None:
+            return Enforcing(enforcement, self._forwarder, request, enforced).begin(look_up_key)
+        return self._bypass(request, answering, policy, enforced.headers())
+
+    def _bypass(self, request: InboundRequest, answering: Answering, policy: Policy, headers: Headers) -> bool:
+        bypass = Bypass(self._enforcement.observe, policy, request.scope, request.send)
+        return Passing(self._forwarder, request, answering, bypass).begin(headers)

@@ -1,0 +1,190 @@
+"""The gateway as one ASGI app: operations under the prefix, everything else to the upstream by way of the middleware.
+
+It is thin on purpose: a request that passes through costs one look at its path and its header names here, and its
+response isn't touched. What goes wrong with it arrives as an exception, and is answered at the end of `Gateway.__call__`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from oncegate.app.gateway.fast_path import Direct
+from oncegate.app.operators.operations import Operations
+from oncegate.app.server.head import asks_for_websocket
+from oncegate.app.server.request import InboundRequest
+from oncegate.app.upstream.forward import IDEMPOTENT
+from oncegate.cache.errors import CacheError, CacheUnavailable
+from oncegate.cache.store import Cache
+from oncegate.middleware.admission.unread import Unread
+from oncegate.middleware.http.asgi import App, Receive, Scope, Send
+from oncegate.middleware.http.cors import CrossOrigin
+from oncegate.middleware.outcome.errors import NoAnswerInTime, NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.problems import Answer, problem
+from oncegate.middleware.outcome.responses import date
+
+log = logging.getLogger("oncegate.gateway")
+
+
+class StartRefused(Exception):
+    """The gateway must not start. The text is one line for the operator."""
+
+
+class Gateway:
+    """``forward`` is the way to the upstream, with the middleware in front of it.
+
+    `start` and `stop` belong to the lifespan; ``drain`` is awaited between, when the server stops: attempts end there.
+    ``enter`` tells a forked worker's number to what workers share; ``worker_died`` tells of one that ended unasked how many
+    outcomes it took with it, and the ids of those records that are known. ``sample`` runs from start to stop, in one process.
+    """
+
+    def __init__(
+        self,
+        forward: App,
+        *,
+        operations: Operations,
+        prefix: str,
+        docs_url: str,
+        cache: Cache,
+        write: Callable[[], Awaitable[None]],
+        drain: Callable[[], Awaitable[object]],
+        close: Callable[[], Awaitable[None]],
+        enter: Callable[[int], None] = lambda _: None,
+        worker_died: Callable[[int], tuple[int, list[str]]] = lambda _: (0, []),
+        sample: Callable[[], Awaitable[None]] | None = None,
+        lane: Direct | None = None,
+        cors: CrossOrigin | None = None,
+        unread: Unread | None = None,
+    ) -> None:
+        self.unread = unread
+        """Where connections count what waits for their clients."""
+        self.operations = operations
+        self.refusal: str | None = None
+        self._forward = forward
+        self._prefix = prefix
+        self._below = prefix + "/"
+        self._docs_url = docs_url
+        self._cache = cache
+        self._write = write
+        self._drain = drain
+        self._close = close
+        self._enter = enter
+        self.worker_died = worker_died
+        self._sample = sample
+        self._sampling: asyncio.Future[None] | None = None
+        self._lane = lane
+        self._cors = cors
+
+    def direct(self, request: InboundRequest) -> bool:
+        """Take a request that is whole, where that goes without a task. ``False``: nothing was done, call the app.
+
+        None that asks for a WebSocket comes here.
+        """
+        scope, lane = request.scope, self._lane
+        if lane is None or scope["path"].startswith(self._prefix) or self.operations.owns(scope):
+            return False
+        return lane.take(request, self.answer)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI 3."""
+        if scope["type"] != "http":
+            await self._other(scope, receive, send)
+            return
+        path: str = scope["path"]
+        if self.operations.owns(scope):
+            await self.operations(scope, receive, send)
+            return
+        if path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below)):
+            await self.operations(scope, receive, send)
+            return
+        if asks_for_websocket(scope["headers"]) and scope["http_version"] == "1.1":
+            await self._fail(scope, send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
+            return
+        await self.answer(self._forward(scope, receive, send), scope, send)
+
+    async def answer(self, work: Awaitable[None], scope: Scope, send: Send) -> None:
+        """Await ``work``, which answers a request by the upstream; where it can't, answer with the problem that says why."""
+        try:
+            await work
+        except NotProcessed as error:
+            log.warning("upstream-unreachable: %s", error)
+            await self._fail(scope, send, "upstream-unreachable", "No connection to the upstream: nothing was sent.")
+        except NoAnswerInTime as error:
+            log.warning("upstream-timeout: %s", error)
+            # Nobody keeps the result of what isn't enforced: only an idempotent method may simply be sent again.
+            detail = "The upstream did not answer in time; the request may have been processed."
+            await self._fail(scope, send, "upstream-timeout", detail, retryable=scope["method"] in IDEMPOTENT)
+        except OutcomeUnknown as error:
+            log.warning("upstream-failed: %s", error)
+            detail = "The connection to the upstream broke after the request was sent; it may have been processed."
+            await self._fail(scope, send, "upstream-failed", detail, retryable=scope["method"] in IDEMPOTENT)
+
+    async def _fail(self, scope: Scope, send: Send, slug: str, detail: str, *, retryable: bool | None = None) -> None:
+        answer: Answer = problem(slug, detail, docs_url=self._docs_url, retryable=retryable)
+        cors = [] if self._cors is None else self._cors.headers(scope["headers"])
+        try:
+            await send(
+                {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, *cors, date()]},
+            )
+        except RuntimeError:
+            # The response has begun, so there is nothing to say any more: returning without its end makes the server
+            # close the connection, by which the client can tell.
+            return
+        await send({"type": "http.response.body", "body": answer.body})
+
+    def enter(self, index: int) -> None:
+        """This process is worker ``index`` from now on."""
+        self._enter(index)
+        if index:
+            self._sample = None  # the first one does, for all
+
+    # -- lifespan -----------------------------------------------------------------------------------------------------
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1003})
+        else:
+            raise RuntimeError(f"no such ASGI scope here: {scope['type']}")
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.start()
+        except StartRefused as error:
+            self.refusal = str(error)
+            await send({"type": "lifespan.startup.failed", "message": ""})  # told by whoever started us, in one line
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def start(self) -> None:
+        """Look at the cache. Raises `StartRefused` where it can't hold the guarantees; serves on where it is away."""
+        try:
+            for line in await self._cache.check():
+                log.warning("%s", line)
+            await self._try_writing()
+        except CacheUnavailable as error:
+            # What passes through doesn't need it, and it may come back.
+            log.warning("the cache can't be reached yet, keyed requests are refused until then: %s", error)
+        except CacheError as error:
+            await self._close()
+            raise StartRefused(f"cache: {error}") from None
+        if self._sample is not None:
+            self._sampling = asyncio.ensure_future(self._sample())
+
+    async def _try_writing(self) -> None:
+        try:
+            await self._write()
+        except CacheError as error:
+            log.warning("the cache takes no records, keyed requests are refused until it does: %s", error)
+
+    async def stop(self) -> None:
+        """Let attempts end, then let go of connections."""
+        if self._sampling is not None:
+            self._sampling.cancel()
+        await self._drain()
+        await self._close()

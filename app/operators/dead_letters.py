@@ -1,0 +1,251 @@
+"""Commands as operators look for them: those that were given up, those that wait, and what is known of one; and the way back.
+
+Dead letters lie in a stream of their own beside the one that they come from, each with all the fields of the entry that it
+was, and with those that tell of its death (``dead.``...). An operator takes them out; workers trim those that are too many or too
+old (``acknowledge.lua``), and count them.
+"""
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from oncegate.app.operators.records import RECORD_ID, instant, summarise
+from oncegate.cache.claim import Claim
+from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.redis.streams.client import REDIS_ERRORS
+from oncegate.cache.redis.streams.group import Fields, GroupMissing, Script, unavailable
+from oncegate.cache.redis.streams.stream import CommandStream
+from oncegate.cache.store import Cache
+from oncegate.middleware.rules.key import execution_key
+
+ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+_AT_ONCE = 100
+REDRIVE = Script("redrive")
+
+
+class NotAnId(ValueError):
+    """What was given names neither a command nor an entry. The text is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter: its ``id`` in its stream, and its fields."""
+
+    id: str
+    fields: Mapping[bytes, bytes]
+
+    @property
+    def command(self) -> str:
+        """The id of its command; empty where the entry was none."""
+        return self._text(b"command")
+
+    @property
+    def entry(self) -> str:
+        """The id that it had in the stream."""
+        return self._text(b"dead.entry")
+
+    def told(self, *, body: bool = False) -> dict[str, Any]:
+        """What there is to tell; with ``body``, the key and the payload too."""
+        told: dict[str, Any] = {
+            "id": self.id,
+            "command": self.command or None,
+            "entry": self.entry or None,
+            "consumer": self._text(b"dead.consumer"),
+            "reason": self._text(b"dead.reason"),
+            "attempts": self._number(b"dead.attempts"),
+            "error_type": self._text(b"dead.error_type") or None,
+            "error": self._text(b"dead.error") or None,
+            "died_at": instant(self._number(b"dead.at")),
+            "accepted_at": instant(self._number(b"accepted_at")),
+            "worker": self._text(b"dead.worker"),
+            "method": self._text(b"method") or None,
+            "path": self._text(b"target").partition("?")[0] or None,
+            "route": self._text(b"route") or None,
+            "correlation": self._text(b"correlation") or None,
+            "bytes": len(self.fields.get(b"body", b"")),
+        }
+        if body:
+            told |= {"key": self._text(b"key"), "target": self._text(b"target"), "body": self._text(b"body")}
+        return told
+
+    def _text(self, name: bytes) -> str:
+        return self.fields.get(name, b"").decode("utf-8", "replace")
+
+    def _number(self, name: bytes) -> int:
+        digits = self.fields.get(name, b"")
+        return int(digits) if digits.isdigit() and len(digits) < 16 else 0
+
+
+class Commands:
+    """The commands of one ``stream``, as ``consumer`` processes them; their records are in ``cache``.
+
+    Raises `oncegate.cache.errors.CacheError`.
+    """
+
+    def __init__(self, stream: CommandStream, cache: Cache, namespace: str, consumer: str) -> None:
+        self._stream = stream
+        self._client = stream.client
+        self._cache = cache
+        self.name = stream.name
+        self.namespace = namespace
+        self._consumer = consumer
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def exist(self) -> bool:
+        """Whether there is such a stream, or was: its dead letters stay."""
+        return bool(
+            await self._ask(self._client.exists(self._stream.key))
+            or await self._ask(self._client.exists(self._stream.dead_key))
+        )
+
+    async def counts(self) -> dict[str, int | None]:
+        """How many commands there are that were not ``read`` yet, that are ``pending``, and that are ``dead``; and how many dead
+        letters were ``trimmed`` since there are any.
+
+        ``unread`` is ``None`` where Redis can't tell: entries were taken out of the middle of what is still to be read.
+        """
+        dead = int(await self._ask(self._client.xlen(self._stream.dead_key)))
+        gone = {"dead": dead, "trimmed": int(await self._ask(self._client.get(self._stream.trimmed_key)) or 0)}
+        length = int(await self._ask(self._client.xlen(self._stream.key)))
+        try:
+            groups = await self._ask(self._client.xinfo_groups(self._stream.key))
+        except GroupMissing:
+            groups = []
+        for group in groups:
+            if group["name"] == self._consumer.encode():
+                return {"unread": group.get("lag"), "pending": group["pending"], **gone}
+        return {"unread": length, "pending": 0, **gone}
+
+    async def letters(self, *, after: str = "-", last: str = "+") -> AsyncIterator[Letter]:
+        """The dead letters, the oldest first; those behind ``after``, up to ``last``."""
+        start = after if after == "-" else f"({after}"
+        while True:
+            some = await self._ask(self._client.xrange(self._stream.dead_key, start, last, count=_AT_ONCE))
+            for entry, fields in some:
+                yield Letter(entry.decode(), fields)
+            if len(some) < _AT_ONCE:
+                return
+            start = f"({some[-1][0].decode()}"
+
+    async def find(self, identifier: str) -> list[Letter]:
+        """The dead letters of a command's id, of an entry's, or with that id themselves. Raises `NotAnId`."""
+        if ENTRY_ID.fullmatch(identifier):
+            some = await self._ask(self._client.xrange(self._stream.dead_key, identifier, identifier))
+            if some:
+                return [Letter(entry.decode(), fields) for entry, fields in some]
+        elif not RECORD_ID.fullmatch(identifier):
+            raise NotAnId(
+                "an id is that of a command (two digests with a colon between), or of an entry: 1795281703248-0"
+            )
+        return [letter async for letter in self.letters() if identifier in (letter.command, letter.entry)]
+
+    async def pending(self, limit: int) -> list[dict[str, Any]]:
+        """What workers hold, executed now or waiting to be tried again; at most ``limit``, the oldest first."""
+        try:
+            told = await self._ask(self._client.xpending_range(self._stream.key, self._consumer, "-", "+", limit))
+        except GroupMissing:
+            return []
+        return [await self._of_pending(each) for each in told]
+
+    async def _of_pending(self, held: Mapping[str, Any]) -> dict[str, Any]:
+        entry = held["message_id"].decode()
+        found = await self._ask(self._client.xrange(self._stream.key, entry, entry))
+        fields: Fields = found[0][1] if found else {}
+        letter = Letter(entry, fields)
+        execution = await self._execution(letter.command)
+        return {
+            "entry": entry,
+            "command": letter.command or None,
+            "state": execution["state"] if execution else "absent",
+            "attempt": execution.get("attempt", 0) if execution else 0,
+            "worker": held["consumer"].decode("utf-8", "replace"),
+            "silent_for": held["time_since_delivered"] / 1000,
+            "accepted_at": letter.told()["accepted_at"],
+        }
+
+    async def show(self, identifier: str, *, body: bool = False) -> dict[str, Any] | None:
+        """All that is known of a command, by its id, or that of an entry; ``None`` where nothing is. Raises `NotAnId`."""
+        letters = await self.find(identifier)
+        command = letters[0].command if letters else identifier
+        if not letters and ENTRY_ID.fullmatch(identifier):
+            found = await self._ask(self._client.xrange(self._stream.key, identifier, identifier))
+            command = Letter(identifier, found[0][1]).command if found else ""
+        submission = await self._peek(f"{self.namespace}:{command}") if RECORD_ID.fullmatch(command) else None
+        execution = await self._execution(command)
+        if not letters and submission is None and execution is None:
+            return None
+        return {
+            "command": command or None,
+            "consumer": self._consumer,
+            "submission": submission,
+            "execution": execution,
+            "dead_letters": [letter.told(body=body) for letter in letters],
+        }
+
+    async def _execution(self, command: str) -> dict[str, Any] | None:
+        if not RECORD_ID.fullmatch(command):
+            return None
+        key = execution_key(f"{self.namespace}:{command}", self._consumer)
+        try:
+            held = await self._cache.get(key)
+        except RecordUnreadable:
+            return {"state": "unreadable"}
+        return None if held is None else _summary(command, held) | {"error": _error(held)}
+
+    async def _peek(self, key: str) -> dict[str, Any] | None:
+        try:
+            held = await self._cache.peek(key)
+        except RecordUnreadable:
+            return {"state": "unreadable"}
+        if held is None:
+            return None
+        return _summary("", held) | {"submission": held.record.submission}
+
+    # -- and the way back ---------------------------------------------------------------------------------------------
+
+    async def retry(self, letter: str) -> str | None:
+        """Put a dead letter back into its stream, for the consumer that gave it up; the new entry's id.
+
+        ``None``: there is no such letter, any more. It is one step: nothing is lost on the way, and nothing comes back twice.
+        Raises `GroupMissing` where that consumer has no group, as after a change of its name: nobody would read the entry.
+        """
+        keys = (self._stream.key, self._stream.dead_key)
+        entry = await REDRIVE.run(self._client, keys, letter)
+        return cast(bytes, entry).decode() if entry else None
+
+    async def discard(self, letter: str) -> bool:
+        """Take a dead letter away for good. False: there is none, any more."""
+        return bool(await self._ask(self._client.xdel(self._stream.dead_key, letter)))
+
+    async def newest(self) -> str | None:
+        """The id of the newest dead letter: what dies from now on comes after it."""
+        some = await self._ask(self._client.xrevrange(self._stream.dead_key, count=1))
+        return some[0][0].decode() if some else None
+
+    async def _ask(self, asked: Any) -> Any:
+        try:
+            return await asked
+        except REDIS_ERRORS as error:
+            raise unavailable(error) from error
+
+
+def _summary(command: str, held: Claim) -> dict[str, Any]:
+    told = summarise(command, held)
+    del told["id"]
+    return told
+
+
+def _error(held: Claim) -> dict[str, Any] | None:
+    """What an execution record says of its failure."""
+    response = held.record.response
+    if held.record.state != "failed" or response is None:
+        return None
+    try:
+        told = orjson.loads(response.body or b"{}")
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None

@@ -1,0 +1,113 @@
+"""``oncegate keys purge``: remove what is kept for one caller, by the rules of one route, or since long ago."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from oncegate.app.operators.records import RECORD_ID, Records
+from oncegate.cache.claim import Claim
+from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.record import MAX_ROUTE_BYTES, Record, State
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import Resolution
+from oncegate.middleware.rules.key import record_id, scope_digest
+
+STEP = 500
+AT_ONCE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Whose records: those of the ``callers`` (digests of their scopes), or of ``route``, or both; ``None``: of any.
+
+    ``before_ms`` (Unix time): only those that were completed before, or begun where nothing says when that was; by the clocks of
+    the gateways that made them. Those of which neither is known are not older than anything. 0: of any age.
+
+    Those that are in flight, or of unknown outcome, only with ``force``.
+    """
+
+    callers: frozenset[str] | None
+    route: str | None
+    force: bool = False
+    before_ms: int = 0
+
+    def may_be(self, identifier: str) -> bool:
+        """Whether a record of this id can be one of them."""
+        own = RECORD_ID.fullmatch(identifier) is not None
+        return own and (self.callers is None or identifier.partition(":")[2] in self.callers)
+
+    def is_one(self, held: Claim) -> bool:
+        """Whether it is. Records of versions before, which don't know their route, are no route's."""
+        if self.before_ms and not 0 < _written_ms(held.record) < self.before_ms:
+            return False
+        if self.route is None:
+            return True
+        known = held.record.trace.route.encode("utf-8", "replace")
+        return known == self.route.encode("utf-8", "replace")[:MAX_ROUTE_BYTES]
+
+
+@dataclass(slots=True)
+class Purged:
+    """How many were looked at (``seen``), ``found``, ``removed``, left as ``unfinished``; ``unreadable`` ones are left, too."""
+
+    seen: int = 0
+    found: int = 0
+    removed: int = 0
+    unfinished: int = 0
+    unreadable: int = 0
+
+
+async def purge(
+    cache: RedisCache,
+    namespace: str,
+    which: Which,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[Purged], None] = lambda _: None,
+) -> Purged:
+    """Go through all of ``namespace``, a bounded piece at a time, and remove what is ``which``; tell how it went.
+
+    Raises `oncegate.cache.errors.CacheError`: what was removed until then stays removed.
+    """
+    purged, cursor = Purged(), ""
+    while True:
+        page = await cache.scan(namespace, cursor=cursor, limit=STEP)
+        purged.seen += len(page.keys)
+        for some in _in_parts([key for key in page.keys if which.may_be(record_id(key))]):
+            await asyncio.gather(*[_purge(cache, key, which, purged, dry_run=dry_run) for key in some])
+        progress(purged)
+        cursor = page.cursor
+        if not cursor:
+            return purged
+
+
+async def _purge(cache: RedisCache, key: str, which: Which, purged: Purged, *, dry_run: bool) -> None:
+    try:
+        held = await cache.peek(key)
+    except RecordUnreadable:
+        purged.unreadable += 1
+        return
+    if held is None or not which.is_one(held):
+        return
+    purged.found += 1
+    if held.record.state not in (State.SUCCEEDED, State.FAILED) and not which.force:
+        purged.unfinished += 1
+    elif not dry_run:
+        resolution = await cache.purge(key, held.record, force=which.force)
+        purged.removed += resolution is Resolution.RESOLVED
+        purged.unfinished += resolution in (Resolution.IN_FLIGHT, Resolution.OTHER_ATTEMPT)
+
+
+def _written_ms(record: Record) -> int:
+    """When it was completed, else begun (Unix time); 0: not known."""
+    return record.response.completed_at_ms if record.response is not None else record.trace.begun_at_ms
+
+
+def callers_of(records: Records, lines: Sequence[tuple[bytes, bytes]]) -> frozenset[str]:
+    """Who sends these field lines, as look-up keys end. Raises `NotARecord` where they name nobody."""
+    return frozenset(scope_digest(scope) for scope in records.callers(lines))
+
+
+def _in_parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for begin in range(0, len(keys), AT_ONCE):
+        yield keys[begin : begin + AT_ONCE]

@@ -1,0 +1,252 @@
+"""Records as operators ask for them: by state, by id, by key and caller; released or resolved. Whatever store they are in."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from oncegate.cache.claim import Claim
+from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.store import Cache, Resolution
+from oncegate.middleware.outcome.problems import original_result
+from oncegate.middleware.outcome.responses import now_ms
+from oncegate.middleware.rules.key import parse_key, pick, record_id, record_key, scope_parts
+from oncegate.middleware.rules.policy import HOP_BY_HOP, OF_THE_MOMENT, OURS, Policy
+
+RECORD_ID = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
+MOST_LISTED = 1000
+MOST_SECONDS = 10 * 366 * 86400.0
+"""For which a resolved outcome may be kept; as `oncegate.middleware.rules.settings.Seconds`."""
+MOST_STEPS = 50
+"""Steps of a scan that one listing takes at most: what is left is behind its cursor."""
+MOST_STEPS_FOR_A_KEY = 5000
+"""The same, where all records of a key are looked for: millions of keys, some seconds of a Redis that goes on serving others."""
+BY_OPERATOR = "resolved by an operator"
+_UNREADABLE = "unreadable"
+
+
+class NotARecord(ValueError):
+    """What was given can't name a record, or can't be made one. The text says why, in one line, and quotes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Some records, and where to go on: ``""`` where those were all."""
+
+    records: list[dict[str, Any]]
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """What an operator found out: ``SUCCEEDED``, ``FAILED``, or ``None``, nothing happened: the key is free.
+
+    ``attempt`` is the attempt that was looked at; 0: the one that is there. ``ttl_ms`` is for how long the answer is kept; 0:
+    for as long as the rules say.
+    """
+
+    state: State | None
+    response: StoredResponse | None = None
+    ttl_ms: int = 0
+    force: bool = False
+    attempt: int = 0
+
+
+class Records:
+    """The records of one ``namespace``, which were made by one of ``policies``."""
+
+    def __init__(self, cache: Cache, namespace: str, policies: Sequence[Policy]) -> None:
+        self._cache = cache
+        self._namespace = namespace
+        self._scopes = list(dict.fromkeys(policy.scope_names for policy in policies))
+        # A record doesn't say which route it is of. What is kept for too long is replayed; what is forgotten too soon is
+        # executed again: so the longest time counts.
+        self._ttl_ms = {
+            state: max((policy.ttl_ms[state] for policy in policies), default=0)
+            for state in (State.SUCCEEDED, State.FAILED)
+        }
+
+    async def listing(self, state: str | None = None, *, cursor: str = "", limit: int = 100) -> Listing:
+        """About ``limit`` records that read as ``state`` (``None``: all). A bounded piece of work: go on with the cursor.
+
+        Raises `NotARecord` for a cursor that is none, `oncegate.cache.errors.CacheError`.
+        """
+        limit = max(1, min(limit, MOST_LISTED))
+        found: dict[str, dict[str, Any]] = {}
+        for _ in range(MOST_STEPS):
+            try:
+                page = await self._cache.scan(self._namespace, cursor=cursor, limit=limit)
+            except ValueError as error:
+                raise NotARecord(str(error)) from None
+            for told in await self._tell([key for key in page.keys if key not in found]):
+                if state is None or told["state"] == state:
+                    found[told["id"]] = told
+            cursor = page.cursor
+            if not cursor or len(found) >= limit:
+                break
+        return Listing(list(found.values()), cursor)
+
+    async def show(self, identifier: str) -> dict[str, Any] | None:
+        """All that is known of one record, its response's body included; ``None`` where there is no such record."""
+        held = await self._cache.get(self._look_up_key(identifier))
+        return None if held is None else describe(identifier, held)
+
+    async def of_key(self, key: str, caller: Sequence[tuple[bytes, bytes]] | None = None) -> Sequence[str]:
+        """The ids of a key's records: of the caller who sends the field lines ``caller``, or of every caller.
+
+        ``key`` is as it is sent, quoted or bare; a bare one may hold what only a quoted one may hold on the wire.
+        """
+        plain = _plain_key(key)
+        digest = record_id(record_key(self._namespace, plain, None)).partition(":")[0]
+        if caller is None:
+            return await self._of_digest(digest)
+        keys = dict.fromkeys(record_key(self._namespace, plain, scope) for scope in self.callers(caller))
+        held = await asyncio.gather(*[self._peek(look_up_key) for look_up_key in keys])
+        return [record_id(key) for key, there in zip(keys, held, strict=True) if there is not None]
+
+    async def _of_digest(self, digest: str) -> Sequence[str]:
+        found, cursor = dict[str, None](), ""
+        for _ in range(MOST_STEPS_FOR_A_KEY):
+            page = await self._cache.scan(self._namespace, digest, cursor=cursor, limit=MOST_LISTED)
+            found.update(dict.fromkeys(map(record_id, page.keys)))
+            cursor = page.cursor
+            if not cursor:
+                return [identifier for identifier in found if RECORD_ID.fullmatch(identifier)]
+        raise NotARecord("too many records to look through all of them: give the caller, or the record's id")
+
+    def callers(self, caller: Sequence[tuple[bytes, bytes]]) -> Sequence[Sequence[bytes] | None]:
+        """Who sends these field lines, by each route's scope that reads one of them; nobody in particular without any line."""
+        if not caller:
+            return [None]
+        lines = [(name.lower(), value) for name, value in caller]
+        scopes = [scope_parts(pick(lines, frozenset(names)), names) for names in self._scopes]
+        known = [scope for scope in scopes if scope is not None]
+        if not known:
+            names = dict.fromkeys(name.decode() for scope in self._scopes for name in scope)
+            raise NotARecord(f"no header tells who the caller is: give {' or '.join(names)}")
+        return known
+
+    async def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+        """Write what an operator found out. Who made the attempt, and when, stays known.
+
+        Where it isn't said for how long it is kept: for the longest that any of the policies keeps such an outcome.
+
+        Raises `NotARecord`, `oncegate.cache.errors.CacheError`.
+        """
+        key = self._look_up_key(identifier)
+        held = await self._cache.peek(key)
+        if held is None:
+            return Resolution.ABSENT
+        trace = held.record.trace
+        return await self._cache.resolve(
+            key,
+            state=resolve.state,
+            response=resolve.response,
+            ttl_ms=resolve.ttl_ms or (self._ttl_ms[resolve.state] if resolve.state else 0),
+            force=resolve.force,
+            # What was looked at is what is resolved, also where nobody said which: a takeover may come between.
+            attempt=resolve.attempt or held.record.attempt,
+            trace=replace(trace, note=BY_OPERATOR) if resolve.state else None,
+            submission=held.record.submission,
+        )
+
+    def _look_up_key(self, identifier: str) -> str:
+        if not RECORD_ID.fullmatch(identifier):
+            raise NotARecord("a record's id is two digests of 20 characters with a colon between")
+        return f"{self._namespace}:{identifier}"
+
+    async def _peek(self, key: str) -> Claim | str | None:
+        try:
+            return await self._cache.peek(key)
+        except RecordUnreadable:
+            return _UNREADABLE
+
+    async def _tell(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+        ours = [key for key in keys if RECORD_ID.fullmatch(record_id(key))]
+        held = await asyncio.gather(*[self._peek(key) for key in ours])
+        told = []
+        for key, there in zip(ours, held, strict=True):
+            if isinstance(there, str):
+                told.append({"id": record_id(key), "state": there})
+            elif there is not None:
+                told.append(summarise(record_id(key), there))
+        return told
+
+
+def summarise(identifier: str, held: Claim) -> dict[str, Any]:
+    """What a list tells of a record; times in seconds, instants as RFC 3339, ``None`` for what isn't known."""
+    record, trace = held.record, held.record.trace
+    in_lease = record.state is State.IN_FLIGHT or record.lapsed
+    return {
+        "id": identifier,
+        "state": record.state.value,
+        "attempt": record.attempt,
+        "lapsed": record.lapsed,
+        "submission": record.submission,
+        "began_at": instant(trace.begun_at_ms),
+        "ended_at": instant(record.response.completed_at_ms) if record.response else None,
+        "took": None if trace.took_ms is None else trace.took_ms / 1000,
+        "gateway": trace.gateway or None,
+        "note": trace.note or None,
+        "method": trace.method or None,
+        "route": trace.route or None,
+        "status": record.response.status if record.response else None,
+        "lease_left": (held.remaining_ms - record.retention_ms) / 1000 if in_lease else None,
+        "expires_in": held.remaining_ms / 1000,
+    }
+
+
+def describe(identifier: str, held: Claim) -> dict[str, Any]:
+    """All there is to tell: what `summarise` does, what an attempt in flight found, and the response as it was kept."""
+    record = held.record
+    found = record.found.value if record.state is State.IN_FLIGHT or record.lapsed else None
+    response = original_result(record.response) if record.response else None
+    return summarise(identifier, held) | {"found": found, "response": response}
+
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_NOT_KEPT = frozenset(name.decode() for name in (*HOP_BY_HOP, *OF_THE_MOMENT, *OURS)) | {
+    "content-length",
+    "cache-status",
+}
+_BODILESS = frozenset({204, 205, 304})
+
+
+def response_to_keep(status: int, headers: Sequence[tuple[str, str]], body: bytes) -> StoredResponse:
+    """A response as a replay will give it. Raises `NotARecord` for one that no upstream could have sent."""
+    if not 200 <= status <= 599:
+        raise NotARecord("a status is 200 to 599")
+    if status in _BODILESS and body:
+        raise NotARecord(f"a response of status {status} has no body")
+    lines: list[tuple[bytes, bytes]] = []
+    for name, value in headers:
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise NotARecord("a header is a name and a value without line breaks")
+        if name.lower() in _NOT_KEPT:
+            raise NotARecord(f"{name.lower()} is not kept in a record")
+        lines.append((name.lower().encode(), value.strip(" \t").encode("latin-1")))
+    if body and all(name != b"content-type" for name, _ in lines):
+        lines.append((b"content-type", b"application/json"))
+    if status not in _BODILESS:
+        lines.append((b"content-length", b"%d" % len(body)))
+    return StoredResponse(status, tuple(lines), body, now_ms())
+
+
+def _plain_key(key: str) -> str:
+    try:
+        line = key.encode()
+    except UnicodeEncodeError:
+        raise NotARecord("the key is no UTF-8 text") from None
+    return parse_key(line) if key.startswith('"') else key
+
+
+def instant(unix_ms: int) -> str | None:
+    """Unix time as RFC 3339 spells it; ``None`` where it isn't known, or is none."""
+    try:
+        return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds") if unix_ms else None
+    except (ValueError, OverflowError, OSError):  # a trace that was made up: a record is told of all the same
+        return None

@@ -1,0 +1,44 @@
+"""How many records of the cache read unknown, counted again and again in the background.
+
+Nothing keeps such a count: a record becomes unknown by a lease that lapses, without anybody there. So all of them are read,
+a bounded piece at a time, with pauses that leave the cache to requests.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from oncegate.app.operators.records import Records
+from oncegate.cache.errors import CacheError
+from oncegate.cache.record import State
+
+log = logging.getLogger("oncegate.sampling")
+
+_PIECE = 100
+_SHARE = 0.1
+"""Of the time, at most as much is spent on reading."""
+
+
+async def sample(records: Records, interval: float, counted: Callable[[int], None]) -> None:
+    """Count for ever, ``interval`` seconds after the last count ended, and give each whole one to ``counted``."""
+    while True:
+        try:
+            counted(await count_unknown(records))
+        except CacheError as error:
+            log.warning("unknown records were not counted: %s", error)
+        await asyncio.sleep(interval)
+
+
+async def count_unknown(records: Records) -> int:
+    """How many records read unknown. Raises `oncegate.cache.errors.CacheError`."""
+    found: set[str] = set()  # a scan may come by a record twice
+    cursor = ""
+    while True:
+        began = monotonic()
+        listing = await records.listing(State.UNKNOWN.value, cursor=cursor, limit=_PIECE)
+        found.update(record["id"] for record in listing.records)
+        cursor = listing.cursor
+        if not cursor:
+            return len(found)
+        await asyncio.sleep((monotonic() - began) * (1 / _SHARE - 1))

@@ -1,0 +1,155 @@
+"""Accepts waiting connections many at a time, and leaves to other workers what is theirs.
+
+libuv, and so uvloop, accepts one connection per turn of its loop. Where clients connect all at once (a load balancer that
+starts anew, a deployment) while those already there keep the process busy, each turn takes as long as all their requests,
+and on a busy machine the last of 256 was accepted after most of a second. nginx has ``multi_accept`` for this.
+
+So this accepts in the loop's place, on duplicates of the listening sockets, all that waits: its part of it, where there are
+several workers (`oncegate.app.server.balance`). What is beyond its part is left to the others, until they have taken it or
+show no life any more; for at most `PATIENCE` looks, whatever they show.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+
+from oncegate.app.server.balance import Balance
+
+log = logging.getLogger("oncegate.serve")
+
+MOST = 64
+"""Connections that one turn accepts: what is open is served in between."""
+LOOK_SECONDS = 0.005
+PATIENCE = 200
+"""Looks at connections that are left to others, before some of them are accepted after all."""
+RETRY_SECONDS = 1.0
+"""Where no descriptor or no memory is free."""
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux has it
+_UNACKED = struct.Struct("@24xI")
+"""``tcpi_unacked``: of a socket that listens, how many connections wait."""
+_PROBABLY = 8
+"""Connections that wait, where the kernel doesn't say."""
+
+
+class Acceptor:
+    """Accepts on ``sockets``, which listen already, from `start` to `stop`; ``make`` makes a connection's protocol.
+
+    ``connections`` are the protocols of those that are open. Without a ``balance``, this process is alone.
+    """
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        make: Callable[[], asyncio.Protocol],
+        connections: AbstractSet[asyncio.Protocol] = frozenset(),
+        balance: Balance | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sockets = [each.dup() for each in sockets]
+        self._make = make
+        self._connections = connections
+        self._balance = balance
+        self._opening: dict[asyncio.Task[None], asyncio.Protocol] = {}
+        self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._is_scarce = False
+
+    def start(self) -> None:
+        """Accept from now on."""
+        self.publish()
+        for each in self._sockets:
+            each.setblocking(False)
+            self._watch(each)
+
+    def stop(self) -> None:
+        """Accept nothing more, so that the port closes once the sockets themselves are closed."""
+        while self._sockets:
+            each = self._sockets.pop()
+            self._loop.remove_reader(each.fileno())
+            each.close()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self._balance is not None:
+            self._balance.leave()
+
+    def publish(self) -> None:
+        """To be called several times a second: other workers leave connections to those alone who are there."""
+        if self._balance is not None and self._sockets and not self._is_scarce:
+            self._balance.publish(self._held())
+
+    def _held(self) -> int:
+        return len(self._connections) + sum(each not in self._connections for each in self._opening.values())
+
+    def _watch(self, listening: socket.socket) -> None:
+        self._timers.pop(listening, None)
+        self._is_scarce = False
+        self._loop.add_reader(listening.fileno(), self._look, listening)
+
+    def _pause(self, listening: socket.socket, seconds: float, then: Callable[..., None], *arguments: object) -> None:
+        self._loop.remove_reader(listening.fileno())
+        self._timers[listening] = self._loop.call_later(seconds, then, listening, *arguments)
+
+    def _look(self, listening: socket.socket) -> None:
+        """Connections wait, or have waited until another worker took them."""
+        if self._balance is None:
+            self._accept(listening, MOST)
+            return
+        room = self._balance.room(self._held(), _waiting(listening))
+        if room:
+            self._accept(listening, room)
+        else:
+            self._pause(listening, LOOK_SECONDS, self._look_again, PATIENCE)
+
+    def _look_again(self, listening: socket.socket, patience: int) -> None:
+        """At connections that were left to others."""
+        if self._balance is None:
+            return
+        waiting = _waiting(listening)
+        room = self._balance.room(self._held(), waiting)
+        if waiting and not room and patience > 1:
+            self._pause(listening, LOOK_SECONDS, self._look_again, patience - 1)
+            return
+        self._watch(listening)
+        self._accept(listening, room or self._balance.part(waiting))
+
+    def _accept(self, listening: socket.socket, count: int) -> None:
+        for _ in range(min(count, MOST)):
+            try:
+                connection, _address = listening.accept()
+            except BlockingIOError:  # nobody waits any more
+                break
+            except OSError as error:
+                if error.errno not in _SCARCE:  # it broke while it waited
+                    continue
+                log.error("no more connections can be accepted for now: %s", error.strerror)
+                self._is_scarce = True
+                self._pause(listening, RETRY_SECONDS, self._watch)
+                if self._balance is not None:
+                    self._balance.leave()
+                return
+            connection.setblocking(False)
+            protocol = self._make()
+            task = self._loop.create_task(self._open(connection, protocol))
+            self._opening[task] = protocol
+            task.add_done_callback(self._opening.pop)
+        self.publish()
+
+    async def _open(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: protocol, connection)
+        except OSError as error:
+            log.debug("a connection broke before it was open: %s", error)
+            connection.close()
+
+
+def _waiting(listening: socket.socket) -> int:
+    """How many connections wait to be accepted."""
+    if _TCP_INFO is None:
+        return _PROBABLY
+    waiting: int = _UNACKED.unpack(listening.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _UNACKED.size))[0]
+    return waiting

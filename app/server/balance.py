@@ -1,0 +1,62 @@
+"""How many connections each worker holds, in shared memory, so that none takes more than its part of those that wait.
+
+A connection stays with the process that accepted it, and a load balancer keeps its pool for hours: whoever is first to wake
+up must not take all of it. SO_REUSEPORT, by which the kernel would deal them out, gives each worker a queue of its own, and
+resets what waits in that of a worker that dies.
+"""
+
+from math import ceil
+from time import monotonic
+from typing import Final
+
+from oncegate.app.telemetry.shared_numbers import SharedNumbers
+
+SLACK: Final = 1.25
+"""So many times its fair part a worker may hold, before it leaves connections to others."""
+STALE_SECONDS: Final = 1.0
+"""Who has published nothing for as long is stopped, or stuck, and gets no part. It does so ten times as often."""
+_HELD, _AT = 0, 1
+
+
+class Balance:
+    """To be made before ``workers`` are forked; each then calls `enter`."""
+
+    def __init__(self, workers: int) -> None:
+        self._numbers = SharedNumbers(2, workers)
+
+    def enter(self, index: int) -> None:
+        """This process is worker ``index``. It gets its part from now on, although it does not accept yet."""
+        self._numbers.take(index)
+        self.publish(0)
+
+    def publish(self, held: int) -> None:
+        """This worker holds so many connections, and is there."""
+        row = self._numbers.row
+        row[_HELD], row[_AT] = held, monotonic()
+
+    def leave(self) -> None:
+        """This worker accepts nothing, until it publishes again."""
+        self._numbers.row[_AT] = 0
+
+    def died(self, index: int) -> None:
+        """For the parent: worker ``index`` is gone."""
+        self._numbers.take(index)
+        self.leave()
+
+    def room(self, held: int, waiting: int) -> int:
+        """How many of the connections that wait this worker, which holds ``held``, should accept; perhaps none."""
+        self.publish(held)
+        total, workers = self._totals(waiting)
+        return max(0, int(SLACK * ceil(total / workers)) - held)
+
+    def part(self, waiting: int) -> int:
+        """The same when the others had their time, and did not come: what is this worker's part of ``waiting`` alone."""
+        return ceil(waiting / self._totals(0)[1])
+
+    def _totals(self, waiting: int) -> tuple[float, int]:
+        """All connections, and how many workers are there: at least the one that asks."""
+        since = monotonic() - STALE_SECONDS
+        there = [
+            held for held, at in zip(self._numbers.column(_HELD), self._numbers.column(_AT), strict=True) if at > since
+        ]
+        return waiting + sum(there), max(1, len(there))

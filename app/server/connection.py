@@ -1,0 +1,397 @@
+"""One HTTP/1.1 connection of a client, as uvicorn's server runs it: bytes in, one `InboundRequest` after the other out.
+
+It stands in for uvicorn's own protocol, which writes head and body apart (two system calls), sets up a timer and an event
+for each request, and lacks bounds that an app which decides about money needs. httptools parses; what it lets pass, or
+reads otherwise, is judged here:
+
+- it buffers a field line until it ends, however long it is: heads and trailers are bounded, and so is the time for a head;
+- it hands trailers over like header fields: they are dropped, so that nothing is added to a request behind the checks;
+- it takes a request line that a bare LF ends for one of HTTP/0.9, and passes on versions that nobody speaks: refused;
+- it leaves white space behind a field's value: it goes (RFC 9110 section 5.5), in `oncegate.app.server.parser`;
+- it knows some methods and refuses others, speaks RTSP, and takes what follows an ``Upgrade`` for another protocol: see
+  `oncegate.app.server.parser`;
+- it has no opinion on which host is meant: one clear `Host` is asked for, and a target's own authority counts.
+
+Pipelined requests wait for their turn, and nothing more is read meanwhile. One timer serves all time limits: it goes by a
+deadline that each request moves, since setting up a timer costs more than to look at the clock.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from oncegate.app.server.deadline import Deadline
+from oncegate.app.server.head import (
+    MALFORMED,
+    TIMED_OUT,
+    TOO_LARGE,
+)
+from oncegate.app.server.lingering import Lingering, may_linger
+from oncegate.app.server.parser import InboundParser
+from oncegate.app.server.pieces import PIECE_BYTES, Pieces
+from oncegate.app.server.request import InboundRequest
+from oncegate.app.server.socket import address_of
+from oncegate.app.server.unsent import Unsent
+
+HEAD_SECONDS = 15.0
+"""For a head to arrive once it has begun."""
+KEEP_ALIVE_SECONDS = 75.0
+"""An idle connection is kept for longer than common load balancers keep theirs (60 s), so that they are the ones to
+close it: a close that crosses a request on its way makes the sender wonder whether it was processed."""
+STALL_SECONDS = 60.0
+"""A client that takes nothing of its response for so long is dropped; so is one that sends nothing more of a body that is
+waited for. (The body of an enforced request has a limit of its own, as a whole.)"""
+HALF_CLOSED_SECONDS = 60.0
+"""For who has said all (has shut its sending side) is answered, but can't be told from who has left: so long without anything
+to be written, then it counts as gone."""
+HIGH_WATER = 65536
+"""Bytes of a request's body that wait to be received; with more, reading pauses."""
+
+
+class InboundConnection(asyncio.Protocol):
+    """One connection of a client. Made, counted and shut down by uvicorn's server (its protocol's interface)."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],  # noqa: ARG002 - part of uvicorn's interface; nothing is kept in it here
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.app = config.loaded_app
+        self._direct: Callable[[InboundRequest], bool] | None = getattr(self.app, "direct", None)
+        self.loop = _loop or asyncio.get_running_loop()
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # uvicorn's server looks at it, too
+        self.tasks = server_state.tasks
+        self._connections = server_state.connections
+        self._parser = InboundParser(self)
+        self._server: tuple[str, int] | None = None
+        self._client: tuple[str, int] | None = None
+        self._scheme = "http"
+        # The request that is being read, the one that is being answered, and those that wait for it.
+        self._reading: InboundRequest | None = None
+        self._answering: InboundRequest | None = None
+        self._to_begin = False
+        self._pipelined: deque[InboundRequest] = deque()
+        # What bounds it.
+        self._in_message = False
+        self._deaf = self._stopping = self._half_closed = self._read_paused = False
+        self._lingering: Lingering | None = None
+        self._deadline = Deadline(self.loop, self._look)
+        self.unsent = Unsent(self, getattr(self.app, "unread", None))
+        self._unparsed = Pieces(self)
+        self.writable: asyncio.Event | None = None
+        """What is to be awaited before more is written; ``None``: nothing."""
+        self.gone: Callable[[], None] | None = None
+        """Called when the connection is gone."""
+
+    # -- the transport's side -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected: it has a while to say something."""
+        self.transport = transport  # type: ignore[assignment]  # uvloop's are none of asyncio's classes
+        self._connections.add(self)  # type: ignore[arg-type]  # the set is for uvicorn's own protocols; ours acts like one
+        channel = transport.get_extra_info("socket")
+        self._server, self._client = address_of(channel.getsockname), address_of(channel.getpeername)
+        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        self._deadline.within(KEEP_ALIVE_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
+        """The connection is gone: the requests on it are told, and end as they see fit."""
+        self._connections.discard(self)
+        self.unsent.close()
+        if self.gone is not None:
+            self.gone()
+        self._deadline.close()
+        if self._lingering is not None:
+            self._lingering.end()
+        self._leave()
+        self._unparsed.drop()
+        self._parser.close()
+
+    def _leave(self) -> None:
+        """Nobody is answered any more."""
+        for request in (self._answering, self._reading):
+            if request is not None:
+                request.leave()
+        self._pipelined.clear()
+        if self.writable is not None:
+            self.writable.set()
+            self.writable = None
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, then judge what is still unfinished."""
+        if self._deaf:  # behind an Upgrade, or behind what was refused
+            if self._lingering is not None and not self.transport.is_closing():
+                self._linger_on(len(data))
+            return
+        data = self._unparsed.first(data) if len(data) > PIECE_BYTES else data
+        parser = self._parser
+        try:
+            parser.feed(data, begins=not self._in_message)
+        except httptools.HttpParserError:
+            self._refuse()
+        self._begin_waiting()
+        if self._in_message and not self.transport.is_closing():
+            if parser.is_too_large:
+                self._refuse()
+            elif not parser.in_head:
+                if self.writable is None:
+                    self._deadline.within(STALL_SECONDS)
+            elif self._answering is None and self._deadline.at == math.inf:
+                self._deadline.within(HEAD_SECONDS)
+
+    def eof_received(self) -> bool:
+        """The client says no more. What it has asked as a whole is answered; what it has begun to ask is no request.
+
+        (Behind a pipelined request nothing is read, its end neither: this is about the last one.)
+        """
+        self._half_closed = True
+        if (
+            self._lingering is not None
+            or self._answering is None
+            or self._reading is not None
+            or self._scheme == "https"
+        ):
+            self._watch_the_rest()
+            return False  # the transport closes
+        self._deaf = self._stopping = True
+        self._in_message = False
+        if self.writable is None:
+            self._deadline.within(HALF_CLOSED_SECONDS)
+        return True
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is given: see to it that it takes something."""
+        self.writable = asyncio.Event()
+        self._deadline.within(STALL_SECONDS)
+        self.unsent.stalls()
+
+    def resume_writing(self) -> None:
+        """The client takes more again."""
+        if self.writable is not None:
+            self.unsent.goes_on()
+            self.writable.set()
+            self.writable = None
+            self._deadline.at = math.inf
+            if self.transport.is_closing():
+                self._watch_the_rest()
+            elif self._half_closed:
+                self._deadline.within(HALF_CLOSED_SECONDS)
+            elif self._answering is None and self._lingering is None:
+                self._idle()
+
+    # -- the parser's side --------------------------------------------------------------------------------------------
+
+    def request_begins(self) -> None:
+        """The first byte of a request."""
+        self._in_message = True
+        if self.writable is None:
+            self._deadline.at = math.inf
+
+    def head_is_complete(
+        self, scope: dict[str, Any], keep_alive: bool, expects_go_ahead: bool, upgrades: bool, ends: bool
+    ) -> None:
+        """The request can begin. ``ends``: what follows is another protocol's."""
+        if self.writable is None:
+            self._deadline.at = math.inf  # what is left of the time for a head must not end its request
+        self._deaf = ends
+        scope["server"], scope["client"], scope["scheme"] = self._server, self._client, self._scheme
+        request = InboundRequest(self, scope, keep_alive, expects_go_ahead, upgrades=upgrades)
+        self._reading = request
+        if self._answering is None:
+            self._answering = request
+            self._to_begin = True  # when all that has arrived is parsed: usually all of it is there by then
+        else:
+            self.pause_reading()
+            self._pipelined.append(request)
+
+    def body_came(self, body: bytes) -> None:
+        """A piece of body: its size is the middleware's and the forwarder's business."""
+        if self._reading is not None and self._reading.feed(body) > HIGH_WATER:
+            self.pause_reading()
+
+    def request_is_whole(self) -> None:
+        """The last byte of a request, trailers included."""
+        self._in_message = False
+        if self._reading is not None:
+            self._reading.feed_end()
+            self._reading = None
+        if self.writable is None:
+            self._deadline.at = math.inf
+            if self._answering is None:
+                self._idle()
+
+    # -- the requests' side -------------------------------------------------------------------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the request that is being answered is the last one."""
+        return self._stopping and not self._pipelined
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether what the client sends is parsed; false while what it sent before waits for its turn."""
+        return not self._read_paused and not self.transport.is_closing()
+
+    def write(self, data: bytes, large: bytes = b"") -> bool:
+        """Hand bytes to the transport, and what is more than a connection may have behind them. False: the client is gone."""
+        transport = self.transport
+        if transport.is_closing() or self._lingering is not None:
+            return False
+        if self._half_closed and self.writable is None:
+            self._deadline.within(HALF_CLOSED_SECONDS)
+        try:
+            if large:
+                self.unsent.write(data, large)
+            else:
+                transport.write(data)
+        except (OSError, RuntimeError):  # uvloop raises where asyncio only logs: no business of who happens to write
+            transport.abort()
+            return False
+        return True
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the client for now."""
+        if not self._read_paused and not self.transport.is_closing():
+            self._read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take more again."""
+        if self._read_paused and not self._half_closed and not self.transport.is_closing():
+            self._read_paused = False
+            if self._unparsed:
+                self._unparsed.go_on()
+            else:
+                self.transport.resume_reading()
+
+    def answered(self, keep_alive: bool) -> None:
+        """The response has been written: on to the next request, if there may be one."""
+        self._answering = None
+        if self.transport.is_closing():
+            return
+        if keep_alive and self._pipelined:
+            self._answering = self._pipelined.popleft()
+            self._to_begin = True
+            self.loop.call_soon(self._begin_waiting)  # not from here: thousands may wait, each within the other
+        elif not keep_alive or self._stopping:
+            self.close()
+        else:
+            if self._read_paused:
+                self.resume_reading()
+            if self._deadline.at == math.inf:
+                self._idle()
+
+    def _begin_waiting(self) -> None:
+        request = self._answering
+        if not self._to_begin or request is None:
+            return
+        self._to_begin = False
+        if self.transport.is_closing():  # refused while its body was read, or gone
+            request.leave()
+            return
+        try:
+            if self._direct is not None and not request.upgrades and request.is_whole and self._direct(request):
+                return
+        except Exception as error:  # noqa: BLE001 - told as of an app that raises, which is what a task would do
+            request.end(error)
+            return
+        request.start(self.app(request.scope, request.receive, request.send))
+
+    def shutdown(self) -> None:
+        """The server stops: an idle connection is closed at once, another one after the response that is under way."""
+        self._stopping = True
+        self._pipelined.clear()
+        if self._answering is None:  # who is still sending waits for no answer
+            self.transport.close()
+            self._watch_the_rest()
+
+    def close(self) -> None:
+        """Close the connection once its client has taken what was written: it must take something now and then."""
+        may_say_more = (self._in_message or self._deaf) and not self._half_closed
+        if may_say_more and self._lingering is None and not self.transport.is_closing() and may_linger():
+            self._linger()
+            return
+        self.transport.close()
+        self._watch_the_rest()
+
+    def _linger(self) -> None:
+        self._leave()
+        self._answering = self._reading = None
+        self._deaf = self._stopping = True
+        self._in_message = self._to_begin = False
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._lingering = Lingering(self, self.loop)
+        self.resume_reading()
+        self._linger_on(0)
+
+    def _linger_on(self, size: int) -> None:
+        """Its client has sent ``size`` bytes more, which nobody reads."""
+        seconds = 0.0 if self._lingering is None else self._lingering.drop(size)
+        if not seconds:
+            self.transport.close()
+            self._watch_the_rest()
+        elif self.transport.get_write_buffer_size():
+            if not size:
+                self._watch_the_rest()
+        else:
+            self._deadline.within(seconds)
+
+    # -- bounds -------------------------------------------------------------------------------------------------------
+
+    def _refuse(self) -> None:
+        """Refuse what can't be parsed, and close; 431 where it is only too large. Never into a response that has begun."""
+        self._in_message = False
+        if self._answering is not None and self._answering is not self._reading:
+            # What came before it keeps its answers; this one gets none, and neither does anything behind it.
+            self._deaf = self._stopping = True
+            if self._reading is not None and self._pipelined:
+                self._pipelined.pop()  # its head was in order, its body isn't
+            return
+        if not (self._reading is not None and self._reading.begun):
+            self.write(TOO_LARGE if self._parser.is_too_large else MALFORMED)
+        self._deaf = True
+        self.close()
+
+    def _idle(self) -> None:
+        """Nothing is being answered: the next request, or the rest of its head, has a while to come."""
+        self._deadline.within(HEAD_SECONDS if self._parser.in_head else KEEP_ALIVE_SECONDS)
+
+    def _is_awaited(self) -> bool:
+        """Whether it is for the client to go on: its request is not whole, and we take what comes and have nothing to say."""
+        request = self._answering
+        return request is self._reading and request is not None and not request.begun and not self._read_paused
+
+    def _watch_the_rest(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.unsent.look()
+            self._deadline.within(STALL_SECONDS)
+
+    def _look(self) -> None:
+        """The deadline was reached."""
+        transport = self.transport
+        lingers = self._lingering is not None
+        if self.writable is not None or transport.is_closing() or (lingers and transport.get_write_buffer_size()):
+            if self.unsent.shrinks():  # it does take something, if slowly
+                self._deadline.within(STALL_SECONDS)
+                return
+            transport.abort()
+            return
+        if self._in_message and not self._parser.in_head and self._answering is not None and not self._is_awaited():
+            self._deadline.within(STALL_SECONDS)
+            return
+        if lingers or self._half_closed or (self._in_message and not self._parser.in_head):
+            transport.close()  # of a request that was not sent as a whole, or answered, there is nothing to say
+            return
+        if self._in_message and self._answering is None:
+            self.write(TIMED_OUT)
+        self.close()

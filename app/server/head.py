@@ -1,0 +1,101 @@
+"""The rules of a request's head that the parser does not keep: whose it is to answer, and what it asks for."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import re
+from typing import Any, Final
+
+import httptools
+
+from oncegate.app.http1 import EMPTY_QUERY
+from oncegate.app.server.percent import unquoted
+
+_HOST: Final = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
+_is_host: Final = re.compile(_HOST + rb"*").fullmatch
+_ABSOLUTE: Final = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
+"""A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
+
+TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+MALFORMED: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
+    b"connection: close\r\n\r\nInvalid HTTP request received.\n"
+)
+
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_METHODS: Final = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
+_HASH: Final = ord("#")  # a number is found faster than bytes
+
+
+class HeadTooLarge(Exception):
+    """Raised into the parser, to stop it."""
+
+
+class VersionRefused(Exception):
+    """Raised into the parser, to stop it."""
+
+
+class HostRefused(Exception):
+    """Raised into the parser, to stop it."""
+
+
+def without_authority(url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> bytes:
+    """The target as a path. In ``headers``, a target's own authority replaces `Host`.
+
+    Raises `HostRefused` unless there is one valid `Host`, as RFC 9112 section 3.2 has it; only version 1.0 may be without.
+    """
+    hosts = [number for number, (name, _) in enumerate(headers) if name == b"host"]
+    if len(hosts) != 1 and (hosts or version == "1.1"):
+        raise HostRefused
+    if hosts and not _is_host(headers[hosts[0]][1]):
+        raise HostRefused
+    if url[:1] == b"/" or (url == b"*" and method == b"OPTIONS"):
+        return url
+    absolute = _ABSOLUTE.match(url)
+    if absolute is None:
+        raise HostRefused
+    for number in hosts:
+        del headers[number]
+    headers.append((b"host", absolute[1]))
+    rest = url[absolute.end() :]
+    if not rest and method == b"OPTIONS":
+        rest = b"*"  # RFC 9112 section 3.2.4
+    return rest if rest.startswith((b"/", b"*")) else b"/" + rest
+
+
+def asks_to_go_ahead(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether the client waits for a ``100 Continue`` before it sends its body (RFC 9110 section 10.1.1)."""
+    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
+
+
+def asks_for_websocket(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether ``Upgrade`` names a protocol that its client can't do without. (It can without h2c: RFC 9110 section 7.8.)"""
+    return any(
+        name == b"upgrade"
+        and b"websocket" in [protocol.partition(b"/")[0].strip(b" \t") for protocol in value.lower().split(b",")]
+        for name, value in headers
+    )
+
+
+def scope_of(url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """What ASGI calls a request's scope, but for what only the connection knows."""
+    if url[:1] == b"/" and _HASH not in url:
+        raw_path, mark, query = url.partition(b"?")
+    else:
+        parsed: Any = httptools.parse_url(url)  # whose stubs say that there is always a query
+        raw_path, query = parsed.path, b"" if parsed.query is None else parsed.query
+        mark = b"?" if b"?" in url.partition(b"#")[0] else b""
+    path = raw_path.decode("ascii")
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": _ASGI,
+        "http_version": version,
+        "method": _METHODS.get(method) or method.decode("ascii"),
+        "root_path": "",
+        "path": unquoted(raw_path) if "%" in path else path,
+        "raw_path": raw_path,
+        "query_string": query,
+        "headers": headers,
+    }
+    if mark and not query:
+        scope[EMPTY_QUERY] = True
+    return scope

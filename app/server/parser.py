@@ -1,0 +1,391 @@
+"""httptools' parser of requests, without what it decides in our stead. No I/O.
+
+llhttp, on which it stands, knows a list of methods and speaks three protocols; and it takes what follows a head with ``Upgrade``
+for another protocol, a body that was announced too. None of that is for it to say (RFC 9110 sections 7.8 and 9.1):
+
+- the head of a request with an ``Upgrade`` that is ignored is parsed a second time without that field, by a parser of its own;
+- a request whose method it refuses is parsed a second time as a ``PUT``, which has no rules of its own there;
+- a request line of ``RTSP`` or ``ICE`` is refused.
+
+As a rule none of it happens: what a usual request costs is one look at the end of its request line. Neither does it matter how
+the bytes were cut into reads: the rest of a request that an earlier read began is parsed up to its end, which its framing or an
+empty line tells, so that it is known where the next one begins.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import httptools
+
+from oncegate.app.server.head import (
+    HeadTooLarge,
+    VersionRefused,
+    asks_for_websocket,
+    asks_to_go_ahead,
+    scope_of,
+    without_authority,
+)
+from oncegate.app.server.pieces import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from oncegate.app.server.connection import InboundConnection
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
+MAX_FIELDS: Final = 1000
+"""Of a request. Beyond: 431. All that reads fields takes its time for each, however short it is."""
+_LF: Final = 10  # a number is found faster than bytes
+_SPACE: Final = 32
+_END_OF_LINE: Final = b" HTTP/1.1\r"
+_END_OF_HEAD: Final = b"\r\n\r\n"
+"""Of trailers, too, and so of a body in chunks."""
+_SHORT: Final = len(_END_OF_HEAD) - 1
+_STAND_IN: Final = b"PUT"
+_beginning_of: Final = re.compile(rb"[\r\n]*([!#$%&'*+.^_`|~0-9A-Z-]{1,32})( |\Z)").match
+"""A request's method. Small letters are in none that is registered, and servers that raise them to capitals (Django) would
+take ``post`` for a ``POST`` to which no rule applied."""
+_NO_METHOD_OF_HTTP: Final = "Invalid method for HTTP/x.x request"
+"""What llhttp says of the methods that it knows from RTSP."""
+
+
+class InboundParser:
+    """Makes requests of what one ``connection``'s client sends. ``in_head``: a head has begun, and isn't complete."""
+
+    def __init__(self, connection: "InboundConnection") -> None:
+        self._connection: Any = connection
+        self.in_head = False
+        self._too_large = False
+        self._url = b""
+        self._rest_of_url = bytearray()
+        self._host = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._fed = 0
+        self._quiet = 0
+        """Bytes since the request began or a piece of its body was handed on: a head's, or trailers'."""
+        self._parser: Any = _new_parser(self)
+        self._data = b""
+        self._begins = -1
+        """Where in ``_data`` a request begins, from which on others can be found; -1: not known."""
+        self._ended = False
+        """Whether a request has ended with what was parsed last."""
+        self._due = 0
+        """Bytes that are still to come of a body whose length was announced."""
+        self._tail = b""
+        """The end of what was read last: half of an empty line may be there."""
+        self._earlier = (
+            bytearray()
+        )  # of a head that comes byte by byte, adding to bytes would copy all of them each time
+        """What earlier reads brought of a head whose request line was not looked at."""
+        self._placed = True
+        """Whether ``_earlier`` begins with the request."""
+        self._held = b""
+        """A method that is still to come to its end, and that llhttp has refused already."""
+        self._again = b""
+        self._method = b""
+        self._is_1_1 = False
+        """Whether the request line was seen to name HTTP/1.1, so that there is nothing to be asked about it."""
+        self._names_http = False
+
+    def close(self) -> None:
+        """Drop what refers back to us: without it the collector has nothing to do."""
+        self._connection = self._parser = None
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the head that is being read, or the trailers, are beyond `MAX_HEAD_BYTES`, and more than a piece."""
+        return self._too_large or self._quiet > MAX_HEAD_BYTES + PIECE_BYTES
+
+    # -- httptools' callbacks -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._url = b""
+        self._headers = []
+        self.in_head = True
+        self._quiet = self._fed  # what stood before it in the same piece included
+        self._connection.request_begins()
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request's target."""
+        if self._url:
+            self._rest_of_url += url
+        else:
+            self._url = url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field of the head. (Of trailers, too: the list is one that nobody reads by then.)"""
+        if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
+            value = value.rstrip(b" \t")
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: its size is known exactly, and the request can begin."""
+        self.in_head = False
+        if self._rest_of_url:
+            self._url += self._rest_of_url
+            self._rest_of_url = bytearray()
+        parser = self._parser
+        version = "1.1"
+        if self._is_1_1:  # as a rule
+            self._is_1_1 = False
+            method: bytes = parser.get_method()
+        else:
+            method, version = self._unusual()
+        headers = self._headers
+        fields = dict(headers)
+        host = fields.get(b"host", b"")
+        if not host or host != self._host or len(fields) != len(headers) or self._url[:1] != b"/":
+            self._url = without_authority(self._url, method, version, headers)
+            self._host = host  # as a rule it is the same in all requests of a connection
+        expects_go_ahead = b"expect" in fields and version == "1.1" and asks_to_go_ahead(headers)
+        if self._quiet > 4 * MAX_FIELDS and len(headers) > MAX_FIELDS:  # what is shorter can't hold as many
+            self._too_large = True
+            raise HeadTooLarge
+        if self._quiet > MAX_HEAD_BYTES:
+            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
+            if size > MAX_HEAD_BYTES:
+                self._too_large = True
+                raise HeadTooLarge
+        upgrades = ends = False
+        if b"upgrade" in fields or method == b"CONNECT":
+            upgrades = version == "1.1" and asks_for_websocket(headers)
+            ends = parser.should_upgrade()
+        if ends and not upgrades and method != b"CONNECT":
+            self._parse_again(method, version)
+            return
+        # Of what is refused because of an upgrade nothing more may be read: a body would be taken for the next request.
+        keep_alive = version == "1.1" and not ends
+        if keep_alive and (b"connection" in fields or b"proxy-connection" in fields):
+            keep_alive = parser.should_keep_alive()
+        self._quiet = 0
+        length = fields.get(b"content-length")
+        self._due = int(length) if length else 0
+        self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
+        scope = scope_of(self._url, method, version, headers)
+        self._connection.head_is_complete(scope, keep_alive, expects_go_ahead, upgrades, ends)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of body."""
+        self._quiet = 0
+        self._due -= len(body)
+        self._connection.body_came(body)
+
+    def on_message_complete(self) -> None:
+        """The last byte of a request, trailers included."""
+        if not self._again:
+            self._ended = True
+            self._connection.request_is_whole()
+
+    def _unusual(self) -> tuple[bytes, str]:
+        """Method and version of a request whose line may be of any kind."""
+        method: bytes = self._method or self._parser.get_method()
+        self._method = b""
+        if self._names_http:
+            self._names_http = False
+        else:
+            self._check_protocol(method)
+        version: str = self._parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
+            # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
+            raise VersionRefused
+        return method, version
+
+    def _check_protocol(self, method: bytes) -> None:
+        raw, self._earlier = self._earlier + self._data, bytearray()
+        line = b"%b %b " % (method, self._url)
+        if line + b"RTSP/" in raw or line + b"ICE/" in raw:
+            raise VersionRefused
+
+    def _parse_again(self, method: bytes, version: str) -> None:
+        """Have this head parsed again without its ``Upgrade``: what was made of it counts for nothing."""
+        known = self._parser.get_method()
+        if known != method:
+            self._method = method
+        lines = [b"%b %b HTTP/%b" % (known, self._url, version.encode())]
+        lines += [b"%b: %b" % field for field in self._headers if field[0] != b"upgrade"]
+        self._again = b"\r\n".join(lines) + _END_OF_HEAD
+
+    # -- fed ----------------------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes, *, begins: bool) -> None:
+        """Parse what was read. ``begins``: nothing of a request was read before. Raises ``httptools.HttpParserError``."""
+        self._fed = size = len(data)
+        self._quiet += size
+        if begins:
+            end = data.find(_LF)
+            if end > 10 and data[end - 10 : end] == _END_OF_LINE:  # as a rule
+                self._is_1_1 = True
+            else:
+                self._is_1_1, self._names_http = False, end > 9 and data[end - 9 : end - 4] == b"HTTP/"
+            self._begins = 0
+        else:
+            self._begins = -1
+        self._data = data
+        at = 0
+        goes_on = not begins and not self._held
+        """Whether what is parsed next is the rest of a request whose beginning isn't in ``_data``."""
+        self._ended = False
+        if self._held:
+            self._data, self._held = self._held + data, b""
+            at = self._stand_in(0)
+            if at < 0 and not self._held:
+                raise httptools.HttpParserInvalidMethodError
+        while at >= 0:
+            try:
+                if goes_on:
+                    at = self._feed_rest(at)
+                    goes_on = self._begins < 0
+                else:
+                    self._parser.feed_data(memoryview(self._data)[at:] if at else self._data)
+                    at = -1
+            except httptools.HttpParserUpgrade as pause:
+                at = self._go_on(at + pause.args[0])
+                goes_on = True
+            except httptools.HttpParserError as error:
+                at = self._retry(error)
+                goes_on = False
+        if self.in_head and not (self._is_1_1 or self._names_http or self._held):
+            self._remember()
+        self._tail = data[-_SHORT:] if len(data) >= _SHORT else (self._tail + data)[-_SHORT:]
+        self._data = b""
+
+    def _feed_rest(self, at: int) -> int:
+        """Parse from ``at`` on what may be the rest of the request that is under way: where to go on, -1: nowhere.
+
+        Behind its end ``_data`` begins anew, with the next request.
+        """
+        data = self._data
+        if not self._ended:
+            end = self._end_of_rest(at)
+            self._parser.feed_data(memoryview(data)[at:end])
+            at = end
+        if at >= len(data):
+            return -1
+        if self._ended:
+            self._data, self._begins = data[at:], 0
+            return 0
+        return at
+
+    def _end_of_rest(self, at: int) -> int:
+        """Where the request that is under way may end: nothing behind that is its own, if it does."""
+        if self._due > 0 and not self.in_head:
+            return at + self._due
+        if at:
+            found = self._data.find(_END_OF_HEAD, max(0, at - _SHORT))
+        else:
+            found = (self._tail + self._data).find(_END_OF_HEAD) - len(self._tail)
+        end = found + len(_END_OF_HEAD)
+        return end if end > at else len(self._data)
+
+    def _go_on(self, at: int) -> int:
+        """Behind a head with ``Upgrade``, which ended at ``at``: where to go on, -1: nowhere."""
+        head, self._again = self._again, b""
+        if not head:
+            return -1  # the request is refused, and nothing behind it is read
+        self._parser = _new_parser(self)
+        self._begins = -1
+        self._ended = False
+        self._names_http = True
+        self._parser.feed_data(head)
+        return at
+
+    def _retry(self, error: httptools.HttpParserError) -> int:
+        """llhttp has stopped: where to go on where that was for the sake of a method. Raises ``error`` where it was not."""
+        if self._method or not (
+            isinstance(error, httptools.HttpParserInvalidMethodError) or str(error) == _NO_METHOD_OF_HTTP
+        ):
+            raise error
+        if self._begins >= 0:
+            at = self._last()
+        elif self._earlier and self._placed:
+            self._data, self._earlier = bytes(self._earlier + self._data), bytearray()
+            at = 0
+        else:
+            raise error
+        at = self._stand_in(at)
+        if at < 0 and not self._held:
+            raise error
+        return at
+
+    def _stand_in(self, at: int) -> int:
+        """Begin the request at ``at`` anew, with another method: where to go on. -1: its method has no end yet, or is none."""
+        found = _beginning_of(self._data, at)
+        if found is None:
+            return -1
+        if not found[2]:
+            self._held = self._data[found.start(1) :]
+            return -1
+        self._method = found[1]
+        self._is_1_1 = False  # it is looked at again
+        self._names_http = True  # else llhttp refuses its stand-in
+        self._rest_of_url = bytearray()
+        self._fed = len(self._data)
+        self._parser = _new_parser(self)
+        self._parser.feed_data(_STAND_IN)
+        self._begins = found.end(1)
+        return self._begins
+
+    def _remember(self) -> None:
+        """A head is not complete, and nobody has looked at its request line: keep what there is of it."""
+        if self._earlier:
+            self._earlier += self._data
+        elif self._begins >= 0:
+            self._earlier, self._placed = bytearray(self._data[self._last() :]), True
+        else:
+            self._earlier, self._placed = bytearray(self._data), False
+
+    def _last(self) -> int:
+        """Where the last request of ``_data`` begins that llhttp gets to; line breaks before it count as part of it."""
+        seen = _Ends()
+        parser = httptools.HttpRequestParser(seen)
+        data, at = self._data, self._begins
+        if at:
+            parser.feed_data(_STAND_IN)
+        begins = at
+        try:
+            while at < len(data):
+                end = at + seen.due
+                if not seen.due:
+                    end = data.find(_END_OF_HEAD, at) + len(_END_OF_HEAD)
+                    if end < len(_END_OF_HEAD):
+                        break
+                parser.feed_data(memoryview(data)[at:end])
+                at = end
+                if seen.take():
+                    begins = at
+        except httptools.HttpParserError:
+            pass  # here it stopped
+        return begins
+
+
+class _Ends:
+    """Is told of what decides where requests end. ``due``: bytes of a body that come next."""
+
+    def __init__(self) -> None:
+        self.due = 0
+        self._length = 0
+        self._is_whole = False
+
+    def take(self) -> bool:
+        """Whether a request has ended with what was fed."""
+        is_whole, self._is_whole = self._is_whole, False
+        self.due = 0 if is_whole else self._length
+        self._length = 0
+        return is_whole
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field of a head."""
+        if name.lower() == b"content-length":
+            self._length = int(value)
+
+    def on_message_complete(self) -> None:
+        """A request has ended."""
+        self._is_whole = True
+
+
+def _new_parser(protocol: Any) -> Any:
+    parser = httptools.HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows a `close` is ignored
+    return parser

@@ -1,0 +1,311 @@
+"""One request of a client and the response to it: what an ASGI app gets for ``receive`` and ``send``.
+
+The head of a response waits for its first piece of body, so that both are one write; it waits no longer than the event loop's
+next round, so that a stream whose first piece is late still shows its head at once. A client that has left takes whatever is
+sent to it in silence: an app hears of it by ``http.disconnect``.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from oncegate.middleware.http.asgi import Message
+from oncegate.middleware.outcome.problems import Answer
+
+if TYPE_CHECKING:
+    from oncegate.app.server.connection import InboundConnection
+
+log = logging.getLogger("oncegate.inbound")
+
+_ONE_WRITE: Final = 65536
+"""Above it, copying a body behind its head costs more than a second write."""
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
+_STATUS_LINES: Final = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(600)]
+_line_of: Final = b": ".join
+_OF_THE_CONNECTION: Final = frozenset({b"connection", b"transfer-encoding"})
+_WITHOUT_CONTENT: Final = frozenset({204, 304})
+_END_OF_HEAD: Final = (b"", b"")
+# Numbers, which are found faster than bytes.
+_LF: Final = 10
+_CR: Final = 13
+_NUL: Final = 0
+_GO_AHEAD: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_FAILED: Final = (
+    b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
+    b"connection: close\r\n\r\nInternal Server Error"
+)
+
+
+class InboundRequest:
+    """``upgrades``: it asks for a WebSocket.
+
+    ``begun``: something of the response may have been written; ``gone``: nobody is there any more to take it.
+    """
+
+    __slots__ = (
+        "_body",
+        "_chunked",
+        "_complete",
+        "_connection",
+        "_expects_go_ahead",
+        "_head",
+        "_is_head",
+        "_keep_alive",
+        "_left",
+        "_more",
+        "_news",
+        "begun",
+        "gone",
+        "loop",
+        "scope",
+        "task",
+        "upgrades",
+    )
+
+    def __init__(
+        self,
+        connection: "InboundConnection",
+        scope: dict[str, Any],
+        keep_alive: bool,
+        expects_go_ahead: bool,
+        *,
+        upgrades: bool,
+    ) -> None:
+        self.scope = scope
+        self.begun = False
+        self.gone = False
+        self.upgrades = upgrades
+        self.task: asyncio.Task[None] | None = None
+        self.loop = connection.loop
+        self._connection = connection
+        self._keep_alive = keep_alive
+        self._expects_go_ahead = expects_go_ahead
+        self._is_head = scope["method"] == "HEAD"
+        self._body: bytes | bytearray = b""
+        self._more: bool | None = True
+        """Whether more of it will come; ``None`` once all of it was received."""
+        self._news: asyncio.Event | None = None
+        self._head = b""
+        self._complete = False
+        self._chunked = False
+        self._left = -1
+        """Bytes of the declared length still to come; below 0 where none was declared."""
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have ``work`` answer, as a task. What it leaves open is an error: what can't be finished closes the connection."""
+        self.task = task = self._connection.loop.create_task(self._run(work))
+        self._connection.tasks.add(task)
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        raised: Exception | None = None
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - logged by `end`
+            raised = error
+        finally:
+            self._connection.tasks.discard(self.task)
+            self.end(raised)
+
+    def end(self, error: Exception | None = None) -> None:
+        """Whoever was to answer has ended, perhaps with an error. What was left open says so where nothing was said yet."""
+        if error is not None:
+            log.error("a request failed", exc_info=error)
+        if not self._complete and not self.gone:
+            self._break_off()
+
+    # -- the request --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is here, so that it can be answered without asking its client for anything."""
+        return self._more is False and not self._expects_go_ahead
+
+    @property
+    def body(self) -> bytes:
+        """What of the body has arrived and was not received yet."""
+        return bytes(self._body)
+
+    def take(self) -> None:
+        """The body of a request that `is_whole` was taken: `receive` gives it no more."""
+        self._body, self._more = b"", None
+
+    def feed(self, body: bytes) -> int:
+        """Take a piece of body; how many bytes wait now to be received."""
+        if self._complete or self.gone:
+            return 0
+        if not self._body:
+            self._body = body
+        else:
+            if not isinstance(self._body, bytearray):
+                self._body = bytearray(self._body)
+            self._body += body
+        if self._news is not None:
+            self._news.set()
+        return len(self._body)
+
+    def feed_end(self) -> None:
+        """The body is whole."""
+        self._more = False
+        if self._news is not None:
+            self._news.set()
+
+    def leave(self) -> None:
+        """The client is gone."""
+        self.gone = not self._complete
+        self._wake()
+
+    async def receive(self) -> Message:
+        """ASGI ``receive``: the body, once, in as many pieces as it takes; then nothing, until there is nobody to answer."""
+        if self._expects_go_ahead and not self.begun:
+            self._expects_go_ahead = False
+            self._connection.write(_GO_AHEAD)
+        while not (self._body or self.gone or self._complete or self._more is False):
+            self._connection.resume_reading()
+            if self._news is None:
+                self._news = asyncio.Event()
+            await self._news.wait()
+            self._news.clear()
+        if self.gone or self._complete:
+            return {"type": "http.disconnect"}
+        body, self._body = bytes(self._body), b""
+        more = self._more is True
+        if not more:
+            self._more = None
+        return {"type": "http.request", "body": body, "more_body": more}
+
+    def _wake(self) -> None:
+        if self._news is not None:
+            self._news.set()
+
+    # -- the response -------------------------------------------------------------------------------------------------
+
+    async def send(self, message: Message) -> None:
+        """ASGI ``send``. Raises ``RuntimeError`` for messages out of turn, and for a body that is not of the declared length."""
+        connection = self._connection
+        if connection.writable is not None:
+            await self._until_writable(len(message.get("body", b"")))
+        if self.gone:
+            return
+        kind = message["type"]
+        if kind == "http.response.body" and self.begun and not self._complete:
+            more = message.get("more_body", False)
+            data = self._framed(message.get("body", b""), more)
+            head, self._head = self._head, b""
+            if len(data) > _ONE_WRITE:
+                written = connection.write(head, data)
+            else:
+                written = not (head or data) or connection.write(head + data)
+            if not written:
+                self.leave()
+            elif not more:
+                self._complete = True
+                self._wake()
+                connection.answered(self._keep_alive)
+        elif kind == "http.response.start" and not self.begun:
+            self._head = self._framed_head(message["status"], message.get("headers", ()))
+            self.begun = True
+            connection.loop.call_soon(self.write_head)
+        else:
+            raise RuntimeError(f"{kind} is out of turn")
+
+    async def _until_writable(self, size: int) -> None:
+        """Wait for the client to take what it was given before; ``size`` bytes are held meanwhile."""
+        connection = self._connection
+        connection.unsent.hold(size)
+        while connection.writable is not None and not self.gone:
+            await connection.writable.wait()
+
+    def answer(self, answer: Answer) -> None:
+        """`respond` with what the middleware answers."""
+        self.respond(answer.status, answer.headers, answer.body)
+
+    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        """The whole response at once. To one who takes less than was written before, it is given when there is room.
+
+        Raises as `send` does.
+        """
+        connection = self._connection
+        if self.gone:
+            return
+        if connection.writable is not None:
+            connection.unsent.hold(len(body))
+            self.start(self._respond(status, headers, body))
+            return
+        head = self._framed_head(status, headers)
+        data = body if self._left == len(body) and not self._is_head else self._framed(body, False)
+        self.begun = True
+        if connection.write(head, data) if len(data) > _ONE_WRITE else connection.write(head + data):
+            self._complete = True
+            if self._news is not None:
+                self._news.set()
+            connection.answered(self._keep_alive)
+        else:
+            self.leave()
+
+    async def _respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
+
+    def write_head(self) -> None:
+        """Let the head go that waits for its body."""
+        head, self._head = self._head, b""
+        if head and not self.gone and not self._connection.write(head):
+            self.leave()
+
+    def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """Status line and fields, with the framing that the body will have."""
+        lines = [_STATUS_LINES[status], *map(_line_of, headers)]
+        fields = dict(headers)
+        if b"connection" in fields or b"transfer-encoding" in fields:
+            # Which coding the body gets is no business of the app's.
+            lines = lines[:1] + [_line_of(field) for field in headers if field[0] not in _OF_THE_CONNECTION]
+            self._keep_alive = self._keep_alive and b"close" not in fields.get(b"connection", b"").lower()
+        if b"content-length" in fields:
+            self._left = int(fields[b"content-length"])
+        self._frame_body(status, lines)
+        if not self._keep_alive:
+            lines.append(b"connection: close")
+        # A line break within a line would begin a field, or a response, of somebody else's making.
+        content = b"".join(lines)
+        if _LF in content or _CR in content or _NUL in content:
+            raise RuntimeError("a header field holds a line break or a NUL")
+        lines += _END_OF_HEAD
+        return b"\r\n".join(lines)
+
+    def _frame_body(self, status: int, lines: list[bytes]) -> None:
+        if self._is_head or status in _WITHOUT_CONTENT:
+            self._left = 0
+        elif self._left < 0:
+            if self.scope["http_version"] == "1.1":
+                self._chunked = True
+                lines.append(b"transfer-encoding: chunked")
+            else:
+                # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
+                self._keep_alive = False
+        if self._keep_alive and (self._connection.stopping or (self._expects_go_ahead and self._more)):
+            # A client that was not told to go on may send its body or the next request: nobody can tell which.
+            self._keep_alive = False
+
+    def _framed(self, body: bytes, more: bool) -> bytes:
+        """A piece of body as it goes over the wire."""
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            return data if more else data + b"0\r\n\r\n"
+        if self._is_head:
+            return b""
+        if self._left >= 0:
+            self._left -= len(body)
+            if self._left < 0 or (self._left and not more):
+                raise RuntimeError("the body is not as long as its Content-Length says")
+        return body
+
+    def _break_off(self) -> None:
+        """The app has ended before its response: say so where nothing was said yet, and close."""
+        if self.begun:
+            self.write_head()
+        else:
+            self._connection.write(_FAILED)
+        self._connection.close()

@@ -1,0 +1,1 @@
+"""The settings of the gateway (`Settings`) and of the worker, and where they are read from."""

@@ -1,0 +1,35 @@
+"""The table ``[cors]`` of the TOML file: whose scripts, in browsers, may read what the gateway answers itself."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from oncegate.middleware.http.cors import EXPOSED_HEADERS, CrossOrigin
+from oncegate.middleware.rules.settings import FieldName
+
+Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[a-z0-9._~\[\]:-]+)$")]
+"""As browsers write it (RFC 6454 section 6.1): in lower case, without a path, without the scheme's own port."""
+
+
+class CorsSettings(BaseModel):
+    """Without ``origins``, nothing is added to any answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    origins: tuple[Origin, ...] = Field(
+        default=(), description='whose scripts may read them: `["https://shop.example"]`; `["*"]`: any'
+    )
+    expose: tuple[FieldName, ...] = Field(
+        default=(*EXPOSED_HEADERS, "Location"), description="the response headers that they may read"
+    )
+    credentials: bool = Field(default=False, description="also where the browser sends its cookies along")
+
+    @model_validator(mode="after")
+    def _named(self) -> "CorsSettings":
+        if self.credentials and "*" in self.origins:
+            raise ValueError("credentials: needs origins by name; no site but those may read what cookies open")
+        return self
+
+    def rules(self) -> CrossOrigin | None:
+        """``None`` where there is nothing to be done."""
+        return CrossOrigin(self.origins, exposed=self.expose, credentials=self.credentials) if self.origins else None

@@ -1,0 +1,236 @@
+"""The gateway's settings: their names, their defaults, and what must hold between them.
+
+A `GatewaySettings` that could be built is usable: values that contradict each other, or that this version can't honour,
+fail at construction. Where values come from is `oncegate.app.settings.sources`'s business; building one reads nothing.
+"""
+
+import ipaddress
+import math
+from typing import Annotated, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from oncegate.app.settings.cors import CorsSettings
+from oncegate.app.settings.worker import WorkerSettings
+from oncegate.cache.redis.url import CACHE_SCHEMES, MANY_SERVERS, REDIS_SCHEMES, either, parse_address
+from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds
+
+LATER_CACHE_SCHEMES = ("sqlite", "postgresql")
+UPSTREAM_SCHEMES = ("http", "https", "unix")
+LEASE_PER_CACHE_TIMEOUT = 3
+"""A renewal is due at a third of the lease: one that times out must still leave room for another."""
+
+
+class GatewaySettings(BaseSettings):
+    """Everything that ``oncegate serve`` can be told. The names are those of the TOML file."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    # URLs may carry credentials: not part of the repr. Print them through `redact`.
+    upstream: str = Field(
+        repr=False, description="where requests go: http://, https://, or unix:// and the path of a socket"
+    )
+    cache: str = Field(
+        default="memory://",
+        repr=False,
+        description="where records live: memory://, redis://, rediss://, unix://, "
+        "redis+sentinel://host:port,host:port/service, redis+cluster://host:port,host:port (rediss+: encrypted)",
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="the address to listen on")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=8080, description="the port to listen on; 0: any free one"
+    )
+    workers: Annotated[int, Field(ge=1, le=256)] = Field(default=1, description="processes that share the port")
+    namespace: Name = Field(default="default", description="keeps the records of services on one cache apart")
+    cache_timeout: Seconds = Field(default=0.5, description="per command to the cache")
+    memory_limit: Bytes = Field(default=268435456, description="bytes that memory:// may hold; then new keys get 503")
+    max_in_flight: Annotated[int, Field(ge=1)] = Field(
+        default=1000, description="attempts per process; beyond: 503 overloaded"
+    )
+    max_buffered: Bytes = Field(
+        default=67108864, description="bytes of bodies per process that wait to be admitted; beyond: 503 overloaded"
+    )
+    max_unread: Bytes = Field(
+        default=268435456,
+        description="bytes of responses per process that wait for slow readers; beyond: the slowest is dropped",
+    )
+    stream_limit: Annotated[int, Field(ge=1)] = Field(
+        default=100000,
+        description="commands that a stream may hold of what its consumers still need; then 503 overloaded",
+    )
+    body_timeout: Seconds = Field(default=30, description="for a request's body to arrive")
+    upstream_keepalive: Annotated[float, Field(ge=0, le=3600)] = Field(
+        default=1.5, description="seconds that an idle upstream connection is kept; below what the upstream keeps"
+    )
+    upstream_ca: str = Field(
+        default="", description="PEM file of the authorities that the upstream's certificate is checked by"
+    )
+    trusted_proxies: tuple[str, ...] = Field(default=(), description="addresses whose X-Forwarded-* are believed")
+    via: bool = Field(
+        default=True, description="add Via to requests and responses; nginx doesn't compress for one that has it"
+    )
+    drain_delay: Annotated[float, Field(ge=0, le=3600)] = Field(
+        default=0, description="seconds unready before the port closes"
+    )
+    shutdown_timeout: Seconds = Field(default=30, description="for attempts in flight to finish")
+    prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
+        default="/_oncegate",
+        description="where operations are (healthz, readyz, metrics, policy, commands, records); never forwarded",
+    )
+    ops_port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=0,
+        description="0: operations are under prefix on the main port; else metrics and records on this port alone",
+    )
+    ready_needs_cache: bool = Field(default=False, description="readyz is 503 while the cache can't be reached")
+    sample_records: Annotated[float, Field(ge=0, le=86400)] = Field(
+        default=0,
+        description="seconds between counts of the cache's unknown records, for metrics; each reads all records; 0: none",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
+    log_format: Literal["auto", "json", "text"] = Field(
+        default="auto", description="auto: text on a terminal, JSON elsewhere"
+    )
+    idempotency: IdempotencySettings = Field(
+        default_factory=IdempotencySettings, description="the rules for all routes"
+    )
+    cors: CorsSettings = Field(default_factory=CorsSettings, description="scripts of other origins, in browsers")
+    worker: WorkerSettings = Field(default_factory=WorkerSettings, description="what `oncegate worker` goes by")
+    routes: tuple[Route, ...] = Field(default=(), description="what differs on some paths")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings names the parameters
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # pydantic-settings names the parameters
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # pydantic-settings names the parameters
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # pydantic-settings names the parameters
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only the arguments: the environment is read once, by `oncegate.app.settings.sources`, not by every construction."""
+        return (init_settings,)
+
+    @field_validator("upstream")
+    @classmethod
+    def _forwardable(cls, value: str) -> str:
+        url = _split(value)
+        if url.scheme not in UPSTREAM_SCHEMES:
+            raise ValueError(f"must be a URL that starts with {either(UPSTREAM_SCHEMES)}")
+        if url.username is not None or url.password is not None:
+            raise ValueError("must not carry credentials; clients send their own")
+        if url.query or url.fragment:
+            raise ValueError("must not have a query or a fragment")
+        if url.scheme == "unix":
+            if url.netloc or not url.path.startswith("/"):
+                raise ValueError("needs an absolute path: unix:///run/service.sock")
+        elif not url.hostname:
+            raise ValueError("needs a host: http://127.0.0.1:9000")
+        return value
+
+    @field_validator("cache")
+    @classmethod
+    def _storable(cls, value: str) -> str:
+        scheme = value.partition("://")[0].lower()
+        if scheme in MANY_SERVERS:
+            parse_address(value)  # commas between hosts: no URL in urllib's sense
+            return value
+        url = _split(value)
+        if url.scheme in LATER_CACHE_SCHEMES:
+            raise ValueError(f"{url.scheme}:// is not available in this version; use {either(CACHE_SCHEMES)}")
+        if url.scheme not in CACHE_SCHEMES:
+            raise ValueError(f"must be a URL that starts with {either(CACHE_SCHEMES)}")
+        if url.scheme == "memory" and (url.netloc or url.path or url.query):
+            raise ValueError("memory:// takes nothing after it; its size is memory_limit")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            try:
+                ipaddress.ip_network(entry, strict=False)
+            except ValueError:
+                raise ValueError('must be IP addresses or networks: ["10.0.0.0/8"]') from None
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "GatewaySettings":
+        if self.cache_scheme == "memory" and self.workers > 1:
+            raise ValueError("workers: memory:// is for one process; set workers = 1 or a shared cache, redis://")
+        if self.ops_port and self.ops_port == self.port:
+            raise ValueError("ops_port: is the same as port; leave it out to have operations there")
+        self._lease_outlives_time_outs("idempotency", self.idempotency)
+        consumers: dict[str, str] = {}
+        for index, route in enumerate(self.routes):
+            try:
+                rules = route.settings(self.idempotency)
+            except ValidationError as error:
+                first = error.errors(include_input=False)[0]
+                where = ".".join([f"routes.{index}", *map(str, first["loc"])])
+                raise ValueError(f"{where}: {first['msg']}") from None
+            self._lease_outlives_time_outs(f"routes.{index}", rules)
+            if route.mode != "sync":
+                self._can_accept(f"routes.{index}", route, rules)
+                if consumers.setdefault(route.stream, route.consumer_name) != route.consumer_name:
+                    raise ValueError(
+                        f"routes.{index}.consumer: is another one than an earlier route's with the same stream; "
+                        "a caller is told of one consumer's processing: give both the same"
+                    )
+        return self
+
+    def _can_accept(self, where: str, route: Route, rules: IdempotencySettings) -> None:
+        if self.cache_scheme not in REDIS_SCHEMES:
+            raise ValueError(
+                f'{where}.mode: "{route.mode}" needs a Redis, which holds the command stream; set cache = "redis://..."'
+            )
+        if route.mode == "async" and not (rules.require_key or rules.generate_key):
+            raise ValueError(
+                f'{where}.mode: "async" takes no command without a key, by which its copies are told; '
+                "set require_key = true or generate_key = true"
+            )
+
+    def _lease_outlives_time_outs(self, where: str, rules: IdempotencySettings) -> None:
+        least = LEASE_PER_CACHE_TIMEOUT * self.cache_timeout
+        if rules.lease < least and not math.isclose(rules.lease, least):  # 3 * 0.4 is a little more than 1.2
+            raise ValueError(
+                f"{where}.lease: {rules.lease:g} is below {least:g}; it must be at least "
+                f"{LEASE_PER_CACHE_TIMEOUT} times cache_timeout ({self.cache_timeout:g})"
+            )
+
+    @property
+    def cache_scheme(self) -> str:
+        """How the cache is reached, ``memory`` or the scheme of a shared one."""
+        return self.cache.partition("://")[0].lower()
+
+    def advice(self) -> list[str]:
+        """What is allowed and probably not meant, a line each, for the log at start."""
+        lines = []
+        if self.cache_scheme != "memory":
+            if "scope" not in self.idempotency.model_fields_set:
+                lines.append(
+                    "idempotency.scope is not set: callers are told apart by Authorization alone; those known by a "
+                    "client certificate would share keys, those by a cookie are refused, and signatures that change never match"
+                )
+            if self.namespace == "default":
+                lines.append("namespace is not set: on a shared cache each service needs one of its own")
+        return lines
+
+
+def redact(url: str) -> str:
+    """``url`` as it may be printed: without a user, a password or a query, which all may hold credentials."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "(not a URL)"
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else "(not a URL)"
+
+
+def _split(value: str) -> SplitResult:
+    try:
+        url = urlsplit(value)
+        _ = url.port
+    except ValueError:  # its text repeats parts of the URL
+        raise ValueError("is not a URL; is the port a number?") from None
+    return url

@@ -1,0 +1,66 @@
+"""The settings of ``oncegate worker``: the table ``[worker]`` of the TOML file. The gateway leaves them alone."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from oncegate.middleware.rules.settings import FieldName, Name, Seconds
+
+
+class WorkerSettings(BaseModel):
+    """What a worker reads, what it hands commands to, and how often. Times are in seconds.
+
+    Where its lease, its time-outs and how long outcomes are kept come from, is ``[idempotency]``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    stream: Name = Field(default="commands", description="the command stream to read")
+    consumer: Name | None = Field(
+        default=None, description="the consumer's name: of its group, and of its records. By default the stream's name"
+    )
+    handler: str = Field(default="", description="the function that executes a command: `package.module:function`")
+    forward: str = Field(
+        default="", description="or the service that commands are forwarded to: http://, https://, unix://"
+    )
+    forward_headers: dict[FieldName, str] = Field(
+        default_factory=dict, repr=False, description="sent with each forwarded command: its own credentials, say"
+    )
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=10, description="commands executed at once, per process"
+    )
+    max_attempts: Annotated[int, Field(ge=1)] = Field(default=10, description="then a command becomes a dead letter")
+    retry_base: Seconds = Field(
+        default=1, description="the longest pause before the second attempt; doubled for each one after it"
+    )
+    retry_cap: Seconds = Field(default=300, description="the longest pause between attempts")
+    max_dead_letters: Annotated[int, Field(ge=1)] = Field(
+        default=10000, description="dead letters that a stream may have; the oldest go first"
+    )
+    dead_letter_ttl: Seconds = Field(default=2592000, description="how long a dead letter is kept: 30 days")
+
+    @field_validator("handler")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        module, colon, function = value.partition(":")
+        if value and not (module and colon and function):
+            raise ValueError("is named package.module:function")
+        return value
+
+    @field_validator("forward_headers")
+    @classmethod
+    def _on_one_line(cls, value: dict[str, str]) -> dict[str, str]:
+        if any(not text.isascii() or not text.isprintable() for text in value.values()):
+            raise ValueError("values are printable ASCII")
+        return value
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "WorkerSettings":
+        if self.handler and self.forward:
+            raise ValueError("handler and forward exclude each other")
+        return self
+
+    @property
+    def consumer_name(self) -> str:
+        """The consumer's name, given or not."""
+        return self.consumer or self.stream

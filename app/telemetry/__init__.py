@@ -1,0 +1,1 @@
+"""Metrics, counted in memory that processes share, and logs."""

@@ -1,0 +1,298 @@
+"""What Prometheus is told: counted in shared memory, summed over the workers when it is asked for.
+
+Every label has a bounded set of values, fixed at the start: a route's pattern, its methods, a decision, a state, an
+operation. A key, a caller or a path never is one. What is counted in is `oncegate.app.telemetry.shared_numbers`;
+prometheus-client only writes it down (its own mode for several processes keeps a file per process and costs six times as
+much per number).
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import time
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+
+from oncegate import __version__
+from oncegate.app.telemetry.pending_records import PendingRecords
+from oncegate.app.telemetry.shared_numbers import Columns, Histogram, SharedNumbers
+from oncegate.cache.record import State
+from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.admission.observe import Observation, Watch
+from oncegate.middleware.outcome.problems import KINDS
+
+CACHE_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+UPSTREAM_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+OPERATIONS: Final = ("claim", "extend", "complete", "release", "get")
+"""Of a cache, those that requests wait for."""
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
+RELEASED: Final = "released"
+SUBMISSIONS: Final = ("accepted", "full", "unavailable")
+"""What can come of a submission."""
+OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in Decision), *KINDS]))
+OTHER: Final = "other"
+FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable")
+"""Decisions that alerts are made of (docs/deploy/alerts.yaml): a series that began at 1 would have had no increase."""
+
+Gauges = Mapping[str, tuple[str, Callable[[], float]]]
+"""By name: what it means, and how it is read when it is asked for."""
+
+
+class Metrics(Watch):
+    """Everything that is counted. ``routes`` are the patterns under enforcement with their methods; ``workers`` share one object.
+    ``submissions`` are those of the patterns whose commands are accepted to be processed later.
+
+    To be made before workers are forked; each then calls `enter`. ``gauges`` are read in whichever process is asked.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[tuple[str, Sequence[str]]],
+        *,
+        submissions: Iterable[str] = (),
+        workers: int = 1,
+        gauges: Gauges | None = None,
+    ) -> None:
+        columns = Columns()
+        methods: dict[str, dict[str, None]] = {}
+        for route, names in routes:
+            methods.setdefault(route, {}).update(dict.fromkeys(names))
+        self._routes = list(methods)
+        self._requests = {
+            (route, method, decision): columns.take()
+            for route in methods
+            for method in methods[route]
+            for decision in (*DECISIONS, OTHER)
+        }
+        self._settled = {(route, state): columns.take() for route in methods for state in (*OUTCOMES, None)}
+        self._upstream = {route: Histogram(columns, UPSTREAM_BOUNDS) for route in methods}
+        self._lost = {route: columns.take() for route in methods}
+        self._refused = {route: columns.take() for route in methods}
+        self._mismatched = {route: columns.take() for route in methods}
+        self._refused_logins = columns.take()
+        self._submissions = {(route, outcome): columns.take() for route in submissions for outcome in SUBMISSIONS}
+        self._cache = {operation: Histogram(columns, CACHE_BOUNDS) for operation in OPERATIONS}
+        self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
+        self._in_flight, self._waiting, self._buffered = columns.take(), columns.take(), columns.take()
+        self._unread, self._readers_dropped = columns.take(), columns.take()
+        self._deaths, self._died_with = columns.take(), columns.take()
+        self._unknown, self._sampled_at = columns.take(), columns.take()
+        self._numbers = SharedNumbers(columns.count, workers)
+        self._row = self._numbers.row
+        self._pending = PendingRecords(workers)
+        self._gauges = dict(gauges or {})
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def enter(self, index: int) -> None:
+        """This process is worker ``index`` from now on: what its predecessor had under way is gone, what it counted stays."""
+        self._numbers.take(index)
+        self._row = self._numbers.row
+        for gauge in (self._in_flight, self._waiting, self._buffered, self._unread):
+            self._row[gauge] = 0
+        self._pending.enter(index)
+
+    def worker_died(self, index: int) -> tuple[int, list[str]]:
+        """For the parent, of a worker that ended unasked: how many outcomes it took with it, and the ids that are known of their
+        records. To be called before another one enters as ``index``: until then the row has no other writer.
+        """
+        self._numbers.take(index)
+        row, records = self._numbers.row, self._pending.of(index)
+        lost = int(row[self._in_flight] + row[self._waiting])
+        row[self._deaths] += 1
+        row[self._died_with] += lost
+        row[self._in_flight] = row[self._waiting] = row[self._buffered] = row[self._unread] = 0
+        self._pending.clear(index)
+        return lost, records
+
+    # -- counting -----------------------------------------------------------------------------------------------------
+
+    def observed(self, observation: Observation) -> None:
+        """Count one answered request."""
+        route, method = observation.route, observation.method
+        column = self._requests.get((route, method, observation.decision))
+        self._row[column if column is not None else self._requests[route, method, OTHER]] += 1
+        if observation.mismatch:
+            self._row[self._mismatched[route]] += 1
+
+    def attempt_began(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
+        """See `Watch`."""
+        self._row[self._in_flight] += 1
+
+    def attempt_ended(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
+        """See `Watch`."""
+        self._row[self._in_flight] -= 1
+
+    def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
+        """See `Watch`."""
+        self._row[self._settled[route, state]] += 1
+        self._upstream[route].add(self._row, seconds)
+
+    def outcome_pending(self, record: str) -> None:
+        """See `Watch`."""
+        self._pending.note(record)
+
+    def outcome_known(self, record: str) -> None:
+        """See `Watch`."""
+        self._pending.drop(record)
+
+    def lease_lost(self, route: str) -> None:
+        """See `Watch`."""
+        self._row[self._lost[route]] += 1
+
+    def outcome_refused(self, route: str) -> None:
+        """See `Watch`."""
+        self._row[self._refused[route]] += 1
+
+    def outcomes_waiting(self, change: int) -> None:
+        """See `Watch`."""
+        self._row[self._waiting] += change
+
+    def bodies_waiting(self, change: int) -> None:
+        """See `Watch`."""
+        self._row[self._buffered] += change
+
+    def responses_waiting(self, change: int) -> None:
+        """See `Watch`."""
+        self._row[self._unread] += change
+
+    def reader_dropped(self) -> None:
+        """See `Watch`."""
+        self._row[self._readers_dropped] += 1
+
+    def sampled(self, unknown: int) -> None:
+        """So many records of the cache were found to read unknown. One process samples."""
+        self._row[self._unknown], self._row[self._sampled_at] = unknown, time()
+
+    def submitted(self, route: str, outcome: str) -> None:
+        """Count one submission: ``accepted``, or why not."""
+        self._row[self._submissions[route, outcome]] += 1
+
+    def login_refused(self) -> None:
+        """Count a request that brought a wrong token for operators."""
+        self._row[self._refused_logins] += 1
+
+    def cache_answered(self, operation: str, seconds: float) -> None:
+        """Count a cache's answer, and how long it took."""
+        columns = self._cache[operation]  # `Histogram.add`, spelled out: each request comes here
+        self._row[columns.first + bisect_left(columns.bounds, seconds)] += 1
+        self._row[columns.sum] += seconds
+
+    def cache_failed(self, operation: str, seconds: float) -> None:
+        """Count a call that the cache did not answer, or refused."""
+        self._row[self._cache_errors[operation]] += 1
+        self._cache[operation].add(self._row, seconds)
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """All of it in the format that ``accept`` asks for, and the content type of that."""
+        # Only the format is the client's choice: prometheus-client fails on a version that is no number, and echoes others.
+        encode, content_type = choose_encoder(OPENMETRICS if OPENMETRICS.partition(";")[0] in accept.lower() else "")
+        return encode(self._registry), content_type
+
+    def describe(self) -> list[Metric]:
+        """For the registry: nothing needs to be known beforehand."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """For the registry: every family, those without a sample yet too."""
+        yield _info()
+        requests = CounterMetricFamily(
+            "oncegate_requests", "Answers to requests under enforcement.", labels=["route", "method", "decision"]
+        )
+        for labels, column in self._requests.items():
+            count = self._numbers.total(column)
+            if count or labels[2] in FROM_THE_START:  # most combinations never happen
+                requests.add_metric(labels, count)
+        yield requests
+        settled = CounterMetricFamily("oncegate_attempts", "Attempts by their outcome.", labels=["route", "outcome"])
+        for (route, state), column in self._settled.items():
+            settled.add_metric([route, state.value if state else RELEASED], self._numbers.total(column))
+        yield settled
+        yield self._by("route", self._lost, "lost_leases", "Running attempts that somebody else took over.")
+        yield self._by("route", self._refused, "outcomes_refused", "Outcomes that came too late to be recorded.")
+        yield self._by("route", self._mismatched, "mismatches_warned", "Other payloads answered under a used key.")
+        logins = CounterMetricFamily("oncegate_logins_refused", "Requests with a wrong token for operators.")
+        logins.add_metric([], self._numbers.total(self._refused_logins))
+        yield logins
+        submissions = CounterMetricFamily(
+            "oncegate_submissions", "Commands for a stream, by what came of them.", labels=["route", "outcome"]
+        )
+        for (route, result), column in self._submissions.items():
+            submissions.add_metric([route, result], self._numbers.total(column))
+        yield submissions
+        yield self._by(
+            "operation", self._cache_errors, "cache_errors", "Calls that the cache did not answer or refused."
+        )
+        yield self._histogram(
+            "upstream", "route", self._upstream, "From an attempt's begin until its response was whole."
+        )
+        yield self._histogram("cache", "operation", self._cache, "Until the cache answered.")
+        yield self._gauge("attempts_in_flight", "Attempts that run now.", self._numbers.total(self._in_flight))
+        yield self._gauge(
+            "buffered_bytes",
+            "Bytes of requests' bodies that wait to be admitted.",
+            self._numbers.total(self._buffered),
+        )
+        yield self._gauge(
+            "unread_bytes",
+            "Bytes of responses that wait for clients that take less than they are given.",
+            self._numbers.total(self._unread),
+        )
+        dropped = self._numbers.total(self._readers_dropped)
+        yield _count("readers_dropped", "Connections closed because too much waited for slow readers.", dropped)
+        yield self._gauge(
+            "outcomes_waiting", "Outcomes that the cache has not taken yet.", self._numbers.total(self._waiting)
+        )
+        yield _count("worker_deaths", "Workers that ended unasked.", self._numbers.total(self._deaths))
+        yield _count(
+            "attempts_lost",
+            "Attempts and unwritten outcomes that died with a worker.",
+            self._numbers.total(self._died_with),
+        )
+        yield from self._samples()
+        for name, (meaning, read) in self._gauges.items():
+            yield self._gauge(name, meaning, read())
+
+    def _samples(self) -> Iterable[Metric]:
+        at = self._numbers.total(self._sampled_at)
+        unknown = GaugeMetricFamily(
+            "oncegate_records", "Records of the cache, when they were counted.", labels=["state"]
+        )
+        when = GaugeMetricFamily("oncegate_records_sampled_timestamp_seconds", "When that was.")
+        if at:  # nothing was counted otherwise, and none would be a statement
+            unknown.add_metric([State.UNKNOWN.value], self._numbers.total(self._unknown))
+            when.add_metric([], at)
+        yield unknown
+        yield when
+
+    def _by(self, label: str, columns: Mapping[str, int], name: str, meaning: str) -> Metric:
+        family = CounterMetricFamily(f"oncegate_{name}", meaning, labels=[label])
+        for value, column in columns.items():
+            family.add_metric([value], self._numbers.total(column))
+        return family
+
+    def _histogram(self, name: str, label: str, histograms: Mapping[str, Histogram], meaning: str) -> Metric:
+        family = HistogramMetricFamily(f"oncegate_{name}_seconds", meaning, labels=[label])
+        for value, histogram in histograms.items():
+            buckets, total = histogram.read(self._numbers)
+            family.add_metric([value], buckets, total)
+        return family
+
+    def _gauge(self, name: str, meaning: str, value: float) -> Metric:
+        return GaugeMetricFamily(f"oncegate_{name}", meaning, value=value)
+
+
+def _info() -> Metric:
+    family = GaugeMetricFamily("oncegate_build_info", "The version that runs.", labels=["version"])
+    family.add_metric([__version__], 1)
+    return family
+
+
+def _count(name: str, meaning: str, value: float) -> Metric:
+    return CounterMetricFamily(f"oncegate_{name}", meaning, value=value)

@@ -1,0 +1,256 @@
+"""The HTTP command processor: forwards each request to the upstream and its response back (a reverse proxy, as an ASGI app).
+
+What matters most is to know whether the upstream can have acted. Until the first byte is handed to the transport an error is a
+`NotProcessed`; from then until the response is complete it is an `OutcomeUnknown`.
+
+An upstream may close an idle connection while a request is on its way there. Such a request is sent once more, on a new
+connection, if acting twice does no harm: an idempotent method that passes through (docs/decisions/0013-sent-again.md). Nothing
+else is ever sent twice from here.
+
+The usual exchange costs one write, one future and no task: a small request goes out whole, and a response whose head and body
+arrived together comes back as two messages. Only an exchange that lasts (an upload, a stream, a slow upstream) gets a task
+of its own, which sends the rest of the body and notices a client that leaves.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Final
+
+from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
+from oncegate.app.upstream.connection import UpstreamConnection
+from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, watches
+from oncegate.app.upstream.pool import Upstream
+from oncegate.app.upstream.response import ResponseReader
+from oncegate.middleware.admission.deadlines import Deadlines
+from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
+from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.responses import Headers, date
+
+log = logging.getLogger("oncegate.forward")
+
+IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+"""Methods that may be sent again unchanged (RFC 9110 section 9.2.2)."""
+
+
+class Forwarder:
+    """Forwards HTTP requests to ``upstream`` (``http://host[:port][/base]``, ``https://...``, ``unix:///path/to/socket``).
+
+    Times are in seconds: ``connect_timeout`` until a connection is open (names and TLS included); ``response_timeout`` until
+    the response's head, for requests that pass through (an enforced attempt's time belongs to who runs it);
+    ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``trusted_proxies``:
+    addresses or networks whose ``X-Forwarded-*`` are believed. ``end_to_end``: request fields that ``Connection`` can't have
+    removed, besides the usual ones. ``via``: requests and responses that pass get a ``Via`` of ours. Raises `ValueError` for
+    a malformed URL or network, `OSError` for an unreadable CA file.
+    """
+
+    def __init__(
+        self,
+        upstream: str,
+        *,
+        connect_timeout: float = 5.0,
+        response_timeout: float = 30.0,
+        keepalive: float = 1.5,
+        max_idle: int = 1024,
+        ca_file: str | None = None,
+        trusted_proxies: Sequence[str] = (),
+        end_to_end: Collection[str] = (),
+        via: bool = True,
+    ) -> None:
+        self.upstream = Upstream(
+            upstream, connect_timeout=connect_timeout, keepalive=keepalive, ca_file=ca_file, max_idle=max_idle
+        )
+        address = self.upstream.address
+        self._writer = RequestWriter(
+            address.base, address.authority, TrustedPeers(trusted_proxies), end_to_end, via=via
+        )
+        self._via = via
+        self._response_timeout = response_timeout
+        self._watches: Deadlines | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forwards one request. Raises `NotProcessed`, `OutcomeUnknown` or `NoAnswerInTime`; answers a malformed one itself.
+
+        Returns without an answer where a client that passes through has left.
+        """
+        if scope["type"] != "http":
+            raise TypeError(f"the forwarder takes http scopes, not {scope['type']}")
+        view: AttemptView | None = (scope.get("extensions") or {}).get(SCOPE_EXTENSION)
+        refusal: RequestRefused | None = None
+        try:
+            request = self._writer.head(scope)
+            first = await receive()
+            if first["type"] != "http.request":
+                return
+            head = request.framed(first.get("body", b""), first.get("more_body", False))
+        except RequestRefused as error:
+            refusal = error
+        if refusal is not None:
+            await _refuse(send, refusal)
+            return
+        connection = await self.upstream.ready(view.confirm if view is not None else None)
+        timeout = None if view is not None else self._response_timeout
+        outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
+        begin = partial(outgoing.begin, request, head, first)
+        await self._finish(connection, outgoing, begin, send, scope["method"], view)
+
+    def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
+        """Sends a request whose body is whole, with ``headers``, over an idle connection, with nothing to wait for.
+
+        ``None``: that can't be done, and nothing was sent; called as an app, the forwarder does it, or says why it can't.
+        Set the connection's ``then`` to hear of its response; then there is `end`, or `resume`.
+        """
+        try:
+            request = self._writer.head(scope, headers)
+            head = request.framed(body, False)
+        except RequestRefused:
+            return None
+        connection = self.upstream.take()
+        if connection is not None:
+            connection.send(head, body, is_head=request.is_head)
+        return connection
+
+    def end(self, connection: UpstreamConnection) -> tuple[int, Headers, bytes] | None:
+        """The response to what `begin` sent, if it is whole and all is well; the connection is free again then."""
+        response = connection.response
+        if not response.complete or response.surplus or connection.has_failed:
+            return None
+        connection.then = None
+        body = response.take()
+        self.upstream.give_back(connection)
+        return response.status, self._headers(response), body
+
+    async def resume(
+        self,
+        connection: UpstreamConnection,
+        began: float,
+        method: str,
+        receive: Receive,
+        send: Send,
+        view: AttemptView | None = None,
+    ) -> None:
+        """Goes on, as an app does, with what `begin` sent at ``began`` (the loop's clock) and what lasts."""
+        connection.then = None
+        timeout = None if view is not None else self._response_timeout
+        outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
+        await self._finish(connection, outgoing, partial(outgoing.resume, began), send, method, view)
+
+    async def _finish(
+        self,
+        connection: UpstreamConnection,
+        outgoing: Outgoing,
+        begin: Callable[[], None],
+        send: Send,
+        method: str,
+        view: AttemptView | None,
+    ) -> None:
+        start: Message | None = None
+        broken: OutcomeUnknown | None = None
+        try:
+            begin()
+            try:
+                await connection.head()
+            except OutcomeUnknown as reason:
+                if not connection.broke_unanswered:
+                    raise
+                broken = reason
+            if broken is not None:
+                connection = await self._send_again(connection, outgoing, broken, method, view)
+                await connection.head()
+            connection.whole = None  # as long as a response may last
+            response = connection.response
+            outgoing.answered()
+            start = {"type": "http.response.start", "status": response.status, "headers": self._headers(response)}
+            if response.complete:
+                body = response.take()
+            else:
+                await send(start)
+                start = None
+                body = await _stream(connection, send)
+        except ClientLeft:
+            return
+        except (OutcomeUnknown, NotProcessed, asyncio.CancelledError):
+            connection.abort()  # whatever is under way there has no owner any more
+            raise
+        except Exception as error:  # a fault of ours, or of who takes the response: no failure of the upstream's
+            connection.abort()
+            raise OutcomeUnknown(f"the response could not be forwarded ({type(error).__name__})") from error
+        finally:
+            outgoing.end()
+        if outgoing.sent_all:
+            self.upstream.give_back(connection)
+        else:
+            connection.abort()
+        if start is not None:
+            await send(start)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _send_again(
+        self,
+        broken: UpstreamConnection,
+        outgoing: Outgoing,
+        reason: OutcomeUnknown,
+        method: str,
+        view: AttemptView | None,
+    ) -> UpstreamConnection:
+        """Sends the request of a connection that broke unanswered over a new one, where that is safe; else raises ``reason``."""
+        outgoing.stop()
+        whole = broken.whole
+        broken.abort()
+        if whole is None or view is not None or method not in IDEMPOTENT:  # under enforcement an attempt is sent once
+            raise reason
+        try:
+            connection = await self.upstream.ready(new=True)
+        except NotProcessed:
+            raise reason from None  # of the first one nobody knows
+        log.info("%s: sent again on a new connection", reason)
+        outgoing.begin_again(connection, whole, is_head=method == "HEAD")
+        return connection
+
+    def _headers(self, response: ResponseReader) -> Headers:
+        headers = response.headers
+        if not response.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
+            headers.append(date())
+        if self._via:
+            headers.append(VIA)
+        return headers
+
+    def watches(self, loop: asyncio.AbstractEventLoop) -> Deadlines:
+        """When to look after exchanges that last."""
+        if self._watches is None or self._watches.loop is not loop:
+            self._watches = watches(loop, self._response_timeout)
+        return self._watches
+
+    async def probe(self) -> None:
+        """Opens a connection to the upstream and closes it. Raises `NotProcessed`, with a reason in one line, where it can't."""
+        await self.upstream.probe()
+
+    async def close(self) -> None:
+        """Closes the idle connections; those in use are closed when their exchange ends."""
+        await self.upstream.close()
+
+
+async def _stream(connection: UpstreamConnection, send: Send) -> bytes:
+    """Passes the body on as it comes, at the client's pace. What it returns is the last of it."""
+    response = connection.response
+    body = await connection.read()
+    while not response.complete or response.buffered:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        body = await connection.read()
+    return body
+
+
+async def _refuse(send: Send, refusal: RequestRefused) -> None:
+    """Answers a request that can't be forwarded. Its connection is closed: where its body ends is what is in doubt."""
+    body = f"{refusal}\n".encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+        date(),
+    ]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

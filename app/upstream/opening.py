@@ -1,0 +1,122 @@
+"""The upstream's address, and how a connection to it is opened."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import unquote, urlsplit
+
+from oncegate.app.upstream.connection import UpstreamConnection
+from oncegate.middleware.outcome.errors import NotProcessed
+
+_UNSAFE = frozenset(map(chr, [*range(0x21), 0x7F]))
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamAddress:
+    """A parsed upstream URL: ``http://host[:port][/base]``, ``https://...`` or ``unix:///path/to/socket``.
+
+    ``authority`` is what `Host` says for a client that sent none; ``base`` goes before every path and has no slash at its
+    end; ``where`` names the upstream in errors.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    base: bytes
+    authority: bytes
+    where: str
+
+    @classmethod
+    def parse(cls, url: str) -> "UpstreamAddress":
+        """The address that ``url`` names. Raises `ValueError`, one line, which doesn't repeat credentials."""
+        if not url.isascii() or not _UNSAFE.isdisjoint(url):
+            raise ValueError("the upstream URL holds a space, a control character or one outside ASCII")
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise ValueError(f"the upstream URL is malformed: {error}") from None
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("the upstream URL must not hold credentials")
+        if parts.query or parts.fragment or "?" in url or "#" in url:
+            raise ValueError("the upstream URL must not hold a query or a fragment")
+        if parts.scheme == "unix":
+            if parts.netloc or parts.path[:1] != "/" or len(parts.path) < 2:
+                raise ValueError("a unix upstream URL is unix:///path/to/socket")
+            path = unquote(parts.path)
+            return cls("unix", path, 0, b"", b"localhost", f"unix://{path}")
+        if parts.scheme not in ("http", "https"):
+            raise ValueError("the upstream URL must begin with http://, https:// or unix:///")
+        if not host or port == 0:
+            raise ValueError("the upstream URL names no host, or port 0")
+        netloc = parts.netloc
+        port = port or (443 if parts.scheme == "https" else 80)
+        where = f"{parts.scheme}://{netloc}"
+        return cls(parts.scheme, host, port, parts.path.rstrip("/").encode("ascii"), netloc.encode("ascii"), where)
+
+
+class Opener:
+    """Opens connections to the upstream at ``url``, each within ``timeout`` seconds. ``ca_file``: PEM, for the system's."""
+
+    def __init__(self, url: str, *, timeout: float, ca_file: str | None = None) -> None:
+        self.address = UpstreamAddress.parse(url)
+        self._timeout = timeout
+        self._ssl = _tls(ca_file) if self.address.scheme == "https" else None
+
+    async def open(self) -> UpstreamConnection:
+        """Open a connection, one address after the other. Raises `NotProcessed` with what the last one said."""
+        address = self.address
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout):
+                if address.scheme == "unix":
+                    return (await loop.create_unix_connection(self._new, address.host))[1]
+                return await self._open_tcp(loop)
+        except TimeoutError:
+            raise NotProcessed(f"{address.where}: no connection within {self._timeout:g} s") from None
+        except (OSError, ValueError) as error:  # ssl's errors are among them, and names that IDNA refuses
+            raise NotProcessed(f"{address.where}: {_one_line(error)}") from None
+
+    def _new(self) -> UpstreamConnection:
+        return UpstreamConnection(self.address.where)
+
+    async def _open_tcp(self, loop: asyncio.AbstractEventLoop) -> UpstreamConnection:
+        address = self.address
+        end = loop.time() + self._timeout
+        hosts = await _look_up(loop, address.host, address.port)
+        server_hostname = address.host if self._ssl is not None else None
+        for left, host in zip(range(len(hosts) - 1, -1, -1), hosts, strict=True):
+            try:
+                # Each address has its share of the time: one that swallows packets must not use up all of it.
+                async with asyncio.timeout((end - loop.time()) / (left + 1)):
+                    return (
+                        await loop.create_connection(
+                            self._new, host, address.port, ssl=self._ssl, server_hostname=server_hostname
+                        )
+                    )[1]
+            except OSError:  # a time-out is one, too
+                if left == 0:
+                    raise
+        raise OSError("the name has no address")
+
+
+def _tls(ca_file: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca_file)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+async def _look_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[str]:
+    """The addresses of a host, in the resolver's order, each once."""
+    with contextlib.suppress(ValueError):
+        return [str(ip_address(host))]
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:200] + "..."

@@ -1,0 +1,160 @@
+"""The connections to the upstream: which idle ones are kept.
+
+An idle connection that the upstream closes as a request goes out can cost a command its key (it was sent, no answer came: outcome
+unknown; docs/decisions/0013-sent-again.md). So idle ones are kept for a shorter time than common upstreams keep them, and are
+looked at right before their use.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from oncegate.app.upstream.connection import UpstreamConnection
+from oncegate.app.upstream.opening import Opener
+from oncegate.middleware.outcome.errors import NotProcessed
+
+KEEPALIVE_MARGIN: Final = 0.5
+"""Seconds by which we let go of an idle connection before the time that the upstream announced."""
+
+
+class Upstream:
+    """Opens connections to one upstream and keeps the idle ones, the last used on top.
+
+    ``connect_timeout`` (seconds) covers looking up the name, every address that it has, and TLS. Idle connections are kept for
+    ``keepalive`` seconds, or less where the upstream announces less; 0 keeps none.
+    ``max_idle`` is how many: as many as were in use at once are to find room, since each one that finds none costs a new
+    connection a moment later. ``ca_file``: PEM, instead of the system's.
+    """
+
+    def __init__(
+        self, url: str, *, connect_timeout: float, keepalive: float, ca_file: str | None = None, max_idle: int = 1024
+    ) -> None:
+        self._opener = Opener(url, timeout=connect_timeout, ca_file=ca_file)
+        self.address = self._opener.address
+        self._keepalive = keepalive
+        self._max_idle = max_idle
+        self._idle: list[UpstreamConnection] = []
+        self._open: set[UpstreamConnection] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    @property
+    def idle(self) -> int:
+        """How many idle connections are kept."""
+        return len(self._idle)
+
+    def take(self) -> UpstreamConnection | None:
+        """An idle connection that can be written to at once; ``None``: `ready` opens one."""
+        while (connection := self._take()) is not None and connection.is_stale():
+            connection.abort()
+        return connection
+
+    async def ready(
+        self, confirm: Callable[[], Awaitable[None]] | None = None, *, new: bool = False
+    ) -> UpstreamConnection:
+        """A connection that can be written to at once, after ``confirm`` has agreed. ``new``: none that was idle.
+
+        Raises `NotProcessed` where none can be had, or what ``confirm`` raises: nothing was sent then.
+        """
+        while True:
+            connection, is_new = None if new else self._take(), False
+            if connection is None:
+                connection, is_new = await self._connect(), True
+            if confirm is not None:
+                try:
+                    await confirm()
+                except BaseException:
+                    self._keep(connection)  # unused: as good as it was
+                    raise
+            # Asked last, since confirming may have taken a while. A kept one that went stale costs nothing: take another.
+            if not (connection.lost if is_new else connection.is_stale()):
+                return connection
+            connection.abort()
+            if is_new:
+                raise NotProcessed(f"{self.address.where} closed the connection before anything was sent")
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Ends a connection's exchange: keeps it for the next one, or closes it where it can't be used again."""
+        if connection.finish():
+            announced = connection.response.idle_timeout
+            self._keep(connection, None if announced is None else announced - KEEPALIVE_MARGIN)
+        else:
+            connection.close()
+
+    async def probe(self) -> None:
+        """Opens a connection and closes it again. Raises `NotProcessed`."""
+        (await self._connect()).close()
+
+    async def close(self) -> None:
+        """Closes every idle connection now, and the others when their exchange ends."""
+        self._closed = True
+        self._bind()
+        self._forget_idle()
+        closing = [connection.closed for connection in self._open if connection.lost]
+        if closing:
+            await asyncio.wait(closing, timeout=1)
+
+    def _take(self) -> UpstreamConnection | None:
+        loop = self._loop
+        if loop is None or not loop.is_running():  # to ask for the running loop would cost more
+            loop = self._bind()
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if not connection.lost and connection.expires > loop.time():
+                return connection
+            connection.close()
+        return None
+
+    def _bind(self) -> asyncio.AbstractEventLoop:
+        """The running loop. Connections belong to one: those of another (a test client makes one per request) are forgotten."""
+        if self._loop is None or not self._loop.is_running():
+            self._idle.clear()
+            self._open.clear()
+            self._sweeper = None
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def _keep(self, connection: UpstreamConnection, announced: float | None = None) -> None:
+        seconds = self._keepalive if announced is None else min(self._keepalive, announced)
+        if seconds <= 0 or self._closed or connection.lost or len(self._idle) >= self._max_idle or self._loop is None:
+            connection.close()
+            return
+        connection.expires = self._loop.time() + seconds
+        self._idle.append(connection)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(self._keepalive, self._sweep)
+
+    def _sweep(self) -> None:
+        """Closes what has expired; runs only while there is something idle."""
+        self._sweeper = None
+        if self._loop is None:
+            return
+        now = self._loop.time()
+        kept = []
+        for connection in self._idle:
+            if connection.lost or connection.expires <= now:
+                connection.close()
+            else:
+                kept.append(connection)
+        self._idle = kept
+        if kept:
+            soonest = min(connection.expires for connection in kept)
+            self._sweeper = self._loop.call_at(soonest + 0.01, self._sweep)
+
+    def _forget_idle(self) -> None:
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+
+    async def _connect(self) -> UpstreamConnection:
+        self._bind()
+        connection = await self._opener.open()
+        self._open.add(connection)
+        connection.closed.add_done_callback(lambda _: self._open.discard(connection))
+        return connection

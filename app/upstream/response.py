@@ -1,0 +1,271 @@
+"""Reads the upstream's responses: bytes in, a judged head and a body out. No I/O; httptools does the parsing.
+
+The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it lets pass, or reads otherwise, is judged here:
+
+- a HEAD response's Content-Length is no body to come: the message is complete with its head, whatever the parser thinks. What
+  servers send behind the head of a message without content (HEAD, 204, 304) is dropped, with the connection;
+- 1xx responses are reported as messages of their own: they are passed over, and 101 is refused (nobody asked for it);
+- the parser has no call for the end of the stream: a body that lasts until then is completed, or found cut off, here;
+- it takes white space off the beginning of a field's value, but leaves it at the end: it goes (RFC 9110 section 5.5);
+- it takes any transfer coding, any version and any number for a status: only what HTTP/1 defines passes here;
+- it goes on to a response behind the first: nobody asked for that one, so neither is to be trusted;
+- it takes more for the end of a connection than HTTP does (``Proxy-Connection: close``, a 1xx with ``Connection: close`` or of
+  HTTP/1.0), and refuses what follows: one that says so carries no other request, and the response behind a 1xx is read on.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+from collections.abc import Set
+from typing import Final, NoReturn
+
+from httptools import HttpParserError, HttpResponseParser
+
+from oncegate.app.http1 import END_TO_END, HOP_BY_HOP, USUAL_OPTIONS, connection_options, with_options
+
+MAX_HEAD_BYTES: Final = 65536
+"""The most bytes of a response's heads (interim ones included), or of its trailers."""
+MAX_FIELDS: Final = 256
+"""The most fields of a response's heads, and interim responses beside them."""
+
+_STAYS: Final = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
+_SPECIAL: Final = HOP_BY_HOP | {b"content-length", b"date"}
+_SPACE: Final = 32  # a number is found faster than bytes
+_BEGINNING: Final = b"HTTP/1.1 "
+_NONE: frozenset[bytes] = frozenset()
+_WITHOUT_CONTENT: Final = frozenset({204, 304})
+
+
+class ResponseReader:
+    """One response at a time: `expect`, then `feed` what arrives and `end` with the stream, until ``complete`` or ``failure``.
+
+    ``status`` is 0 until the final head is there; then ``headers`` holds its end-to-end fields (names lower-case, order and
+    repetitions kept). ``failure`` is a reason in one line. ``surplus``: bytes came that belong to no response. ``persistent``:
+    may the connection carry another request when this response is complete? ``idle_timeout``: the seconds that ``Keep-Alive``
+    announced. ``buffered``: bytes of the body that wait for `take`.
+    """
+
+    def __init__(self) -> None:
+        self._parser: HttpResponseParser | None = None
+        self._is_head = False
+        self._is_1_1 = False
+        self._until_end = self._chunked = False
+        self.expect(is_head=False)
+
+    def expect(self, *, is_head: bool) -> None:
+        """Makes ready for the response to a request that is about to be sent (``is_head``: a HEAD request)."""
+        if self._parser is None or self._is_head:  # behind a HEAD response the parser may still wait for a body
+            self._parser = HttpResponseParser(self)
+        self._is_head = is_head
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.has_date = False
+        self.complete = False
+        self.failure: str | None = None
+        self.surplus = False
+        self.persistent = False
+        self.idle_timeout: float | None = None
+        self.buffered = 0
+        self._lines: list[tuple[bytes, bytes]] = []
+        self._chunks: list[bytes] = []
+        self._fields = 0
+        self._overhead = 0
+        self._interim = False
+        self._interim_bytes = 0
+        self._closes = False
+        self._without_content = is_head
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they arrived. Never raises: look at ``complete``, ``failure`` and ``surplus``."""
+        if self.failure is not None or self._parser is None:
+            return
+        if self.complete:
+            self._follow_on()
+            return
+        if not self._overhead:  # nothing came before, or a piece of the body, behind which there is no head
+            self._is_1_1 = data[:9] == _BEGINNING
+        self._overhead += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as error:
+            self._stop(error)
+        if self._overhead > MAX_HEAD_BYTES:
+            self._stop("its head or its trailers are too long")
+
+    def _stop(self, reason: object) -> None:
+        # Apart from `feed`, which has asked for both before: the parser's callbacks change them.
+        if self.complete:
+            if isinstance(reason, HttpParserError):
+                self._follow_on()
+        elif self.failure is None:
+            self.failure = f"malformed response ({reason})"
+
+    def _follow_on(self) -> None:
+        """Bytes came behind the response. Where it has no content by definition, they are one that was sent by mistake."""
+        if self._without_content:
+            self.persistent = False
+        else:
+            self.surplus = True
+
+    def end(self) -> None:
+        """Takes the end of the stream: the end of a body that lasts until then, a failure in any other place."""
+        if self.complete or self.failure is not None:
+            return
+        if self._until_end and self.status:
+            self.complete = True
+        elif self.status:
+            self.failure = "the connection was closed in the middle of the response"
+        else:
+            self.failure = "the connection was closed before the response"
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing has come of the response, nor of one before it (1xx)."""
+        return not self.status and not self._overhead
+
+    def take(self) -> bytes:
+        """What has arrived of the body since the last call; may be empty."""
+        chunks = self._chunks
+        self.buffered = 0
+        if len(chunks) == 1:
+            return chunks.pop()
+        body = b"".join(chunks)
+        chunks.clear()
+        return body
+
+    def release(self) -> None:
+        """Drops the parser, which refers back to the reader: without it the collector has nothing to do."""
+        self._parser = None
+
+    # httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        """Another message begins: after the final one, nobody asked for it."""
+        if self.complete:
+            raise HttpParserError("surplus")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field of the head; or of the trailers, which nobody reads (RFC 9110 section 6.5.1)."""
+        if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
+            value = value.rstrip(b" \t")
+        self._lines.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """A head is whole: judge it, and begin to look for the body that it announces."""
+        assert self._parser is not None  # noqa: S101 - it is what calls us  # nosec B101
+        status = self._parser.get_status_code()
+        self._fields += len(self._lines)
+        if self._fields > MAX_FIELDS or self._overhead > MAX_HEAD_BYTES:
+            self._check_limits()
+        if status < 200:
+            self._pass_over(status)
+            return
+        if status > 599:
+            self._refuse(f"status {status} is not one of HTTP's")
+        version = "1.1" if self._is_1_1 else self._parser.get_http_version()  # which composes a text each time
+        if version not in ("1.1", "1.0"):
+            self._refuse(f"version {version}")
+        options, has_length, chunked = self._read_fields(version)
+        if options and (dropped := options - _STAYS):
+            self.headers = [field for field in self.headers if field[0] not in dropped]
+        if status in _WITHOUT_CONTENT:
+            self._without_content = True
+            if has_length:
+                # A 204 must not have one (RFC 9110 section 8.6); a 304's describes another response, and servers trip over it.
+                self.headers = [field for field in self.headers if field[0] != b"content-length"]
+        self._chunked = chunked
+        self._until_end = not (chunked or has_length or self._without_content)
+        asked = b"close" not in options if version == "1.1" else b"keep-alive" in options
+        self.persistent = asked and not self._until_end and not self._closes
+        self.status = status
+        self.complete = self._is_head
+
+    def _read_fields(self, version: str) -> tuple[Set[bytes], bool, bool]:
+        """Keeps what is end-to-end. Of what decides: the options of ``Connection``; is there a length; is the body chunked."""
+        kept = self.headers
+        options: Set[bytes] = _NONE
+        has_length = chunked = False
+        for field in self._lines:
+            name, value = field
+            if name not in _SPECIAL:
+                kept.append(field)
+            elif name == b"content-length":
+                has_length = True  # one plain number: the parser refuses any other, a second one, and one beside chunks
+                kept.append(field)
+            elif name == b"date":
+                self.has_date = True
+                kept.append(field)
+            elif name == b"connection":
+                options = with_options(options, value) if options else connection_options(value)
+                self._closes = self._closes or (value not in USUAL_OPTIONS and self._is_the_last())
+            elif name == b"proxy-connection":
+                self._closes = self._closes or self._is_the_last()
+            elif name == b"keep-alive":
+                self.idle_timeout = _idle_timeout(value)
+            elif name == b"transfer-encoding":
+                if chunked or version != "1.1" or value.strip(b" \t").lower() != b"chunked":
+                    self._refuse("a transfer coding that is not understood")
+                chunked = True
+        return options, has_length, chunked
+
+    def _is_the_last(self) -> bool:
+        """Whether the parser refuses what follows, for the sake of a field. (Behind a HEAD response there is another one.)"""
+        assert self._parser is not None  # noqa: S101 - it is what calls us  # nosec B101
+        return not self._is_head and not self._parser.should_keep_alive()
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        if self.complete:
+            raise HttpParserError("surplus")
+        self._chunks.append(data)
+        self.buffered += len(data)
+        self._overhead = 0
+
+    def on_message_complete(self) -> None:
+        """The end of a message: of an interim response, or of the one that was asked for."""
+        if self._interim:
+            parser = self._parser
+            assert parser is not None  # noqa: S101 - it is what calls us  # nosec B101
+            self._interim = False
+            if not parser.should_keep_alive():
+                self._closes = True  # after the final response (RFC 9112 section 9.6), which the parser would not read
+                parser.set_dangerous_leniencies(lenient_keep_alive=True)
+        else:
+            self.complete = True
+            if self._chunked and self.persistent and self._is_the_last():  # its trailers may have said so
+                self.persistent = False
+
+    def _pass_over(self, status: int) -> None:
+        if status < 100:
+            self._refuse(f"status {status} is not one of HTTP's")
+        if status == 101:
+            self._refuse("101, though no upgrade was asked for")
+        if any(name in (b"content-length", b"transfer-encoding") for name, _ in self._lines):
+            self._refuse("an interim response that announces a body")
+        self._interim = True
+        self._is_1_1 = False  # the next one says which it is
+        self._fields += 1  # for its status line: without any fields, thousands of them would come for nothing
+        self._interim_bytes += self._size()
+        self._lines = []
+
+    def _check_limits(self) -> None:
+        """Many small interim heads count as one large head; what came in one read with a large body is counted exactly."""
+        if self._fields > MAX_FIELDS:
+            self._refuse("more fields than can be taken")
+        if self._interim_bytes + self._size() > MAX_HEAD_BYTES:
+            self._refuse("its head is too long")
+
+    def _size(self) -> int:
+        return sum(len(name) + len(value) + 4 for name, value in self._lines)
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self.failure = f"malformed response ({reason})"
+        raise HttpParserError(reason)
+
+
+def _idle_timeout(value: bytes) -> float | None:
+    """The ``timeout`` of a ``Keep-Alive`` field in seconds (RFC 2068 section 19.7.1), None where it has none."""
+    for parameter in value.lower().split(b","):
+        name, _, number = parameter.strip(b" \t").partition(b"=")
+        number = number.strip(b' \t"')
+        if name.strip(b" \t") == b"timeout" and number.isdigit():
+            return float(number[:9])
+    return None

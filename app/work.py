@@ -1,0 +1,201 @@
+"""Running a worker: what it is made of, signals, and a stop that finishes what was begun.
+
+SIGTERM, SIGINT or SIGQUIT: nothing more is read, what waits to be tried again is left to others, what is executed ends, within
+``shutdown_timeout``; exit code 0. A second one ends it at once: what was executed is left to its lease. A handler that raises
+``KeyboardInterrupt`` or ``SystemExit`` stops it as the first one does; exit code 1.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+
+from oncegate.app import signals
+from oncegate.app.commands.backoff import Backoff
+from oncegate.app.commands.executor import Executor
+from oncegate.app.commands.handler import Handler, HandlerError, find_handler
+from oncegate.app.commands.processing import Processing
+from oncegate.app.commands.submission_life import SubmissionLife
+from oncegate.app.commands.worker import BLOCK_MS, Worker
+from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
+from oncegate.app.settings.gateway import GatewaySettings, redact
+from oncegate.app.telemetry import logs
+from oncegate.cache.errors import CacheError, CacheUnavailable
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.client import create_client
+from oncegate.cache.redis.streams.group import Group, LetterLimits
+from oncegate.cache.redis.streams.stream import CommandStream
+from oncegate.cache.store import Cache
+from oncegate.middleware.consumers.delivery import SubscriptionSettings
+from oncegate.middleware.consumers.subscription import Subscription
+
+log = logging.getLogger("oncegate.worker")
+
+FAILED, USAGE = 1, 2
+STREAM_TIMEOUT = 5.0
+"""Seconds for an answer about the stream, which may bring megabytes; nothing but the next look depends on it."""
+LAST_WORDS_SECONDS = 1.0
+"""For outcomes that were known at the end to be recorded."""
+
+
+class WorkerRefused(Exception):
+    """A worker can't be made of these settings, or run on this cache. The text is one line; ``code`` is the exit code."""
+
+    def __init__(self, text: str, code: int = USAGE) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings], Cache] = create_cache) -> int:
+    """Run a worker until it is told to stop; returns the exit code. ``create`` makes the cache of its records."""
+    logs.configure(settings.log_level, settings.log_format)
+    signals.ignore()
+    try:
+        executor = create_executor(settings)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            left, code = runner.run(_work(settings, executor, _in_redis(create(settings))))
+    except WorkerRefused as refusal:
+        sys.stderr.write(f"oncegate: {refusal}\n")
+        return refusal.code
+    except Exception:
+        log.exception("the worker failed")
+        return _end(FAILED)
+    return _end(code) if left else code
+
+
+def create_executor(settings: GatewaySettings) -> Executor:
+    """What the worker of ``settings`` hands commands to. Raises `WorkerRefused`."""
+    worker, rules = settings.worker, settings.idempotency
+    if worker.handler:
+        try:
+            return Handler(find_handler(worker.handler), threads=worker.concurrency, max_result=rules.max_response_body)
+        except HandlerError as error:
+            raise WorkerRefused(f"worker.handler: {error}") from error.__cause__
+    if not worker.forward:
+        raise WorkerRefused(
+            "worker: what executes the commands? Give --handler package.module:function or --forward URL"
+        )
+    from oncegate.app.commands.forward import ForwardedCommands
+    from oncegate.app.upstream.forward import Forwarder
+    from oncegate.middleware.rules.policy import Policies
+
+    try:
+        forwarder = Forwarder(
+            worker.forward,
+            connect_timeout=min(CONNECT_TIMEOUT, rules.response_timeout),
+            keepalive=settings.upstream_keepalive,
+            ca_file=settings.upstream_ca or None,
+            max_idle=worker.concurrency,
+            end_to_end=(rules.header, *worker.forward_headers),
+            via=settings.via,
+        )
+    except (OSError, ValueError) as error:
+        raise WorkerRefused(f"worker.forward: upstream_ca or the URL can't be used: {error}") from None
+    return ForwardedCommands(forwarder, Policies(rules, settings.routes), worker.forward_headers)
+
+
+def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
+    """The hook's settings: its own where the worker has them, else those of all routes."""
+    rules = settings.idempotency
+    return SubscriptionSettings(
+        lease=rules.lease,
+        ttl=rules.ttl,
+        timeout=rules.attempt_timeout,
+        max_result=rules.max_response_body,
+        max_attempts=settings.worker.max_attempts,
+        max_in_flight=2 * settings.worker.concurrency,
+        on_missing_key="reject",
+    )
+
+
+async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache) -> tuple[int, int]:
+    """How many executions were left, and the exit code."""
+    worker_settings, lease = settings.worker, settings.idempotency.lease
+    name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
+    timeout = max(STREAM_TIMEOUT, settings.cache_timeout)
+    client = create_client(settings.cache, timeout=timeout)
+    reading = create_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
+    stream = CommandStream(client, settings.namespace, worker_settings.stream)
+    limits = LetterLimits(worker_settings.max_dead_letters, round(worker_settings.dead_letter_ttl * 1000))
+    cache.past_maxmemory = True  # each command that is executed leaves the stream
+    subscription = Subscription(
+        worker_settings.consumer_name,
+        cache=cache,
+        namespace=settings.namespace,
+        settings=subscription_settings(settings),
+    )
+    processing = Processing(
+        subscription,
+        executor,
+        Backoff(worker_settings.retry_base, worker_settings.retry_cap),
+        glance=Backoff(min(0.5, lease / 8), lease / 3),
+        worker=name,
+        life=SubmissionLife(
+            cache,
+            settings.namespace,
+            worker_settings.consumer_name,
+            prefix=settings.prefix,
+            ttl=settings.idempotency.ttl,
+        ),
+    )
+    worker = Worker(
+        Group(stream, reading, worker_settings.consumer_name, name, limits),
+        processing.process,
+        concurrency=worker_settings.concurrency,
+        idle=lease,
+        trim=stream.trim,
+    )
+    for number in signals.STOPPING:
+        asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+    signals.log_ignored()
+    try:
+        await _look_at(cache)
+        log.info(
+            "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
+            *(name, worker_settings.stream, worker_settings.consumer_name, settings.namespace, redact(settings.cache)),
+        )
+        left = await worker.run(settings.shutdown_timeout)
+        await subscription.drain(LAST_WORDS_SECONDS)
+        log.info("the worker has stopped")
+        return left, FAILED if worker.ended_by_handler else 0
+    finally:
+        await executor.close()
+        await cache.close()
+        await client.aclose()
+        await reading.aclose()
+
+
+def _in_redis(cache: Cache) -> RedisCache:
+    if not isinstance(cache, RedisCache):
+        raise WorkerRefused("cache: a worker needs the Redis that the gateway uses")
+    return cache
+
+
+async def _look_at(cache: Cache) -> None:
+    try:
+        for line in await cache.check():
+            log.warning("%s", line)
+    except CacheUnavailable as error:
+        log.warning("the cache can't be reached yet, nothing is processed until then: %s", error)
+    except CacheError as error:
+        raise WorkerRefused(f"cache: {error}", FAILED) from None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _end(code: int) -> int:
+    """End the process although threads of handlers still run: Python would wait for them."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

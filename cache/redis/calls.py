@@ -1,0 +1,151 @@
+"""What is on its way to Redis, and reads its own reply."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import time
+from functools import lru_cache
+from typing import Final
+
+from hiredis import ReplyError
+
+from oncegate.cache.claim import Claim
+from oncegate.cache.codec import decode, encode, encode_claim
+from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.law import check_duration, check_outcome, takeover_codes
+from oncegate.cache.record import Record, State, Trace
+from oncegate.cache.redis.connection import faults
+from oncegate.cache.redis.connection.pipe import Reply
+from oncegate.cache.redis.connection.routes import Routes
+from oncegate.cache.redis.connection.send import Soon
+from oncegate.cache.redis.connection.withdrawal import Withdrawal
+from oncegate.cache.redis.scripts import CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
+from oncegate.cache.store import Adopt, Then
+
+_ODD: Final = "Redis answered a claim with something that is no record"
+
+
+class PendingClaim(Soon[Claim]):
+    """A claim on its way: reads its reply, and takes care of itself when its caller has left."""
+
+    __slots__ = ("_adopt", "_fingerprint", "_remaining_ms", "_retention_ms", "_submission", "_token")
+
+    def __init__(
+        self,
+        routes: Routes,
+        key: bytes,
+        then: Then[Claim] | None,
+        token: bytes,
+        fingerprint: bytes,
+        retention_ms: int,
+        remaining_ms: int,
+        adopt: Adopt | None,
+        *,
+        submission: bool,
+    ) -> None:
+        self.routes = routes
+        self.key = key
+        self._then = then
+        self._token = token
+        self._fingerprint = fingerprint
+        self._retention_ms = retention_ms
+        self._remaining_ms = remaining_ms
+        self._submission = submission
+        self._adopt = adopt
+
+    def read(self, reply: Reply) -> Claim:
+        """The reply as a `Claim`. Raises `RecordUnreadable`, or what an error reply stands for."""
+        if reply == 1:
+            fresh = Record(
+                State.IN_FLIGHT,
+                self._token,
+                self._fingerprint,
+                1,
+                retention_ms=self._retention_ms,
+                submission=self._submission,
+            )  # only now: most claims of a retry find something else
+            return Claim(True, fresh, self._remaining_ms)
+        if isinstance(reply, ReplyError):
+            raise faults.of_claim_reply(reply)
+        # What is raised here is told to the caller; anything else would only be logged, and the caller would wait for ever.
+        if not isinstance(reply, list) or len(reply) != 3:
+            raise RecordUnreadable(_ODD)
+        won, data, remaining_ms = reply
+        if not isinstance(data, bytes) or type(remaining_ms) is not int:
+            raise RecordUnreadable(_ODD)
+        return Claim(won == 1, decode(data, remaining_ms), remaining_ms)
+
+    def came_late(self, reply: Reply) -> None:
+        """Hand a claim that was won to whoever adopts it, or give it back."""
+        if isinstance(reply, ReplyError) or not (reply == 1 or reply[0] == 1):
+            return
+        if self._adopt is None:
+            self.lost()
+        else:
+            # If this raises, the claim is left to lapse. To release it could free a key whose attempt has begun.
+            self._adopt(self.read(reply))
+
+    def lost(self) -> None:
+        """Give the claim back, should it have been made."""
+        until = time.monotonic() + self._remaining_ms / 1000
+        self.routes.withdraw(Withdrawal(self.key, self._token, until))
+
+
+class PendingOutcome(Soon[bool]):
+    """An outcome on its way."""
+
+    __slots__ = ()
+
+    def read(self, reply: Reply) -> bool:
+        """See `done`."""
+        return done(reply)
+
+
+def done(reply: Reply) -> bool:
+    """Whether a script has done what it was asked for. Raises what an error reply stands for."""
+    if isinstance(reply, ReplyError):
+        raise faults.of_reply(reply)
+    return bool(reply == 1)
+
+
+def claim_call(
+    routes: Routes,
+    key: str,
+    then: Then[Claim] | None,
+    token: bytes,
+    fingerprint: bytes,
+    lease_ms: int,
+    retention_ms: int,
+    takeover: frozenset[State],
+    adopt: Adopt | None,
+    trace: Trace | None,
+    *,
+    submission: bool = False,
+    past_maxmemory: bool = False,
+) -> tuple[PendingClaim, bytes]:
+    """A claim and its command, which ``past_maxmemory`` lets a full server take too.
+
+    Raises ``ValueError`` for what can't be claimed."""
+    remaining_ms, last = _terms(lease_ms, retention_ms, takeover)
+    address = key.encode()
+    claim = PendingClaim(
+        routes, address, then, token, fingerprint, retention_ms, remaining_ms, adopt, submission=submission
+    )
+    fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
+    script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
+    return claim, script.call_ending(address, fresh, last)
+
+
+@lru_cache(maxsize=256)
+def _terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[int, bytes]:
+    """What is the same in all claims of a route: how long they live (ms), and the end of their command."""
+    remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
+    return remaining_ms, pack_parts(b"%d" % remaining_ms, takeover_codes(takeover))
+
+
+def outcome_call(
+    routes: Routes, key: str, outcome: Record, ttl_ms: int, then: Then[bool]
+) -> tuple[PendingOutcome, bytes]:
+    """An outcome and its command. Raises ``ValueError`` for what is no outcome."""
+    check_outcome(outcome.state)
+    check_duration("ttl_ms", ttl_ms)
+    pending = PendingOutcome(routes, key.encode(), then)
+    return pending, COMPLETE.call(pending.key, encode(outcome), b"%d" % ttl_ms)

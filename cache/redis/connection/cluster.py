@@ -1,0 +1,256 @@
+"""A Redis Cluster: one session per node, and the table of who owns which slot.
+
+Strategy. The table is only ever a hint: the nodes themselves know, and refuse a command for a slot that they don't own.
+So a wrong table costs a detour, never a wrong answer. ``MOVED`` corrects the slot at once, from the mouth of its last owner,
+and has the whole table asked for anew; ``ASK`` (the slot is on its way, and this key has left already) sends one command to
+the other node and changes nothing. While a node can't be reached, the table is asked for again and again: a replica may
+have taken its place. Calls for its slots fail meanwhile; those for other slots go on over their own connections.
+
+Claims whose reply was lost are withdrawn where their slot is at that time (`oncegate.cache.redis.connection.withdrawal` says
+why that is safe). What is to be withdrawn outlives the event loop, so it is kept here by node, and shared by all loops.
+"""
+
+import asyncio
+import logging
+import random
+from collections import defaultdict
+
+from hiredis import ReplyError
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from oncegate.cache.errors import CacheError, CacheUnavailable, CacheUnsupported
+from oncegate.cache.redis.connection import faults
+from oncegate.cache.redis.connection.connect import Dialler
+from oncegate.cache.redis.connection.pipe import Bounds
+from oncegate.cache.redis.connection.routes import MOST_TRIES, Detour, LoopGuard
+from oncegate.cache.redis.connection.server import Session
+from oncegate.cache.redis.connection.slots import Table, ask_for_table
+from oncegate.cache.redis.connection.withdrawal import Withdrawal, Withdrawals
+from oncegate.cache.redis.url import Server
+
+log = logging.getLogger(__name__)
+
+LOOK_UP_PAUSE = 0.1
+"""Seconds between two look-ups of the table that nobody waits for."""
+FIRST_PAUSE = 0.02
+"""Seconds until a command that no node can run right now is sent again; twice as long each time."""
+AT_ONCE = 5
+"""Nodes that are asked for the table at the same time; the first answer counts."""
+
+
+class Cluster:
+    """The topology of a cluster. ``seeds`` are nodes to begin with; ``dialler`` knows how to log in to each."""
+
+    def __init__(self, seeds: tuple[Server, ...], dialler: Dialler, bounds: Bounds, timeout: float) -> None:
+        self.seeds = seeds
+        self.dialler = dialler
+        self.bounds = bounds
+        self.timeout = timeout
+        self.withdrawals: defaultdict[Server, Withdrawals] = defaultdict(Withdrawals)
+
+    def open(self) -> "ClusterRoutes":
+        """See `Topology.open`."""
+        return ClusterRoutes(self)
+
+
+class ClusterRoutes:
+    """The `Routes` of a cluster, on one event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.loop = asyncio.get_running_loop()
+        self._nodes: dict[Server, Session] = {}
+        self._slots: list[Session | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        self._owners: set[Session] = set()
+        self._looking: asyncio.Task[CacheError | None] | None = None
+        self._look_not_before = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._guard = LoopGuard(self.close)
+
+    # -- who holds a key
+
+    def holder(self, key: bytes) -> Session | None:
+        """See `Routes.holder`."""
+        session = self._slots[key_slot(key)]
+        if session is not None and session.claims.link is None:
+            self._look_up_soon()
+        return session
+
+    async def locate(self, key: bytes, deadline: float) -> Session:
+        """See `Routes.locate`."""
+        try:
+            await self._look_up(deadline)
+        except CacheUnsupported as error:
+            raise CacheUnavailable(str(error)) from error  # final for `check`; for a call, one more way to be down
+        session = self.holder(key)
+        if session is None:
+            raise CacheUnavailable("no node of the Redis Cluster serves this key's slot")
+        return session
+
+    async def sessions(self, deadline: float) -> list[Session]:
+        """See `Routes.sessions`."""
+        await self._look_up(deadline)
+        return sorted(self._owners, key=lambda session: session.place)
+
+    async def detour(
+        self, refusal: ReplyError, key: bytes, asked: Session, tries: int, deadline: float
+    ) -> Detour | None:
+        """See `Routes.detour`."""
+        kind = faults.reply_class(refusal)
+        if tries == MOST_TRIES:
+            return None
+        if kind in faults.REDIRECTIONS:
+            return self._redirected(kind, refusal, key, asked)
+        if kind not in faults.UNDECIDED:
+            return None
+        self._look_up_soon()
+        pause = FIRST_PAUSE * 2 ** (tries - 1) * random.uniform(0.5, 1.0)
+        if self.loop.time() + pause > deadline:
+            return None
+        await asyncio.sleep(pause)
+        return Detour(self.holder(key) or asked)
+
+    def _redirected(self, kind: str, refusal: ReplyError, key: bytes, asked: Session) -> Detour | None:
+        target = faults.redirection(refusal)
+        if target is None:
+            return None
+        server = (target[0] or asked.place.rpartition(":")[0].strip("[]"), target[1])
+        session = self._node(server)
+        if kind == "ASK":
+            return Detour(session, asking=True)
+        self._slots[key_slot(key)] = session
+        self._look_up_soon(first=server)
+        return Detour(session)
+
+    def _node(self, server: Server) -> Session:
+        session = self._nodes.get(server)
+        if session is None:
+            cluster = self._cluster
+            session = self._nodes[server] = Session(
+                cluster.dialler.to(*server),
+                cluster.bounds,
+                cluster.timeout,
+                cluster.withdrawals[server],
+                elsewhere=lambda claim, reply: self._elsewhere(claim, reply, server),
+                on_stuck=self._look_up_soon,
+            )
+        return session
+
+    # -- the table
+
+    async def _look_up(self, deadline: float) -> None:
+        """Have the table asked for, and wait until it is there. Raises `CacheUnavailable`, or `CacheUnsupported`."""
+        looking = self._looking or self._start_looking(None)
+        await asyncio.wait((looking,), timeout=max(0.0, deadline - self.loop.time()))
+        if not looking.done():
+            raise CacheUnavailable("no node of the Redis Cluster told in time who owns what")
+        fault = None if looking.cancelled() else looking.result()
+        if isinstance(fault, CacheUnsupported) or (fault is not None and not self._owners):
+            raise type(fault)(str(fault))
+
+    def _look_up_soon(self, first: Server | None = None) -> None:
+        if self._looking is not None or self._closed or self._timer is not None:
+            return
+        pause = self._look_not_before - self.loop.time()
+        if pause > 0:
+            self._timer = self.loop.call_later(pause, self._look_now, first)
+        else:
+            self._start_looking(first)
+
+    def _look_now(self, first: Server | None) -> None:
+        self._timer = None
+        if self._looking is None and not self._closed:
+            self._start_looking(first)
+
+    def _start_looking(self, first: Server | None) -> asyncio.Task[CacheError | None]:
+        if self._closed:
+            raise CacheUnavailable("the cache was closed")
+        self._look_not_before = self.loop.time() + LOOK_UP_PAUSE
+        self._looking = self.loop.create_task(self._look(first))
+        return self._looking
+
+    async def _look(self, first: Server | None) -> CacheError | None:
+        """Never raises a `CacheError` but returns it: it is for as many callers as there are, or for none."""
+        try:
+            deadline = self.loop.time() + self._cluster.timeout
+            # ``first`` is known to have the newest table; any other node could have one that is older than ours.
+            asked = [first] if first is not None else self._candidates()
+            answer = await ask_for_table({server: self._node(server) for server in asked}, deadline)
+            if isinstance(answer, CacheError):
+                return answer
+            self._apply(answer)
+            return None
+        finally:
+            self._looking = None
+
+    def _candidates(self) -> list[Server]:
+        """Whom to ask: nodes that are connected before others, in any order."""
+        known = list({*self._nodes, *self._cluster.seeds})
+        random.shuffle(known)
+        return sorted(known, key=lambda server: self._node(server).claims.link is None)[:AT_ONCE]
+
+    def _apply(self, table: Table) -> None:
+        slots: list[Session | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        for first, last, server in table:
+            slots[first : last + 1] = [self._node(server)] * (last + 1 - first)
+        self._slots = slots
+        self._owners = {session for session in slots if session is not None}
+        for server, withdrawals in list(self._cluster.withdrawals.items()):
+            self._bring_home(server, withdrawals)
+        self.resume_withdrawing()
+        for server, session in list(self._nodes.items()):
+            if session not in self._owners and session.idle:
+                self._nodes.pop(server).close()
+
+    # -- withdrawals
+
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        """See `Routes.withdraw`."""
+        session = self.holder(withdrawal.key) or next(iter(self._nodes.values()))
+        session.withdraw(withdrawal)
+
+    def resume_withdrawing(self) -> None:
+        """See `Routes.resume_withdrawing`."""
+        for server, withdrawals in list(self._cluster.withdrawals.items()):
+            if len(withdrawals):
+                self._node(server).resume_withdrawing()
+
+    def _bring_home(self, server: Server, withdrawals: Withdrawals) -> None:
+        here = self._nodes.get(server)
+        for claim in withdrawals.leave(lambda claim: self._slots[key_slot(claim.key)] in (here, None)):
+            self.withdraw(claim)
+        if here not in self._owners:
+            withdrawals.forget_broken()
+
+    def _elsewhere(self, claim: Withdrawal, reply: ReplyError, server: Server) -> bool:
+        kind = faults.reply_class(reply)
+        detour = self._redirected(kind, reply, claim.key, self._node(server))
+        if detour is None:
+            return False
+        detour.session.withdraw(Withdrawal(claim.key, claim.token, claim.until, detour.asking))
+        return True
+
+    # -- all nodes at once
+
+    async def guard(self) -> None:
+        """See `Routes.guard`."""
+        await self._guard.arm()
+
+    async def settle(self) -> None:
+        """See `Routes.settle`."""
+        await asyncio.gather(*(session.settle() for session in list(self._nodes.values())))
+
+    def close(self) -> None:
+        """See `Routes.close`."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._looking is not None and not self.loop.is_closed():
+            self._looking.cancel()
+        for session in list(self._nodes.values()):
+            session.close()
+
+    async def end(self) -> None:
+        """See `Routes.end`."""
+        await self._guard.end()

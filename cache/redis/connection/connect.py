@@ -1,0 +1,198 @@
+"""Opening connections: redis-py connects, encrypts and authenticates; then a `Link` takes over its transport.
+
+What redis-py gives is its knowledge of URLs, TLS and logins. What it can't give is a connection that many callers share,
+so once it is logged in, its stream is cut off and the transport speaks to our own protocol. Its retries are off: it would
+repeat a claim whose reply was lost and read its own claim as somebody else's.
+"""
+
+import asyncio
+import copy
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from hiredis import ReplyError
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from oncegate.cache.redis.connection import faults
+from oncegate.cache.redis.connection.pipe import Bounds, Link, Reply
+from oncegate.cache.redis.scripts import SCRIPTS, pack
+from oncegate.cache.redis.url import Server
+
+_HELLO = pack(b"HELLO", b"2")
+_INFO = pack(b"INFO", b"server")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not told).
+
+    ``role`` is what the server was when the connection opened: ``master``, ``replica``, or empty (not told). ``place`` is
+    its address, as its `Opener` names it.
+    """
+
+    client_id: int
+    run_id: str | None
+    role: str = ""
+    place: str = ""
+
+
+OnLost = Callable[[Link, bool], None]
+"""See `Link`: told once that a connection broke, and whether anything was unanswered."""
+
+
+OnPlace = Callable[[str | None], None]
+"""Told the only right `Peer.place`, or ``None``: it is about to change, and until then no place is right."""
+
+
+class Opener(Protocol):
+    """Opens connections to the server in question, which need not be the same each time. ``place`` names it in texts."""
+
+    place: str
+
+    async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
+        """A connection that is logged in and has the scripts loaded. Raises `CacheUnavailable` or `CacheUnsupported`."""
+        ...
+
+    def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:
+        """What must run beside the connections, if anything: it tells ``on_place`` whenever it hears of the right place."""
+        ...
+
+
+class Dialler:
+    """The `Opener` for the one Redis of a URL (``redis://``, ``rediss://``, ``unix://``, with redis-py's options).
+
+    Raises ``ValueError`` for a URL that can't be used, without its credentials in the text.
+    """
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self._options: dict[str, Any] = dict(_parse(url))
+        self._class: type[AbstractConnection] = self._options.pop("connection_class", Connection)
+        self._options |= {
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_timeout": False,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "health_check_interval": 0,
+        }
+        try:
+            self._class(**self._options)
+        except (TypeError, ValueError, RedisError, OSError) as error:
+            raise ValueError("the Redis URL has an option that can't be used") from error
+        self.place = str(self._options.get("path") or place_of((self._options.get("host", "localhost"), self._port)))
+
+    @property
+    def _port(self) -> int:
+        return int(self._options.get("port", 6379))
+
+    def to(self, host: str, port: int) -> "Dialler":
+        """The same for another server: same login, encryption and options."""
+        other = copy.copy(self)
+        other._options = self._options | {"host": host, "port": port}
+        other.place = place_of((host, port))
+        return other
+
+    def to_sentinel(self, host: str, port: int, login: dict[str, str]) -> "Dialler":
+        """The same for a Sentinel: encryption and options, but a login of its own and no database."""
+        other = self.to(host, port)
+        others = {"username", "password", "db"}
+        other._options = {name: value for name, value in other._options.items() if name not in others} | login
+        return other
+
+    async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
+        """See `Opener.open`."""
+        link = Link(bounds, on_lost)
+        link.take_over(await self.connect())
+        try:
+            return link, replace(await greet(link, asyncio.get_running_loop().time() + timeout), place=self.place)
+        except BaseException:
+            link.fail("the connection to Redis was not accepted")
+            raise
+
+    async def connect(self) -> asyncio.StreamWriter:
+        """A stream that is connected, encrypted and logged in; what it was asked is answered. Raises `CacheUnavailable`."""
+        connection = self._class(**self._options)
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task is not None else 0
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call] # redis-py does not annotate it
+            if task is not None and task.cancelling() > cancelled:
+                # redis-py uses `asyncio.wait_for`, which before Python 3.12 may swallow a cancellation.
+                raise asyncio.CancelledError
+            return _take_over(connection)
+        except (RedisError, OSError) as error:
+            raise faults.of_opening(error, self.place) from error
+        finally:
+            await connection.disconnect(nowait=True)
+
+    def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:  # noqa: ARG002  # Opener names the parameters
+        """See `Opener.watches`. The address is fixed."""
+        return ()
+
+
+def _parse(url: str) -> dict[str, Any]:
+    try:
+        scheme = urlsplit(url).scheme
+        if scheme not in ("redis", "rediss", "unix"):
+            raise ValueError(
+                "a Redis URL begins with redis://, rediss:// or unix://, or with redis+sentinel:// or redis+cluster://"
+            )
+        return dict(parse_url(url))
+    except ValueError as error:
+        if "://" in str(error):
+            raise
+        raise ValueError("the Redis URL can't be read") from None  # the parser's own text may quote parts of it
+
+
+def _take_over(connection: AbstractConnection) -> asyncio.StreamWriter:
+    """Cut redis-py's stream off its transport. What it was asked has been answered, so nothing is in its buffer."""
+    writer = connection._writer
+    if writer is None or writer.transport.is_closing():
+        raise ConnectionResetError("the connection was closed at once")
+    # From here on somebody else closes it; redis-py would warn that nobody did.
+    connection._writer = connection._reader = None
+    return writer
+
+
+async def greet(link: Link, deadline: float) -> Peer:
+    """Ask for the server's version and our id there, and load the scripts, in one round trip."""
+    asked = [link.send(packed, deadline) for packed in (_HELLO, _INFO, *(script.load for script in SCRIPTS))]
+    hello, info, *loaded = await asyncio.gather(*asked)
+    told = info_fields(info)
+    greeting = _pairs(hello)
+    # Redis 5 has no HELLO, and INFO may be forbidden to our user: one of them will do.
+    version = _text(greeting.get("version")) or told.get("redis_version")
+    if version is None and isinstance(hello, ReplyError) and faults.reply_class(hello) != "ERR":
+        raise faults.of_reply(hello)
+    faults.check_version(version or "")
+    for reply in loaded:
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+    return Peer(int(greeting.get("id", 0)), told.get("run_id"), _text(greeting.get("role")))
+
+
+def place_of(server: Server) -> str:
+    """A server's address in one word."""
+    host, port = server
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _pairs(reply: Reply) -> dict[str, Reply]:
+    if not isinstance(reply, list):
+        return {}
+    return {_text(name): value for name, value in zip(reply[::2], reply[1::2], strict=False)}
+
+
+def info_fields(reply: Reply) -> dict[str, str]:
+    """What an `INFO` reply says; nothing where it is an error."""
+    lines = _text(reply).splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+
+
+def _text(value: Reply) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""

@@ -1,0 +1,163 @@
+"""A connection that is opened when it is needed and opened anew when it was lost, without ever making a caller wait long.
+
+While Redis is away, opening is tried on demand with growing, jittered pauses. Whoever calls within a pause fails at once,
+so that an outage costs requests nothing but the answer; a pause too short to notice is waited out.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from oncegate.cache.errors import CacheError, CacheUnavailable
+from oncegate.cache.redis.connection.connect import Opener, Peer
+from oncegate.cache.redis.connection.pipe import Bounds, Link
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+UNNOTICED = 0.1
+"""A pause (s) that a caller waits out instead of failing."""
+STABLE = 1.0
+"""A connection that lived this long (s) was good: losing it is a new event, not the next failure in a row."""
+
+
+class Lane:
+    """One `Link` at a time to what ``opener`` opens, on one event loop. ``link`` is the open one, or ``None``.
+
+    ``on_open`` is told the peer of each new connection, ``on_broken`` that of each one that broke with commands
+    unanswered: they may still reach Redis.
+    """
+
+    def __init__(
+        self,
+        opener: Opener,
+        bounds: Bounds,
+        timeout: float,
+        *,
+        on_open: Callable[[Peer], None],
+        on_broken: Callable[[Peer], None],
+    ) -> None:
+        self.link: Link | None = None
+        self.peer: Peer | None = None
+        self._opener = opener
+        self._bounds = bounds
+        self._timeout = timeout
+        self._on_open = on_open
+        self._on_broken = on_broken
+        self._loop = asyncio.get_running_loop()
+        self._opening: asyncio.Task[CacheError | Link] | None = None
+        self._closed = False
+        self._callers = 0
+        self._failures = 0
+        self._away = False
+        self._not_before = 0.0
+        self._opened_at = 0.0
+        self._error: CacheError = CacheUnavailable("no connection to Redis")
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is unanswered and nobody waits for a connection."""
+        return self._opening is None and (self.link is None or not self.link.unanswered)
+
+    async def ready(self, deadline: float) -> Link:
+        """The open link, opened if need be. Raises `CacheUnavailable` by ``deadline``, or `CacheUnsupported`."""
+        if self.link is not None:
+            return self.link
+        if self._closed:
+            raise CacheUnavailable("the cache was closed")
+        if self._opening is None:
+            pause = self._not_before - self._loop.time()
+            if pause > UNNOTICED:
+                raise _again(self._error)
+            self._opening = self._loop.create_task(self._open(max(0.0, pause)))
+        if self._callers >= self._bounds.commands:
+            raise CacheUnavailable(f"no connection to Redis yet, and {self._callers} callers wait for it")
+        opening = self._opening
+        self._callers += 1
+        try:
+            # wait, not wait_for: the attempt to open is everybody's, and goes on when one caller's time is over.
+            await asyncio.wait((opening,), timeout=max(0.0, deadline - self._loop.time()))
+        finally:
+            self._callers -= 1
+        if not opening.done():
+            raise CacheUnavailable("no connection to Redis came about in time")
+        if opening.cancelled():
+            raise CacheUnavailable("the cache was closed")
+        outcome = opening.result()
+        if isinstance(outcome, Link):
+            return outcome
+        raise _again(outcome)
+
+    def hold(self, seconds: float, reason: str) -> None:
+        """Cut the connection and open none for so long, or until `retry_now`."""
+        if self.link is not None:
+            self.link.fail(reason)
+        self._error = CacheUnavailable(reason)
+        self._not_before = self._loop.time() + seconds
+
+    def retry_now(self) -> None:
+        """The server is known to be there again: let the next caller try at once."""
+        self._not_before = 0.0
+
+    def close(self) -> None:
+        """Cut the connection, and open none any more. May be called when the loop is closed already."""
+        self._closed = True
+        opening, self._opening = self._opening, None
+        if opening is not None and not self._loop.is_closed():
+            opening.cancel()
+        if self.link is not None:
+            self.link.fail("the cache was closed")
+
+    async def _open(self, pause: float) -> CacheError | Link:
+        """Never raises a `CacheError` but returns it: it is for as many callers as there are, or for none."""
+        try:
+            if pause:
+                await asyncio.sleep(pause)
+            async with asyncio.timeout(self._timeout):
+                self.link, self.peer = await self._opener.open(self._bounds, self._lost, self._timeout)
+        except TimeoutError:
+            return self._failed(CacheUnavailable(f"Redis at {self._opener.place} did not answer in time"))
+        except CacheError as error:
+            return self._failed(error)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            log.debug("what answered makes no sense", exc_info=error)
+            return self._failed(CacheUnavailable(f"what answers at {self._opener.place} does not answer as Redis does"))
+        finally:
+            self._opening = None
+        self._opened_at = self._loop.time()
+        if self._away:
+            self._away = False
+            log.warning("Redis at %s is back", self.peer.place or self._opener.place)
+        self._on_open(self.peer)
+        return self.link
+
+    def _failed(self, error: CacheError) -> CacheError:
+        if self._failures == 0:
+            log.warning("%s", error)
+        self._away = True
+        self._error = error
+        self._back_off()
+        return error
+
+    def _lost(self, link: Link, unanswered: bool) -> None:
+        if link is not self.link:
+            return  # it failed while it was being opened: `_open` deals with it
+        peer, self.link, self.peer = self.peer, None, None
+        if self._loop.time() - self._opened_at > STABLE:
+            self._failures = 0
+        self._error = CacheUnavailable(link.lost or "the connection to Redis was lost")
+        self._back_off()
+        if unanswered and peer is not None:
+            self._on_broken(peer)
+
+    def _back_off(self) -> None:
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures)
+        self._failures = min(self._failures + 1, 16)
+        self._not_before = self._loop.time() + pause * random.uniform(0.5, 1.0)
+
+
+def _again(error: CacheError) -> CacheError:
+    """A fresh copy: one exception object raised to many callers would collect all their tracebacks."""
+    return type(error)(str(error))

@@ -1,0 +1,121 @@
+"""Between a cache and its servers: who holds a key?
+
+A cache asks its `Routes` for the `Session` that holds a key, and sends its command there. With one server (and behind
+Sentinel) that is always the same session, which is its own `Routes`; in a cluster it is one session per node. A reply that
+refuses a command may name a detour: in each of these cases the command did not run, so it can be sent again.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hiredis import ReplyError
+
+from oncegate.cache.redis.connection.withdrawal import Withdrawal
+
+if TYPE_CHECKING:
+    from oncegate.cache.redis.connection.server import Session
+
+
+MOST_TRIES = 6
+"""How often one command is sent before its last refusal counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """Where to send a command that was refused; ``asking`` if that node must be told that it may answer (``ASKING``)."""
+
+    session: "Session"
+    asking: bool = False
+
+
+class Routes(Protocol):
+    """Who holds which key, on one event loop: ``loop``."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def holder(self, key: bytes) -> "Session | None":
+        """The session of whoever holds ``key``, where that is known without asking."""
+        ...
+
+    async def locate(self, key: bytes, deadline: float) -> "Session":
+        """The same, asking if need be. Raises `CacheUnavailable`."""
+        ...
+
+    async def detour(
+        self, refusal: ReplyError, key: bytes, asked: "Session", tries: int, deadline: float
+    ) -> Detour | None:
+        """Where to send a command that ``asked`` has refused, and that was sent ``tries`` times; ``None``: nowhere."""
+        ...
+
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Give back a claim that nobody wants."""
+        ...
+
+    def resume_withdrawing(self) -> None:
+        """See to it that what waits to be withdrawn is withdrawn."""
+        ...
+
+    async def sessions(self, deadline: float) -> "list[Session]":
+        """One for each server that holds keys. Raises `CacheUnavailable` where they can't be found out."""
+        ...
+
+    async def guard(self) -> None:
+        """Have all connections closed with the loop. Only the first call does anything."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait, for up to one time-out, until all that was sent is answered and nothing is left to be withdrawn."""
+        ...
+
+    def close(self) -> None:
+        """Cut the connections, without warnings; also when the loop is closed already. Never raises."""
+        ...
+
+    async def end(self) -> None:
+        """Close, and wait until the transports have."""
+        ...
+
+
+class Topology(Protocol):
+    """What a cache's URL names, on no event loop yet."""
+
+    def open(self) -> Routes:
+        """The routes for the running loop. Connects when it is first asked."""
+        ...
+
+
+class LoopGuard:
+    """Calls ``close`` when its event loop ends.
+
+    An asynchronous generator that stands still inside the loop is closed by ``shutdown_asyncgens``, which every way of
+    running a loop calls last, while transports can still be closed cleanly.
+    """
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+        self._generator: AsyncGenerator[None, None] | None = None
+
+    async def arm(self) -> None:
+        """Watch over the running loop. Only the first call does anything."""
+        if self._generator is None:
+            self._generator = self._wait_for_the_end()
+            await self._generator.asend(None)
+
+    async def end(self) -> None:
+        """Close now, and give the transports time to do so."""
+        if self._generator is None:
+            self._close()
+        else:
+            await self._generator.aclose()
+
+    async def _wait_for_the_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            with contextlib.suppress(RuntimeError):  # a loop that was closed under us takes no more callbacks
+                self._close()
+            for _ in range(3):  # a transport closes itself in the loop's next rounds: TLS needs two
+                await asyncio.sleep(0)

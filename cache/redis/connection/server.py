@@ -1,0 +1,219 @@
+"""What a cache has open to one server on one event loop: its connections, and the task that withdraws claims over them.
+
+Connections belong to the loop that opened them, and some programs make a loop per request (test clients do). So each loop
+has its own session, and a session ends with its loop (`oncegate.cache.redis.connection.routes.LoopGuard`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+
+from hiredis import ReplyError
+
+from oncegate.cache.errors import CacheError
+from oncegate.cache.redis.connection import faults
+from oncegate.cache.redis.connection.connect import Opener, Peer
+from oncegate.cache.redis.connection.pipe import Bounds
+from oncegate.cache.redis.connection.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Lane
+from oncegate.cache.redis.connection.routes import Detour, LoopGuard
+from oncegate.cache.redis.connection.withdrawal import Elsewhere, Withdrawal, Withdrawals, nowhere
+from oncegate.cache.redis.scripts import pack
+
+log = logging.getLogger(__name__)
+
+LONGEST_HOLD = 5.0
+"""Seconds that a failover, once announced, may take; then whoever is the master is used again."""
+
+_PING = pack(b"PING")
+_DBSIZE = pack(b"DBSIZE")
+_OTHER_MASTER = "Redis has another master now"
+
+
+class Session:
+    """The connections to one server: ``claims`` for everything small, ``bodies`` for what would hold up the small ones.
+
+    It is the `Routes` of a topology of one: all keys are here. As a node of a cluster it gives claims that moved to
+    ``elsewhere``, and tells ``on_stuck`` when it can't withdraw.
+    """
+
+    def __init__(
+        self,
+        opener: Opener,
+        bounds: Bounds,
+        timeout: float,
+        withdrawals: Withdrawals,
+        *,
+        elsewhere: Elsewhere = nowhere,
+        on_stuck: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.place = opener.place
+        self.claims = Lane(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
+        self.bodies = Lane(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
+        self._timeout = timeout
+        self._withdrawals = withdrawals
+        self._elsewhere = elsewhere
+        self._on_stuck = on_stuck
+        self._withdrawing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._opener = opener
+        self._watches: list[asyncio.Task[None]] = []
+        self._guard = LoopGuard(self.close)
+        self._server: Peer | None = None
+        """Whoever was connected to last."""
+        self._counting: asyncio.Task[None] | None = None
+
+    # -- as the routes of a topology of one
+
+    def holder(self, key: bytes) -> "Session":  # noqa: ARG002 - whatever the key
+        """See `Routes.holder`."""
+        return self
+
+    async def locate(self, key: bytes, deadline: float) -> "Session":  # noqa: ARG002  # Routes names the parameters
+        """See `Routes.locate`."""
+        return self
+
+    async def detour(
+        self,
+        refusal: ReplyError,
+        key: bytes,  # noqa: ARG002  # Routes names the parameters
+        asked: "Session",  # noqa: ARG002  # Routes names the parameters
+        tries: int,  # noqa: ARG002  # Routes names the parameters
+        deadline: float,  # noqa: ARG002  # Routes names the parameters
+    ) -> Detour | None:
+        """See `Routes.detour`. There is none, but a server that turned out to be a replica is left, and looked up anew."""
+        if faults.reply_class(refusal) in faults.REPLICA_REPLIES:
+            for lane in (self.claims, self.bodies):
+                if lane.link is not None:
+                    lane.link.fail(faults.REPLICA)
+        return None
+
+    async def sessions(self, deadline: float) -> "list[Session]":  # noqa: ARG002  # Routes names the parameters
+        """See `Routes.sessions`."""
+        return [self]
+
+    async def guard(self) -> None:
+        """See `Routes.guard`."""
+        await self._guard.arm()
+        if not self._watches:
+            self._watches = [self.loop.create_task(each) for each in self._opener.watches(self._on_place)]
+
+    async def end(self) -> None:
+        """See `Routes.end`."""
+        await self._guard.end()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+
+    # -- as the connections to one server
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is unanswered and nothing waits to be withdrawn."""
+        return self._withdrawing is None and self.claims.idle and self.bodies.idle
+
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Give back a claim that nobody wants."""
+        self._withdrawals.add(withdrawal)
+        self.resume_withdrawing()
+
+    def resume_withdrawing(self) -> None:
+        """See to it that what waits to be withdrawn is withdrawn."""
+        if self._withdrawing is None and len(self._withdrawals) and not self._closed:
+            self._withdrawing = self.loop.create_task(self._withdraw())
+
+    async def settle(self) -> None:
+        """Wait, for up to one time-out, until all that was sent is answered and nothing is left to be withdrawn."""
+        with contextlib.suppress(TimeoutError, CacheError):
+            async with asyncio.timeout(self._timeout):
+                for link in (self.claims.link, self.bodies.link):
+                    if link is not None:  # replies come in order: this one's says that all before it are there
+                        await link.send(_PING, self.loop.time() + self._timeout)
+                if self._withdrawing is not None:
+                    await asyncio.wait((self._withdrawing,))
+
+    def close(self) -> None:
+        """Cut the connections, without warnings; also when the loop is closed already. Never raises."""
+        self._closed = True  # what is lost by closing is withdrawn by the cache's next session
+        with contextlib.suppress(RuntimeError):  # a loop that was closed under us takes no more callbacks
+            for task in (self._withdrawing, self._counting, *self._watches):
+                if task is not None:
+                    task.cancel()
+        for lane in (self.claims, self.bodies):
+            with contextlib.suppress(RuntimeError):
+                lane.close()
+
+    def _on_open(self, peer: Peer) -> None:
+        before, self._server = self._server, peer
+        if before is not None and None not in (before.run_id, peer.run_id) and before.run_id != peer.run_id:
+            self._counting = self.loop.create_task(self._tell_of_other(peer))
+        # Behind Sentinel, the last to be opened knows best who the master is. What the other one still talks to may be an
+        # old master that takes writes until it hears of its demotion, and then forgets them.
+        for lane in (self.claims, self.bodies):
+            if lane.link is not None and lane.peer is not None and lane.peer.run_id != peer.run_id:
+                lane.link.fail(_OTHER_MASTER)
+            lane.retry_now()
+
+    async def _tell_of_other(self, peer: Peer) -> None:
+        """Log that the server is another process than before, and how much it holds: what it has lost is executed again."""
+        count: object = None
+        link = self.claims.link or self.bodies.link
+        if link is not None:
+            with contextlib.suppress(CacheError):
+                count = await link.send(_DBSIZE, self.loop.time() + self._timeout)
+        if count == 0:
+            log.error(
+                "Redis at %s is another one now, and empty: what was executed before is executed again", peer.place
+            )
+        else:
+            holds = f"; it holds {count} keys" if isinstance(count, int) else ""
+            log.warning("Redis at %s is another one now, after a restart or a failover%s", peer.place, holds)
+
+    def _on_place(self, place: str | None) -> None:
+        for lane in (self.claims, self.bodies):
+            if place is None:
+                lane.hold(LONGEST_HOLD, "a failover of Redis is under way")
+                continue
+            if lane.link is not None and lane.peer is not None and lane.peer.place != place:
+                lane.link.fail(_OTHER_MASTER)
+            lane.retry_now()
+
+    def _on_broken(self, peer: Peer) -> None:
+        self._withdrawals.kill(peer)
+        self.resume_withdrawing()
+
+    async def _withdraw(self) -> None:
+        failures = 0
+        try:
+            while len(self._withdrawals):
+                if await self._settle_batch():
+                    failures = 0
+                    continue
+                self._on_stuck()
+                await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2**failures) * random.uniform(0.5, 1.0))
+                failures = min(failures + 1, 16)
+        finally:
+            self._withdrawing = None
+
+    async def _settle_batch(self) -> bool:
+        deadline = self.loop.time() + self._timeout
+        try:
+            link = await self.claims.ready(deadline)
+        except CacheError:
+            return False
+        peer = self.claims.peer
+        return peer is not None and await self._withdrawals.settle(link, peer, deadline, self._elsewhere)
+
+
+class OneServer:
+    """The topology of one server at a time: a Redis by itself, or whichever Sentinel says is the master."""
+
+    def __init__(self, opener: Opener, bounds: Bounds, timeout: float) -> None:
+        self.withdrawals = Withdrawals()
+        self._opener = opener
+        self._bounds = bounds
+        self._timeout = timeout
+
+    def open(self) -> Session:
+        """See `Topology.open`."""
+        return Session(self._opener, self._bounds, self._timeout, self.withdrawals)

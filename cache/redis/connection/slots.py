@@ -1,0 +1,59 @@
+"""Asking the nodes of a cluster for its table: who owns which slots."""
+
+import asyncio
+from collections.abc import Mapping
+
+from hiredis import ReplyError
+
+from oncegate.cache.errors import CacheError, CacheUnavailable, CacheUnsupported
+from oncegate.cache.redis.connection import faults
+from oncegate.cache.redis.connection.pipe import Reply
+from oncegate.cache.redis.connection.server import Session
+from oncegate.cache.redis.scripts import pack
+from oncegate.cache.redis.url import Server
+
+Table = list[tuple[int, int, Server]]
+"""Ranges of slots, first and last, each with the master that owns them."""
+
+_CLUSTER_SLOTS = pack(b"CLUSTER", b"SLOTS")
+
+
+async def ask_for_table(nodes: Mapping[Server, Session], deadline: float) -> Table | CacheError:
+    """The first table that one of ``nodes`` tells, all being asked at once; or why there is none."""
+    asked = [asyncio.ensure_future(_ask(server, session, deadline)) for server, session in nodes.items()]
+    fault: CacheError = CacheUnavailable("no node of the Redis Cluster can be reached")
+    try:
+        for answer in asyncio.as_completed(asked):
+            told = await answer
+            if not isinstance(told, CacheError):
+                return told
+            fault = told
+    finally:
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    return fault
+
+
+async def _ask(server: Server, session: Session, deadline: float) -> Table | CacheError:
+    try:
+        link = await session.claims.ready(deadline)
+        reply = await link.send(_CLUSTER_SLOTS, deadline)
+    except CacheError as error:
+        return error
+    if isinstance(reply, ReplyError):
+        if faults.reply_class(reply) == "ERR":
+            return CacheUnsupported(f"Redis at {session.place} is not part of a cluster: use redis://")
+        return faults.of_reply(reply)
+    table = read_table(reply, server)
+    return table or CacheUnavailable(f"Redis at {session.place} knows of no slots: is the cluster set up?")
+
+
+def read_table(reply: Reply, asked: Server) -> Table:
+    """What ``CLUSTER SLOTS`` says. A node that does not know its own host leaves it out: it is the one that was asked."""
+    table = []
+    for first, last, master, *_ in reply:
+        host = master[0].decode() if master[0] else ""
+        if host != "?":  # a host name that was never announced
+            table.append((first, last, (host or asked[0], master[1])))
+    return table

@@ -1,0 +1,82 @@
+"""The Lua scripts, one per fenced transition, and commands packed to the bytes that go over the wire (RESP2)."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import hashlib
+from importlib import resources
+from typing import Final
+
+
+def pack(*parts: bytes) -> bytes:
+    """One command as bytes."""
+    return b"*%d\r\n" % len(parts) + pack_parts(*parts)
+
+
+def pack_parts(*parts: bytes) -> bytes:
+    """Some of a command's parts as bytes."""
+    return b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+
+
+ASKING: Final = pack(b"ASKING")
+"""Lets the command right behind it run on the node that its slot is being moved to."""
+
+
+class Script:
+    """A script file of the folder ``lua``, behind ``head``, called by its digest. Each takes one key."""
+
+    def __init__(self, name: str, arguments: int, head: bytes = b"") -> None:
+        self.name = name
+        self.source = head + resources.files(__package__).joinpath("lua", f"{name}.lua").read_bytes()
+        self.load = pack(b"SCRIPT", b"LOAD", self.source)
+        digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+        self.digest = digest
+        self._parts = arguments + 1
+        # All but the key and the arguments is the same in every call, so it is packed once.
+        self._head = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % (arguments + 4, digest)
+
+    def call(self, *parts: bytes) -> bytes:
+        """The packed command that runs this script on a key, which comes first, with its arguments."""
+        if len(parts) != self._parts:
+            raise TypeError(f"{len(parts)} parts for a script that takes {self._parts}")
+        if len(parts) == 3:  # an outcome's
+            a, b, c = parts
+            # Compiled, a format that isn't spelled out where it is used takes five times as long.
+            return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (self._head, len(a), a, len(b), b, len(c), c)
+        return self._head + pack_parts(*parts)
+
+    def call_ending(self, key: bytes, argument: bytes, last: bytes) -> bytes:
+        """The same with the arguments from the second on given by `pack_parts`."""
+        return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (self._head, len(key), key, len(argument), argument, last)
+
+    def call_with(self, *parts: bytes) -> bytes:
+        """The same with any number of arguments."""
+        return pack(b"EVALSHA", self.digest, b"1", *parts)
+
+
+CLAIM: Final = Script("claim", 3)
+CLAIM_PAST_MAXMEMORY: Final = Script("claim", 3, b"#!lua flags=allow-oom\n")
+COMPLETE: Final = Script("complete", 2)
+EXTEND: Final = Script("extend", 2)
+RELEASE: Final = Script("release", 1)
+GET: Final = Script("get", 0)
+PEEK: Final = Script("peek", 0)
+RESOLVE: Final = Script("resolve", 4)
+PURGE: Final = Script("purge", 2)
+APPEND: Final = Script("append", 1)
+MEMORY: Final = Script("memory", 0)
+OUTLAST: Final = Script("outlast", 2)
+PROLONG: Final = Script("prolong", 1)
+SCRIPTS: Final = (
+    CLAIM,
+    CLAIM_PAST_MAXMEMORY,
+    COMPLETE,
+    EXTEND,
+    RELEASE,
+    GET,
+    PEEK,
+    RESOLVE,
+    PURGE,
+    APPEND,
+    MEMORY,
+    OUTLAST,
+    PROLONG,
+)

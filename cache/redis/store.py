@@ -1,0 +1,384 @@
+"""Records in Redis 7.0 or newer: each call of the protocol is one script on one key (see the ``.lua`` files for why).
+
+A first request costs two commands, a replay one. All callers of a loop share one connection to a server
+(`oncegate.cache.redis.connection.pipe`), with a second one for large outcomes. Which server that is for a key,
+`oncegate.cache.redis.connection.routes` tells. What happens to a claim whose reply was lost is told in
+`oncegate.cache.redis.connection.withdrawal`.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Iterable
+
+from hiredis import ReplyError
+
+from oncegate.cache.claim import Claim
+from oncegate.cache.codec import decode, encode
+from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
+from oncegate.cache.law import check_duration, check_outcome, check_resolution
+from oncegate.cache.record import DEAD_TOKEN, TOKEN_BYTES, Record, State, StoredResponse, Trace
+from oncegate.cache.redis.advice import advise_all
+from oncegate.cache.redis.calls import claim_call, done, outcome_call
+from oncegate.cache.redis.connection import faults
+from oncegate.cache.redis.connection.pipe import Bounds, Orphan, Reply
+from oncegate.cache.redis.connection.routes import Routes, Topology
+from oncegate.cache.redis.connection.send import ask, ask_soon, ready
+from oncegate.cache.redis.connection.server import Session
+from oncegate.cache.redis.connection.topology import create_topology
+from oncegate.cache.redis.scripts import (
+    APPEND,
+    COMPLETE,
+    EXTEND,
+    GET,
+    MEMORY,
+    OUTLAST,
+    PEEK,
+    PROLONG,
+    PURGE,
+    RELEASE,
+    RESOLVE,
+    Script,
+    pack,
+)
+from oncegate.cache.store import Adopt, Page, Resolution, Then
+
+_GLOB = re.compile(rb"[*?\[\]\\^-]")
+"""What a MATCH pattern takes for something else than itself."""
+_CURSOR = re.compile(r"([0-9]{1,4}\.)?[0-9]{1,20}")
+_RESOLUTIONS = {
+    1: Resolution.RESOLVED,
+    0: Resolution.ABSENT,
+    -1: Resolution.IN_FLIGHT,
+    -2: Resolution.SETTLED,
+    -3: Resolution.OTHER_ATTEMPT,
+}
+_OTHER_RECORD = -5
+_MOST_LOOKS = 3
+"""How often a record is looked at that has become another one by the time it is to be resolved."""
+
+
+class RedisCache:
+    """A `Cache` in Redis. Build it with `from_url`; it connects when it is first used, and again whenever it has to.
+
+    ``timeout`` (s) bounds each command, opening a connection and finding the right server included. Several event loops
+    may use one cache: each has its own connections.
+    """
+
+    past_maxmemory = False
+    """Whether `claim` may take a Redis over its ``maxmemory``: for those whose claims free more in the end than they take."""
+
+    def __init__(self, topology: Topology, *, timeout: float) -> None:
+        if isinstance(topology, str) or not hasattr(topology, "open"):
+            raise TypeError(f"topology is a {type(topology).__qualname__}: RedisCache.from_url(url) builds a cache")
+        self._topology = topology
+        self._timeout = timeout
+        self._routes: dict[asyncio.AbstractEventLoop, Routes] = {}
+
+    @classmethod
+    def from_url(cls, url: str, *, timeout: float = 0.5, bounds: Bounds | None = None) -> "RedisCache":
+        """A cache in the Redis at ``url``, with redis-py's options: ``redis://``, ``rediss://``, ``unix://``, and those of
+        `oncegate.cache.redis.url` for Sentinel and Cluster. ``bounds`` says how much may be unanswered on a connection.
+
+        Raises ``ValueError`` for a URL that can't be used. Does not connect: `check` does.
+        """
+        return cls(create_topology(url, timeout, bounds or Bounds(patience=2 * timeout)), timeout=timeout)
+
+    async def claim(
+        self,
+        key: str,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State] = frozenset(),
+        adopt: Adopt | None = None,
+        trace: Trace | None = None,
+        submission: bool = False,
+    ) -> Claim:
+        """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
+        routes = self._here() or await self._open()
+        claim, packed = claim_call(
+            *(routes, key, None, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace),
+            submission=submission,
+            past_maxmemory=self.past_maxmemory,
+        )
+        return claim.read(await self._ask(routes, claim.key, packed, claim))
+
+    def claim_soon(
+        self,
+        key: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State],
+        adopt: Adopt | None,
+        trace: Trace | None,
+        then: Then[Claim],
+    ) -> bool:
+        """See `PromptCache`."""
+        routes = self._routes.get(loop)
+        if routes is None:
+            return False
+        claim, packed = claim_call(
+            routes, key, then, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace
+        )
+        return ask_soon(claim, packed, self._timeout)
+
+    async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
+        """See `Cache.extend`."""
+        check_duration("lease_ms", lease_ms)
+        address = key.encode()
+        routes = self._here() or await self._open()
+        return done(await self._ask(routes, address, EXTEND.call(address, token, b"%d" % lease_ms)))
+
+    async def complete(
+        self,
+        key: str,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        attempt: int,
+        state: State,
+        response: StoredResponse | None,
+        ttl_ms: int,
+        trace: Trace | None = None,
+        submission: bool = False,
+    ) -> bool:
+        """See `Cache.complete`."""
+        check_outcome(state)
+        check_duration("ttl_ms", ttl_ms)
+        outcome = encode(
+            Record(state, token, fingerprint, attempt, response, trace=trace or Trace(), submission=submission)
+        )
+        address = key.encode()
+        routes = self._here() or await self._open()
+        return done(await self._ask(routes, address, COMPLETE.call(address, outcome, b"%d" % ttl_ms)))
+
+    def complete_soon(
+        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+    ) -> bool:
+        """See `PromptCache`."""
+        routes = self._routes.get(loop)
+        if routes is None:
+            return False
+        return ask_soon(*outcome_call(routes, key, outcome, ttl_ms, then), self._timeout)
+
+    async def release(self, key: str, *, token: bytes) -> bool:
+        """See `Cache.release`."""
+        if len(token) != TOKEN_BYTES:
+            raise ValueError("a token has 16 bytes")
+        address = key.encode()
+        routes = self._here() or await self._open()
+        return done(await self._ask(routes, address, RELEASE.call(address, token)))
+
+    async def get(self, key: str) -> Claim | None:
+        """See `Cache.get`."""
+        return await self._read(GET, key)
+
+    async def peek(self, key: str) -> Claim | None:
+        """See `Cache.peek`."""
+        return await self._read(PEEK, key)
+
+    async def _read(self, script: Script, key: str) -> Claim | None:
+        address = key.encode()
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, script.call(address))
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        if reply is None:
+            return None
+        try:
+            data, remaining_ms, *size = reply
+            record = decode(data, remaining_ms, traced=True, size=size[0] if size else -1)
+        except (TypeError, ValueError) as error:
+            raise RecordUnreadable("Redis answered with something that is no record") from error
+        return Claim(False, record, remaining_ms)
+
+    async def resolve(
+        self,
+        key: str,
+        *,
+        state: State | None,
+        response: StoredResponse | None = None,
+        ttl_ms: int = 0,
+        force: bool = False,
+        attempt: int = 0,
+        trace: Trace | None = None,
+        submission: bool = False,
+    ) -> Resolution:
+        """See `Cache.resolve`."""
+        target = check_resolution(state, ttl_ms, response)
+        for _ in range(_MOST_LOOKS):
+            outcome = b""
+            if target is not State.ABSENT:
+                held = await self.peek(key)
+                if held is None:
+                    return Resolution.ABSENT
+                looked_at = held.record
+                outcome = encode(
+                    Record(
+                        target,
+                        DEAD_TOKEN,
+                        looked_at.fingerprint,
+                        looked_at.attempt,
+                        response,
+                        trace=trace or Trace(),
+                        submission=submission,
+                    )
+                )
+            reply = await self._resolve(key, outcome, ttl_ms, force, attempt)
+            if reply in _RESOLUTIONS:
+                return _RESOLUTIONS[reply]
+            if reply != _OTHER_RECORD:
+                raise RecordUnreadable("a record is damaged, or of another version: it can't be resolved")
+        return Resolution.OTHER_ATTEMPT
+
+    async def _resolve(self, key: str, outcome: bytes, ttl_ms: int, force: bool, attempt: int) -> Reply:
+        address = key.encode()
+        packed = RESOLVE.call(address, outcome, b"%d" % ttl_ms, b"1" if force else b"0", b"%d" % attempt)
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, packed)
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        return reply
+
+    async def purge(self, key: str, looked_at: Record, *, force: bool = False) -> Resolution:
+        """Remove a record, unless it is another attempt's by now than ``looked_at``, or in flight and not by ``force``.
+
+        Not of the `Cache` protocol: what is purged is in a shared cache.
+        """
+        address = key.encode()
+        packed = PURGE.call(address, looked_at.token + looked_at.attempt.to_bytes(4, "big"), b"1" if force else b"0")
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, packed)
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        if reply not in _RESOLUTIONS:
+            raise RecordUnreadable("Redis answered with something that is no answer")
+        return _RESOLUTIONS[reply]
+
+    async def append(self, stream: str, fields: Iterable[bytes], *, limit: int) -> str | None:
+        """Append an entry to the stream under a Redis key; its id, or ``None`` where ``limit`` entries are needed already.
+
+        ``fields`` are names and values in turn. Not of the `Cache` protocol: only Redis has streams. It goes by the way of the
+        records, so that it arrives where the record of the same command is: a connection of its own might still be to an old
+        master, which takes writes until it hears of its demotion, and then forgets them.
+
+        Raises `CacheRefused`: nothing was appended; other `CacheUnavailable`: the entry may be there or not.
+        """
+        address = stream.encode()
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, APPEND.call_with(address, b"%d" % limit, *fields))
+        if isinstance(reply, ReplyError):
+            raise CacheRefused(str(faults.of_reply(reply)))
+        return None if reply is None else str(reply, "ascii")
+
+    async def memory(self, stream: str) -> tuple[int, int, int]:
+        """Bytes used where the stream under a Redis key is, bytes that may be (0: no limit), and the stream's entries.
+
+        Raises `CacheUnavailable`.
+        """
+        address = stream.encode()
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, MEMORY.call(address))
+        if isinstance(reply, ReplyError):
+            raise CacheRefused(str(faults.of_reply(reply)))
+        used, most, entries = reply
+        return used, most, entries
+
+    async def outlast(self, key: str, submission: Record, *, ttl_ms: int) -> int:
+        """Let the record of an accepted ``submission`` live for ``ttl_ms`` at least, written again where it is gone.
+
+        Returns how long it does. 0: another record is there; -1: it is still in flight. Raises `CacheUnavailable`.
+        """
+        address = key.encode()
+        routes = self._here() or await self._open()
+        reply = await self._ask(routes, address, OUTLAST.call(address, encode(submission), b"%d" % ttl_ms))
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        return int(reply)
+
+    async def prolong(self, key: str, *, ttl_ms: int) -> bool:
+        """Let a record that has an outcome live for ``ttl_ms`` at least. False: it has none, or lives for longer."""
+        address = key.encode()
+        routes = self._here() or await self._open()
+        return done(await self._ask(routes, address, PROLONG.call(address, b"%d" % ttl_ms)))
+
+    async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
+        """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them.
+
+        A cluster's nodes are gone through one after the other (a cursor is ``<node>.<cursor there>``); what moves from one
+        to another meanwhile may be missed.
+        """
+        if cursor and not _CURSOR.fullmatch(cursor):
+            raise ValueError("this is no cursor of ours")
+        number, _, there = cursor.rpartition(".")
+        prefix = f"{namespace}:{key_digest}:" if key_digest is not None else f"{namespace}:"
+        pattern = _GLOB.sub(rb"\\\g<0>", prefix.encode()) + b"*"
+        packed = pack(b"SCAN", there.encode() or b"0", b"MATCH", pattern, b"COUNT", b"%d" % max(1, limit))
+        routes = self._here() or await self._open()
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        sessions = await _sessions(routes, deadline)
+        node = min(int(number or 0), len(sessions) - 1)
+        reply = await (await ready(sessions[node].claims, deadline)).send(packed, deadline)
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        try:
+            on, keys = reply
+            found = tuple([key.decode() for key in keys if _is_text(key)])
+            there = on.decode("ascii")
+        except (TypeError, ValueError, AttributeError) as error:
+            raise CacheUnavailable("Redis answered a scan with something that is no page of keys") from error
+        if there == "0":
+            node, there = node + 1, "0" if node + 1 < len(sessions) else ""
+        return Page(found, f"{node}.{there}" if there and len(sessions) > 1 else there)
+
+    async def check(self) -> list[str]:
+        """See `Cache.check`."""
+        routes = self._here() or await self._open()
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        return await advise_all(await routes.sessions(deadline), deadline)
+
+    async def close(self) -> None:
+        """See `Cache.close`. Claims that wait to be withdrawn get one more time-out; a call after this connects again."""
+        for loop, routes in list(self._routes.items()):
+            self._routes.pop(loop, None)
+            if loop is asyncio.get_running_loop():
+                routes.resume_withdrawing()
+                await routes.settle()
+                await routes.end()
+            elif loop.is_closed():
+                routes.close()
+            else:
+                loop.call_soon_threadsafe(routes.close)
+
+    def _here(self) -> Routes | None:
+        return self._routes.get(asyncio.get_running_loop())
+
+    async def _open(self) -> Routes:
+        loop = asyncio.get_running_loop()
+        for old in [other for other in list(self._routes) if other.is_closed()]:
+            self._routes.pop(old).close()
+        routes = self._routes[loop] = self._topology.open()
+        await routes.guard()
+        routes.resume_withdrawing()
+        return routes
+
+    def _ask(self, routes: Routes, key: bytes, packed: bytes, orphan: Orphan | None = None) -> Awaitable[Reply]:
+        return ask(routes, key, packed, routes.loop.time() + self._timeout, orphan)
+
+
+async def _sessions(routes: Routes, deadline: float) -> list[Session]:
+    try:
+        return await routes.sessions(deadline)
+    except CacheUnsupported as error:
+        raise CacheUnavailable(str(error)) from error
+
+
+def _is_text(key: bytes) -> bool:
+    """Whether this can be a look-up key at all: somebody else's in the namespace must not end a scan."""
+    return key.isascii()

@@ -1,0 +1,80 @@
+"""Whether a Redis has the memory for another command: enough must be left to execute all that is accepted.
+
+Strategy. An entry takes memory, and to execute it takes more before anything is freed: a claim, then a record that stays. A Redis
+that was filled by accepted commands could not execute a single one of them. So submissions are refused while what is left is less
+than that takes. Used memory is asked for now and then, since that costs more than appending does; until the answer is there the
+last one counts, with what was accepted here since. What others accept meanwhile comes out of `SPARE`.
+
+Workers may exceed ``maxmemory`` all the same (claims, outcomes, acknowledgements), for others may have filled it.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.redis.store import RedisCache
+
+EXECUTION_BYTES = 512
+"""What the record of an execution takes, with a small result: 331 bytes were measured."""
+SUBMISSION_BYTES = 1024
+"""What an entry takes beside its body, and the record of its submission; an allocation may be a quarter larger than asked for."""
+SPARE = 0.05
+"""Of ``maxmemory``, left for larger results, and for what is accepted between two samples."""
+SAMPLE_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMemory:
+    """``used`` of ``most`` bytes (0: there is no limit, or Redis evicts), where a stream has so many ``entries``."""
+
+    used: int
+    most: int
+    entries: int
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that have to be left for what is accepted."""
+        return self.entries * EXECUTION_BYTES + int(self.most * SPARE)
+
+    @property
+    def suffices(self) -> bool:
+        """Whether another command may be accepted."""
+        return not self.most or self.used + self.reserved < self.most
+
+    def after(self, size: int) -> "StreamMemory":
+        """What will be used once a command with a body of ``size`` bytes is in the stream, and its submission recorded."""
+        return StreamMemory(self.used + size * 5 // 4 + SUBMISSION_BYTES, self.most, self.entries + 1)
+
+
+class MemorySamples:
+    """What is known of the memory where streams are, in the Redis of ``cache``, sampled at most every `SAMPLE_SECONDS`."""
+
+    def __init__(self, cache: RedisCache) -> None:
+        self._cache = cache
+        self._samples: dict[str, tuple[float, StreamMemory]] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+
+    async def suffice(self, key: str, size: int) -> bool:
+        """Whether there is room for a command of ``size`` bytes in the stream under a Redis key, as far as that is known."""
+        known = self._samples.get(key)
+        if known is None or asyncio.get_running_loop().time() - known[0] > SAMPLE_SECONDS:
+            asking = self._asking.get(key)
+            if asking is None:
+                asking = self._asking[key] = asyncio.create_task(self._ask(key))
+                asking.add_done_callback(lambda _: self._asking.pop(key, None))
+            if known is None:
+                await asyncio.shield(asking)
+                known = self._samples[key]
+        memory = known[1]
+        if memory.most:
+            self._samples[key] = known[0], memory.after(size) if memory.suffices else memory
+        return memory.suffices
+
+    async def _ask(self, key: str) -> None:
+        try:
+            memory = StreamMemory(*await self._cache.memory(key))
+        except (
+            CacheUnavailable
+        ):  # it doesn't answer, or the user may not ask: whether it takes the command it says itself
+            memory = StreamMemory(0, 0, 0)
+        self._samples[key] = asyncio.get_running_loop().time(), memory

@@ -1,0 +1,203 @@
+"""The stream of accepted commands: what an entry holds, how one is appended, and what may be trimmed.
+
+Strategy. An entry that a group still needs is never trimmed: trimming goes up to the lowest id that some group has not read
+or not acknowledged, and without a group it does nothing. Where that leaves no room, a new command is refused, and an accepted
+one stays. One script does all that (``cache/redis/lua/append.lua``), so that no group can come in between.
+
+Appending goes over the connections of the records (`RedisCache.append` says why), all else over redis-py's.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
+
+from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.record import FINGERPRINT_BYTES
+from oncegate.cache.redis.scripts import APPEND, MEMORY
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.client import REDIS_ERRORS, Client
+from oncegate.cache.redis.streams.memory import StreamMemory
+
+VERSION = b"1"
+
+
+class NotACommand(ValueError):
+    """A stream entry that is none of ours, or of a version that this one can't read."""
+
+
+class StreamFull(Exception):
+    """The stream holds as many entries as it may, and some group still needs each of them. Nothing was appended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One accepted command, as it is in the stream.
+
+    ``command`` is the id of its record. ``target`` is the raw path with its query; it and the other texts that came over the
+    wire are Latin-1, so that each octet is kept. ``attempts_before`` is how many attempts had been made when an operator drove
+    it again, 0 on a first submission. ``accepted_at_ms`` is Unix time, for people. ``headers`` are the request's lines that
+    travel with it, names in lower case, in their order: empty in entries of former versions, which bring ``content_type`` alone.
+    """
+
+    command: str
+    key: str
+    fingerprint: bytes
+    method: str
+    target: str
+    route: str
+    body: bytes
+    content_type: str = ""
+    correlation: str = ""
+    traceparent: str = ""
+    accepted_at_ms: int = 0
+    attempts_before: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def fields(self) -> dict[bytes, bytes]:
+        """The entry's fields, in the order in which they are written."""
+        fields = {
+            b"v": VERSION,
+            b"command": self.command.encode(),
+            b"key": self.key.encode(),
+            b"fingerprint": self.fingerprint.hex().encode(),
+            b"method": self.method.encode("latin-1"),
+            b"target": self.target.encode("latin-1"),
+            b"route": self.route.encode(),
+            b"content-type": self.content_type.encode("latin-1"),
+            b"correlation": self.correlation.encode("latin-1"),
+            b"traceparent": self.traceparent.encode("latin-1"),
+            b"accepted_at": b"%d" % self.accepted_at_ms,
+        }
+        if self.headers:
+            fields[b"headers"] = orjson.dumps(self.headers)
+        if self.attempts_before:
+            fields[b"attempts_before"] = b"%d" % self.attempts_before
+        return fields | {b"body": self.body}
+
+    @classmethod
+    def read(cls, fields: dict[bytes, bytes]) -> "Command":
+        """The command of an entry. Raises `NotACommand`, in one line that quotes nothing of what the entry holds."""
+        version = fields.get(b"v")
+        if version != VERSION:
+            what = "has no version" if version is None else "is of another version"
+            raise NotACommand(f"the entry is no command that can be read: it {what}")
+        missing = [name.decode() for name in _REQUIRED if not fields.get(name)]
+        if b"body" not in fields:
+            missing.append("body")
+        if missing:
+            raise NotACommand(f"the entry is no command: it lacks {', '.join(missing)}")
+        try:
+            return cls(
+                command=fields[b"command"].decode("ascii"),
+                key=fields[b"key"].decode(),
+                fingerprint=_fingerprint(fields[b"fingerprint"]),
+                method=fields[b"method"].decode("latin-1"),
+                target=fields[b"target"].decode("latin-1"),
+                route=fields[b"route"].decode(),
+                body=fields[b"body"],
+                content_type=fields.get(b"content-type", b"").decode("latin-1"),
+                correlation=fields.get(b"correlation", b"").decode("latin-1"),
+                traceparent=fields.get(b"traceparent", b"").decode("latin-1"),
+                accepted_at_ms=int(fields.get(b"accepted_at") or 0),
+                attempts_before=int(fields.get(b"attempts_before") or 0),
+                headers=_headers(fields.get(b"headers") or b"[]"),
+            )
+        except (ValueError, TypeError):
+            raise NotACommand("the entry is no command: a field of it can't be read") from None
+
+
+_REQUIRED = (b"command", b"key", b"fingerprint", b"method", b"target", b"route")
+
+
+_TEXT = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+"""What a field line may hold (RFC 9110 section 5.5)."""
+
+
+def _headers(told: bytes) -> tuple[tuple[str, str], ...]:
+    lines = orjson.loads(told)
+    if not all(_TEXT.fullmatch(name) and _TEXT.fullmatch(value) for name, value in lines):
+        raise ValueError("a field line holds what none can")
+    return tuple((name, value) for name, value in lines)
+
+
+def _fingerprint(digits: bytes) -> bytes:
+    fingerprint = bytes.fromhex(digits.decode("ascii"))
+    if len(fingerprint) != FINGERPRINT_BYTES:
+        raise ValueError("a fingerprint has 32 hex digits")
+    return fingerprint
+
+
+def stream_key(namespace: str, name: str) -> str:
+    """The Redis key of a stream. Its braces put all that belongs to it in one slot of a cluster."""
+    return f"{{{namespace}:stream:{name}}}"
+
+
+def dead_letters_key(namespace: str, name: str) -> str:
+    """The Redis key of the stream's dead letters."""
+    return stream_key(namespace, name) + ":dead"
+
+
+def trimmed_letters_key(namespace: str, name: str) -> str:
+    """The Redis key that counts the stream's dead letters that were too many, or too old."""
+    return dead_letters_key(namespace, name) + ":trimmed"
+
+
+async def append(cache: RedisCache, key: str, command: Command, limit: int) -> str:
+    """Append ``command`` to the stream under the Redis key ``key``, of at most ``limit`` entries; its id there.
+
+    Raises `StreamFull`; `CacheUnavailable`, after which a copy of the command may be in the stream or not.
+    """
+    entry = await cache.append(key, [part for pair in command.fields().items() for part in pair], limit=limit)
+    if entry is None:
+        raise StreamFull(f"the stream {key} is full")
+    return entry
+
+
+class CommandStream:
+    """The command stream ``name`` of ``namespace``, for those who read it. ``client`` stays its owner's, who closes it.
+
+    What Redis or the way to it refuses is raised as `CacheUnavailable`.
+    """
+
+    def __init__(self, client: Client, namespace: str, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.key = stream_key(namespace, name)
+        self.dead_key = dead_letters_key(namespace, name)
+        self.trimmed_key = trimmed_letters_key(namespace, name)
+
+    async def trim(self) -> int:
+        """Remove what no group needs any more; how many entries that were. Without a group: none."""
+        try:
+            try:
+                return cast(int, await self.client.evalsha(APPEND.digest.decode(), 1, self.key, 0))
+            except NoScriptError:
+                return cast(int, await self.client.eval(APPEND.source.decode(), 1, self.key, 0))
+        except REDIS_ERRORS as error:
+            raise _unavailable(error) from error
+
+    async def memory(self) -> StreamMemory:
+        """The memory where the stream is, and its length."""
+        try:
+            used, most, entries = cast(Any, await self.client.eval(MEMORY.source.decode(), 1, self.key))
+        except NoPermissionError:  # how full it is is not for this user to know
+            return StreamMemory(0, 0, await self.length())
+        except REDIS_ERRORS as error:
+            raise _unavailable(error) from error
+        return StreamMemory(used, most, entries)
+
+    async def length(self) -> int:
+        """How many entries there are, those included that nobody needs any more."""
+        try:
+            return int(await self.client.xlen(self.key))
+        except REDIS_ERRORS as error:
+            raise _unavailable(error) from error
+
+
+def _unavailable(error: Exception) -> CacheUnavailable:
+    """The error without redis-py's text, which may quote keys and addresses."""
+    kind = "it refused the command" if isinstance(error, ResponseError) else "it did not answer"
+    return CacheUnavailable(f"Redis can't be used for the stream: {kind} ({type(error).__name__})")

@@ -1,0 +1,209 @@
+"""The protocol that every cache speaks. One suite of behaviours (`oncegate.testing`) holds for all of them.
+
+All times are whole milliseconds on the store's own clock. Every call is atomic, and bounded in time by the cache's own
+time-out: it ends with an answer or with `CacheUnavailable`.
+"""
+
+import asyncio
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
+
+from oncegate.cache.claim import Claim
+from oncegate.cache.errors import CacheError
+from oncegate.cache.record import Record, State, StoredResponse, Trace
+
+Adopt = Callable[[Claim], None]
+"""Called with a claim that was won after its caller had stopped waiting. It must not block and must not raise."""
+
+
+class Resolution(enum.StrEnum):
+    """What became of an operator's `Cache.resolve`; only of ``RESOLVED`` was anything written."""
+
+    RESOLVED = "resolved"
+    ABSENT = "absent"
+    IN_FLIGHT = "in-flight"
+    SETTLED = "settled"
+    OTHER_ATTEMPT = "other-attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some look-up keys, in no order, perhaps none, and where to go on: ``""`` where that was all."""
+
+    keys: tuple[str, ...]
+    cursor: str
+
+
+Told = TypeVar("Told", contravariant=True)
+
+
+class Then(Protocol[Told]):
+    """Called with an answer, or with the error in its place. It must not block and must not raise."""
+
+    def __call__(self, answer: Told | CacheError, /) -> None:
+        """Take the answer."""
+
+
+@runtime_checkable
+class PromptCache(Protocol):
+    """What a cache may offer besides: the two calls of a first request for callers that don't wait, without a coroutine.
+
+    ``then`` is called once, perhaps before the call returns, with what the call of that name in `Cache` would return or raise.
+    ``loop`` is the running one, which it would cost a system call to ask for.
+    ``False``: it can't be asked at once (there is no connection yet, say), and ``then`` is never called: use the other.
+    """
+
+    def claim_soon(
+        self,
+        key: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State],
+        adopt: Adopt | None,
+        trace: Trace | None,
+        then: Then[Claim],
+    ) -> bool:
+        """See `Cache.claim`."""
+        ...
+
+    def complete_soon(
+        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+    ) -> bool:
+        """See `Cache.complete`."""
+        ...
+
+
+class Cache(Protocol):
+    """Holds records, and moves them only as `oncegate.cache.record.TRANSITIONS` allows.
+
+    ``key`` is a record's look-up key (see `oncegate.middleware.rules.key.record_key`); ``token`` is 16 random bytes, fresh for
+    each claim.
+    """
+
+    async def claim(
+        self,
+        key: str,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State] = frozenset(),
+        adopt: Adopt | None = None,
+        trace: Trace | None = None,
+        submission: bool = False,
+    ) -> Claim:
+        """Make the record ours, in flight for ``lease_ms``, or tell what is there.
+
+        It is won where there is no record, where the record already carries ``token`` in flight (our own claim, asked
+        again), and where it reads as one of ``takeover`` with the same fingerprint. Otherwise nothing is written.
+        Once the lease has run out, the record reads ``UNKNOWN`` for ``retention_ms`` more, then it is gone. ``submission``
+        marks the record (see `Record`), for as long as it is this attempt's.
+
+        Raises `CacheUnavailable` (a claim whose answer arrives later is given to ``adopt``, or withdrawn where that is
+        ``None``), `RecordUnreadable`, or `CacheFull`.
+        """
+        ...
+
+    async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
+        """Renew the lease of a record that carries ``token`` in flight (lapsed or not). False: it is not ours any more."""
+        ...
+
+    async def complete(
+        self,
+        key: str,
+        *,
+        token: bytes,
+        fingerprint: bytes,
+        attempt: int,
+        state: State,
+        response: StoredResponse | None,
+        ttl_ms: int,
+        trace: Trace | None = None,
+        submission: bool = False,
+    ) -> bool:
+        """Write the outcome (``SUCCEEDED``, ``FAILED`` or ``UNKNOWN``), to be kept for ``ttl_ms``.
+
+        True: it is recorded, now or by an earlier call with this token, or the record had lapsed away and is written anew.
+        False: somebody else owns the record; nothing was written. Raises `CacheUnavailable`: it may or may not be written.
+        """
+        ...
+
+    async def release(self, key: str, *, token: bytes) -> bool:
+        """Give the record back the state, attempt number and remaining time that the attempt found, under a dead token.
+
+        False: the record does not carry ``token`` in flight; nothing was written. Raises `CacheUnavailable`.
+        """
+        ...
+
+    async def get(self, key: str) -> Claim | None:
+        """The record as it reads (never ``won``), with its trace, or ``None``. Raises `CacheUnavailable`, `RecordUnreadable`."""
+        ...
+
+    async def peek(self, key: str) -> Claim | None:
+        """As `get`, without reading the response's body: what was kept of it reads as empty. For listing many records."""
+        ...
+
+    async def resolve(
+        self,
+        key: str,
+        *,
+        state: State | None,
+        response: StoredResponse | None = None,
+        ttl_ms: int = 0,
+        force: bool = False,
+        attempt: int = 0,
+        trace: Trace | None = None,
+        submission: bool = False,
+    ) -> Resolution:
+        """An operator's word on an attempt whose outcome nobody knows: ``SUCCEEDED`` or ``FAILED``, to be kept for ``ttl_ms``, or
+        ``None``: the key is free.
+
+        Only an unknown record is touched, lapsed or written so; one in flight too with ``force``; and where ``attempt`` is
+        given, only while it is the record's. Fingerprint and attempt number stay, under a dead token: an owner that comes
+        late can't overwrite what was resolved. The exception is a key that was set free and is still free when its owner
+        completes after all: that is written, as of any record that is gone, since what is known then is better than a hole.
+
+        Raises `CacheUnavailable`, or `RecordUnreadable`: then nothing was written.
+        """
+        ...
+
+    async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
+        """Look-up keys in ``namespace``, of one idempotency key's digest or of all, about ``limit`` at a time.
+
+        One call does a bounded amount of work. What is there from the first call to the last is told at least once; what
+        comes or goes meanwhile, perhaps; a key may be told twice. Raises `CacheUnavailable`, ``ValueError`` for a bad cursor.
+        """
+        ...
+
+    async def check(self) -> list[str]:
+        """One round trip to the store: advice to the operator, a line each. Raises `CacheUnavailable`, `CacheUnsupported`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections. Idempotent; never raises."""
+        ...
+
+
+def prompt(cache: Cache) -> PromptCache | None:
+    """``cache``, if it can be asked without waiting.
+
+    One whose `Cache.claim` or `Cache.complete` is another than that of the class that offers this (a subclass's, or one put
+    in its place) can not: what it does there must not be passed by.
+    """
+    if not isinstance(cache, PromptCache):
+        return None
+    for name in ("claim", "complete"):
+        if name in getattr(cache, "__dict__", ()) or _owner(cache, name) is not _owner(cache, name + "_soon"):
+            return None
+    return cache
+
+
+def _owner(cache: object, name: str) -> type | None:
+    return next((kind for kind in type(cache).__mro__ if name in vars(kind)), None)

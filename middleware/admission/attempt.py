@@ -1,0 +1,388 @@
+"""One execution of a command under a lease: renewed while the command runs, settled once.
+
+Strategy. An attempt belongs to the process, not to the request that began it: its task lives in `InFlight`, and neither a
+client that leaves nor ``response_timeout`` ends it. While it runs, one timer renews the lease, as a rule at every third of it.
+Settling is fenced by the owner token; where the cache doesn't answer, `InFlight` tries again while the process lives,
+because a known outcome must not become an unknown one only because the cache was away.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from oncegate.cache.claim import Claim
+from oncegate.cache.errors import CacheError
+from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse, Trace
+from oncegate.middleware.admission.deadlines import Deadlines
+from oncegate.middleware.admission.identity import gateway_id
+from oncegate.middleware.outcome.errors import NotProcessed
+from oncegate.middleware.rules.key import record_id
+from oncegate.middleware.rules.policy import Policy
+
+if TYPE_CHECKING:
+    from oncegate.middleware.admission.in_flight import InFlight
+
+log = logging.getLogger("oncegate.attempt")
+
+
+class LeaseLost(NotProcessed):
+    """Before anything was sent, the attempt turned out to be somebody else's by now."""
+
+
+class Unconfirmed(NotProcessed):
+    """Before anything was sent, the cache could not say whether the attempt is still ours."""
+
+
+class Attempt:
+    """An attempt at one command, made before its claim is sent, so that a claim which is won late finds it.
+
+    ``number`` is 0 until the claim is won, and stays 0 in an attempt that runs without a record (``fail_open``). Once
+    ``settled``, ``outcome`` is the record as it is to be written, ``None`` where the attempt is released, or came too late.
+    Once ``told``, the cache has it, or did not answer in time: clients may see it. ``overdue``: its task was cancelled by
+    ``attempt_timeout``.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_deadline",
+        "_ended",
+        "_in_flight",
+        "_limit",
+        "_limits",
+        "_lost",
+        "_sent",
+        "_started",
+        "_then",
+        "_timer",
+        "begun_at_ms",
+        "fingerprint",
+        "has_slot",
+        "held_since",
+        "is_over",
+        "key",
+        "lasts",
+        "loop",
+        "method",
+        "number",
+        "outcome",
+        "overdue",
+        "policy",
+        "recording",
+        "refused",
+        "settled",
+        "submission",
+        "task",
+        "token",
+        "told",
+    )
+
+    def __init__(
+        self,
+        in_flight: "InFlight",
+        key: str,
+        fingerprint: bytes,
+        policy: Policy,
+        *,
+        submission: bool = False,
+        token: bytes = b"",
+        held_since: float = 0.0,
+        method: str = "",
+    ) -> None:
+        self.key = key
+        self.token = token or os.urandom(TOKEN_BYTES)
+        self.fingerprint = fingerprint
+        self.policy = policy
+        self.method = method
+        """Of the request; empty where there is none. For people."""
+        self.submission = submission
+        """Its success says that a command was accepted to be processed later."""
+        self.begun_at_ms = int(time() * 1000)
+        """Unix time, for people: it decides nothing."""
+        self.held_since = held_since or monotonic()
+        self.number = 0
+        self.settled = False
+        self.told = False
+        self.overdue = False
+        self.refused = False
+        """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
+        self.outcome: Record | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs, once it does."""
+        self.task: asyncio.Future[None] | None = None
+        """Done when the command's execution is; cancelled where it runs out of time. ``None`` while there is none."""
+        self.recording: asyncio.Task[None] | None = None
+        """Tries to record the outcome, where the cache did not take it at once."""
+        self.is_over = False
+        """It has answered, or nothing of it runs any more; its slot is free once it is ``told``."""
+        self.has_slot = True
+        """Whether it counts towards ``max_in_flight``."""
+        self.lasts = False
+        """It takes longer than most, and the watch was told so."""
+        self._in_flight = in_flight
+        self._cache = in_flight.cache
+        self._started = self.held_since
+        self._deadline = 0.0
+        self._lost = False
+        self._sent = 0.0
+        self._then: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._limits: Deadlines | None = None
+        self._limit = 0
+        self._ended: asyncio.Future[None] | None = None
+
+    @property
+    def record(self) -> str:
+        """The record's id, for logs and problems."""
+        return record_id(self.key)
+
+    # -- claimed, confirmed, renewed ----------------------------------------------------------------------------------
+
+    def won(self, claim: Claim) -> None:
+        """The claim is ours. Its lease counts from before the claim was sent: never longer than the cache counts it."""
+        self.number = claim.record.attempt
+
+    def adopt(self, claim: Claim) -> None:
+        """A claim was won after all, while its command ran without a record (``fail_open``): record it from here on."""
+        self.won(claim)
+        log.info("record %s: the cache answered late; the attempt is recorded from here on", self.record)
+        if self.settled:
+            if self.outcome is not None:
+                self.outcome = replace(self.outcome, attempt=self.number)
+            self._in_flight.keep_trying(self)
+        elif self.task is not None:
+            self._note()
+            self._schedule()
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the attempt is ours for half a lease from now, or runs without a record: then `confirm` returns at once."""
+        return not self.number or monotonic() - self.held_since < self.policy.lease_ms / 2000
+
+    async def confirm(self) -> None:
+        """Return once the attempt is certain to be ours for half a lease; to be awaited before the first byte is sent.
+
+        An owner that was paused (SIGSTOP, a frozen virtual machine) must not run beside its successor. Raises `LeaseLost`;
+        and `Unconfirmed` where the cache does not answer, unless the policy is to fail open.
+        """
+        if self.is_certain:
+            return
+        try:
+            if not await self._extend():
+                raise LeaseLost("the attempt was taken over before it began")
+        except CacheError as error:
+            if self.policy.settings.on_cache_down == "fail_closed":
+                raise Unconfirmed(str(error)) from error
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The command is executed from now on."""
+        self.loop = loop
+        self._started = monotonic()
+        self._deadline = self._started + self.policy.attempt_timeout
+
+    def limit(self, limits: Deadlines, lasts: Callable[[], None]) -> None:
+        """Have ``lasts`` called when ``limits`` say so, unless it is settled before."""
+        self._limits = limits
+        self._limit = limits.set(lasts)
+
+    def keep(self, task: "asyncio.Future[None]") -> None:
+        """``task`` executes the attempt: renew the lease from now on, and cancel the task after ``attempt_timeout``."""
+        self._unschedule()
+        self.task = task
+        self._note()
+        heartbeat = self.policy.heartbeat
+        if self.number and self._started - self.held_since < heartbeat / 4 and self._limits is None:
+            # The usual attempt is over long before this, and shares its timer with the others.
+            self._limits = self._in_flight.limits.on(task.get_loop(), min(heartbeat, self.policy.attempt_timeout))
+            self._limit = self._limits.set(self._tick)
+        else:
+            self._schedule()
+
+    def ran(self, _: "asyncio.Future[None]") -> None:
+        """Its task is done."""
+        self.task = None  # it would be kept, with its coroutine and context, until the outcome is recorded
+        if not self.is_over:
+            self._in_flight.end(self)
+
+    def over(self) -> None:
+        """It has answered, and is settled: its slot is free as soon as that is told, whatever its task still does."""
+        self.is_over = True
+        if self.told:
+            self._in_flight.end(self)
+
+    def _note(self) -> None:
+        if self.number and not self.lasts:
+            self.lasts = True
+            self._in_flight.tell(self._in_flight.watch.outcome_pending, self.record)
+
+    def _schedule(self) -> None:
+        self._unschedule()
+        now = monotonic()
+        wait = self._deadline - now
+        if self.number and not self._lost:
+            heartbeat = self.policy.heartbeat
+            # At least a quarter of it from now: a cache that fails at once is not asked in a busy loop.
+            wait = min(wait, max(self.held_since + heartbeat - now, heartbeat / 4))
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
+
+    def _unschedule(self) -> None:
+        if self._limits is not None:
+            self._limits.drop(self._limit)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        if self.settled or self.task is None or self.task.done():
+            return
+        if monotonic() >= self._deadline:
+            log.warning("record %s: attempt %d ran into attempt_timeout", self.record, self.number)
+            self.overdue = True
+            self.task.cancel()
+        else:
+            self._in_flight.in_background(self._renew())
+
+    async def _renew(self) -> None:
+        try:
+            self._lost = not await self._extend()
+        except CacheError as error:
+            log.warning("record %s: the lease could not be renewed: %s", self.record, error)
+        if self.settled:
+            return
+        if self._lost:
+            log.warning("record %s: attempt %d lost its lease and runs on", self.record, self.number)
+            self._in_flight.tell(self._in_flight.watch.lease_lost, self.policy.route)
+        self._schedule()
+
+    async def _extend(self) -> bool:
+        sent = monotonic()
+        extended = self._cache.extend(self.key, token=self.token, lease_ms=self.policy.lease_ms)
+        ours: object = await self._in_flight.timed("extend", extended)  # a cache of one's own may say 1
+        if ours:
+            self.held_since = sent
+        return bool(ours)
+
+    # -- settled ------------------------------------------------------------------------------------------------------
+
+    async def settle(self, state: State | None, response: StoredResponse | None = None, *, note: str = "") -> None:
+        """The outcome is known: complete the record as ``state``, or release it (``None``). Later calls do nothing.
+
+        ``note`` is one line for an operator who asks what happened, where no response says it.
+
+        Returns when the cache has answered or its time-out is over; in the latter case recording goes on in the background.
+        """
+        if self._decide(state, response, note):
+            await self._record()
+
+    def settle_soon(self, state: State | None, response: StoredResponse | None, then: Callable[[], None]) -> None:
+        """The same for who does not wait: ``then`` is called once, now or later."""
+        self._decide(state, response, "")
+        self._then, self._sent = then, monotonic()
+        outcome, cache, loop = self.outcome, self._in_flight.prompt, self.loop
+        if outcome is not None and cache is not None and loop is not None and self.number:
+            ttl_ms = self.policy.ttl_ms[outcome.state]
+            if cache.complete_soon(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=self._completed):
+                return
+        self._in_flight.in_background(self._record_then(then))
+
+    def _completed(self, answer: object) -> None:
+        self._in_flight.answered("complete", answer, self._sent)
+        if isinstance(answer, CacheError):
+            self._put_off(answer)
+        elif not answer:
+            self._refuse()
+        self._tell()
+        then, self._then = self._then, None  # it refers back to us
+        if then is not None:
+            then()
+
+    async def _record_then(self, then: Callable[[], None]) -> None:
+        await self._record()
+        self._then = None
+        then()
+
+    def _decide(self, state: State | None, response: StoredResponse | None, note: str) -> bool:
+        if self.settled:
+            return False
+        self.settled = True
+        self._unschedule()
+        seconds = monotonic() - self._started
+        if state is not None:
+            route = self.policy.route if self.method else ""
+            trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note, self.method, route)
+            self.outcome = Record(
+                state,
+                self.token,
+                self.fingerprint,
+                max(self.number, 1),
+                response,
+                trace=trace,
+                submission=self.submission,
+            )
+        self._in_flight.decided(self.policy.route, state, seconds)
+        return True
+
+    async def _record(self) -> None:
+        recorded = not self.number
+        try:
+            if not recorded:
+                await self.write_outcome()
+                recorded = True
+        except CacheError as error:
+            recorded = True
+            self._put_off(error)
+        finally:  # after a cancellation too: the write is idempotent, and an outcome is not dropped
+            if not recorded:
+                self._in_flight.keep_trying(self)
+            self._tell()
+
+    def _put_off(self, error: CacheError) -> None:
+        log.warning("record %s: the outcome is not recorded yet: %s", self.record, error)
+        self._in_flight.keep_trying(self)
+
+    def _tell(self) -> None:
+        self.told = True
+        if self.is_over:
+            self._in_flight.end(self)
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    async def write_outcome(self) -> None:
+        """One try at recording the outcome. Raises `CacheError`; a refusal is final and only logged."""
+        outcome = self.outcome
+        if outcome is None:
+            await self._in_flight.timed("release", self._cache.release(self.key, token=self.token))
+            return
+        completed = self._cache.complete(
+            self.key,
+            token=self.token,
+            fingerprint=self.fingerprint,
+            attempt=outcome.attempt,
+            state=outcome.state,
+            response=outcome.response,
+            ttl_ms=self.policy.ttl_ms[outcome.state],
+            trace=outcome.trace,
+            submission=outcome.submission,
+        )
+        recorded: object = await self._in_flight.timed("complete", completed)
+        if not recorded:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        log.error(
+            "record %s: attempt %d was taken over or resolved; its outcome is not recorded", self.record, self.number
+        )
+        # Nobody after this will be told of it, so those who wait are not either: they go by what the record says.
+        self.outcome = None
+        self.refused = True
+        self._in_flight.tell(self._in_flight.watch.outcome_refused, self.policy.route)
+
+    async def ended(self) -> None:
+        """Return once the outcome is ``told``. For waiters in the attempt's own event loop."""
+        if not self.told:
+            if self._ended is None:
+                self._ended = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._ended)

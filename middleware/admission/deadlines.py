@@ -1,0 +1,72 @@
+"""Time limits that cost little, since almost none of them is ever reached."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+log = logging.getLogger("oncegate.attempt")
+
+
+class Deadlines:
+    """Time limits of one length, for many at once, on one timer of ``loop``: they are reached in the order they were set in.
+
+    A timer for each would cost more than most of what it limits.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self.loop = loop
+        self._seconds = seconds
+        self._set: dict[int, tuple[float, Callable[[], None]]] = {}
+        self._last = 0
+        self._is_timed = False
+
+    def set(self, overdue: Callable[[], None]) -> int:
+        """Have ``overdue`` called when the time is over, unless the number that is returned is given to `drop` before."""
+        self._last += 1
+        moment = self.loop.time() + self._seconds
+        self._set[self._last] = moment, overdue
+        if not self._is_timed:
+            self._is_timed = True
+            self.loop.call_at(moment, self._look)
+        return self._last
+
+    def drop(self, number: int) -> None:
+        """Forget a limit; one that was reached or dropped already, too."""
+        self._set.pop(number, None)
+
+    def _look(self) -> None:
+        self._is_timed = False
+        now = self.loop.time()
+        while self._set:
+            number = next(iter(self._set))
+            moment, overdue = self._set[number]
+            if moment > now:
+                self._is_timed = True
+                self.loop.call_at(moment, self._look)
+                return
+            del self._set[number]
+            try:
+                overdue()
+            except Exception:  # those behind it must not wait for ever
+                log.exception("a time limit could not be dealt with")
+
+
+class LoopDeadlines:
+    """`Deadlines` by event loop and length: an app may be called on several loops, and test clients make one per request."""
+
+    def __init__(self) -> None:
+        self._all: dict[tuple[asyncio.AbstractEventLoop, float], Deadlines] = {}
+
+    def of(self, seconds: float) -> Deadlines:
+        """Those of the running loop."""
+        return self.on(asyncio.get_running_loop(), seconds)
+
+    def on(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Deadlines:
+        """Those of ``loop``, which is running."""
+        found = self._all.get((loop, seconds))
+        if found is None:
+            for key in [key for key in self._all.copy() if key[0].is_closed()]:
+                self._all.pop(key, None)
+            found = self._all[loop, seconds] = Deadlines(loop, seconds)
+        return found

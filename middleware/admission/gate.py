@@ -1,0 +1,46 @@
+"""The gate: what a claim's answer means under a policy. Pure: it awaits nothing and knows neither HTTP nor a store."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import enum
+
+from oncegate.cache.record import Record, State
+from oncegate.middleware.rules.fingerprint import same_operation
+
+
+class Decision(enum.StrEnum):
+    """What becomes of a request."""
+
+    RUN = "first"
+    """The claim was won: execute the command."""
+    REPLAY = "replayed"
+    """Give the stored result."""
+    DUPLICATE = "duplicate"
+    """The result is there, but is not to be given as if it were this request's own: tell of it."""
+    IN_FLIGHT = "in-flight"
+    """Another attempt is executing."""
+    MISMATCH = "key-reused"
+    """The key was used for another request."""
+    REFUSE = "outcome-unknown"
+    """Nobody knows what the last attempt did, and the policy is not to try again."""
+    BYPASS = "bypass"
+    """Not enforced: no key, or no cache under ``fail_open``."""
+
+
+def decide(record: Record, fingerprint: bytes, *, warn_on_mismatch: bool, raise_on_duplicate: bool) -> Decision:
+    """What to do about a ``record`` that the claim did not win.
+
+    A mismatch guards every state; only a succeeded record may be replayed for another payload, only where the policy is to
+    warn, and never for another method or path. A result whose body was not kept can't be replayed: it is a duplicate.
+    """
+    state = record.state
+    if record.fingerprint != fingerprint:
+        forgiven = warn_on_mismatch and state is State.SUCCEEDED and same_operation(record.fingerprint, fingerprint)
+        if not forgiven:
+            return Decision.MISMATCH
+    if state is State.IN_FLIGHT:
+        return Decision.IN_FLIGHT
+    if state is State.UNKNOWN:
+        return Decision.REFUSE
+    if record.response is None or record.response.body is None:
+        return Decision.DUPLICATE
+    return Decision.DUPLICATE if raise_on_duplicate and state is State.SUCCEEDED else Decision.REPLAY

@@ -1,0 +1,20 @@
+"""What this process is called in the records that it makes, so that an operator knows where to look."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import os
+import socket
+from functools import lru_cache
+from typing import Final
+
+MOST_OF_HOST: Final = 32
+
+
+@lru_cache(maxsize=1)
+def gateway_id() -> str:
+    """``host/pid``; of a long host name its end, which is where orchestrators put what differs."""
+    return f"{socket.gethostname()[-MOST_OF_HOST:]}/{os.getpid()}"
+
+
+# A forked worker is another gateway. To ask for the process id with every claim would be a system call each.
+if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
+    os.register_at_fork(after_in_child=gateway_id.cache_clear)

@@ -1,0 +1,256 @@
+"""The attempts of one process: how many, which, and what they still owe to the cache."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from oncegate.cache.errors import CacheError, RecordUnreadable
+from oncegate.cache.record import State
+from oncegate.cache.store import Cache, prompt
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.deadlines import LoopDeadlines
+from oncegate.middleware.admission.observe import Watch
+
+log = logging.getLogger("oncegate.attempt")
+
+Answer = TypeVar("Answer")
+Running = TypeVar("Running", bound=asyncio.Future[None])
+
+MAX_UNSAVED_BYTES = 64 * 1024 * 1024
+"""Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
+_FAILED: Final = "the watch failed"
+_NOBODY: Final = Watch()
+"""Isn't told of what each request does."""
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
+_CLAIM_POLL: Final = 0.01
+
+
+class InFlight:
+    """Owns the tasks of a process's attempts, so that no client and no cancelled request can end them.
+
+    ``slots`` counts the claims under way and the attempts that run, unless set `free`;
+    `oncegate.middleware.admission.admission.Enforcer` keeps it at or below ``max_in_flight``. ``closing`` is set by `drain`:
+    a cancellation is the process's end from then on.
+    """
+
+    def __init__(self, cache: Cache, max_in_flight: int, watch: Watch | None = None) -> None:
+        self.cache = cache
+        self.prompt = prompt(cache)
+        self.watch = watch or _NOBODY
+        self.max_in_flight = max_in_flight
+        self.slots = 0
+        self._freed = 0
+        self.closing = False
+        self.limits = LoopDeadlines()
+        self._attempts: dict[bytes, Attempt] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._unsaved: set[Attempt] = set()
+        self._unsaved_bytes = 0
+
+    def by_token(self, token: bytes) -> Attempt | None:
+        """The attempt of this process and event loop that owns ``token``, while its task runs."""
+        attempt = self._attempts.get(token)
+        return attempt if attempt is not None and attempt.loop is asyncio.get_running_loop() else None
+
+    def tell(self, event: Callable[..., None], *what: object) -> None:
+        """Call one of ``watch``'s methods; its errors go no further than the log."""
+        try:
+            event(*what)
+        except Exception:  # somebody else's code must not decide about a payment
+            log.exception(_FAILED)
+
+    def decided(self, route: str, state: State | None, seconds: float) -> None:
+        """Tell ``watch`` of an outcome."""
+        if self.watch is _NOBODY:
+            return
+        try:
+            self.watch.attempt_settled(route, state, seconds)
+        except Exception:
+            log.exception(_FAILED)
+
+    def answered(self, operation: str, answer: object, sent: float) -> None:
+        """Tell ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``."""
+        if self.watch is _NOBODY:
+            return
+        try:
+            if isinstance(answer, CacheError):
+                self.watch.cache_failed(operation, monotonic() - sent)
+            else:
+                self.watch.cache_answered(operation, monotonic() - sent)
+        except Exception:
+            log.exception(_FAILED)
+
+    async def timed(self, operation: str, call: Awaitable[Answer]) -> Answer:
+        """The answer to a call of the cache, which ``watch`` is told of."""
+        began = monotonic()
+        try:
+            answer = await call
+        except CacheError:
+            self.tell(self.watch.cache_failed, operation, monotonic() - began)
+            raise
+        self.tell(self.watch.cache_answered, operation, monotonic() - began)
+        return answer
+
+    def run(
+        self,
+        attempt: Attempt,
+        work: Coroutine[Any, Any, None],
+        loop: asyncio.AbstractEventLoop,
+        lasts: Callable[[], None] | None = None,
+    ) -> asyncio.Task[None]:
+        """Execute ``work`` as the attempt's task, on the running ``loop``; its slot is free again when the task ends, or before
+        that when all it answers is recorded.
+
+        With ``lasts``, nothing renews the lease or ends the task in time until that is called, and has `Attempt.keep` see to it:
+        what is over before, as most is, needs no timer of its own.
+        """
+        self.begin(attempt, loop)
+        task = loop.create_task(work)
+        if lasts is None:
+            return self._keep(attempt, task)
+        attempt.task = task
+        attempt.limit(self.limits.on(loop, attempt.policy.soon), lasts)
+        task.add_done_callback(attempt.ran)
+        return task
+
+    def go_on(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """The same for an attempt that was begun without a task."""
+        return self._keep(attempt, asyncio.get_running_loop().create_task(work))
+
+    def hold(self, attempt: Attempt) -> asyncio.Future[None]:
+        """The attempt's command runs elsewhere, until the future is given a result; ``attempt_timeout`` cancels it."""
+        loop = asyncio.get_running_loop()
+        self.begin(attempt, loop)
+        return self._keep(attempt, loop.create_future())
+
+    def begin(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
+        """The attempt runs, until `end`."""
+        self._attempts[attempt.token] = attempt
+        attempt.start(loop)
+        if self.watch is _NOBODY:
+            return
+        try:
+            self.watch.attempt_began(attempt.policy.route)
+        except Exception:
+            log.exception(_FAILED)
+
+    def _keep(self, attempt: Attempt, running: Running) -> Running:
+        attempt.keep(running)
+        running.add_done_callback(attempt.ran)
+        return running
+
+    def end(self, attempt: Attempt) -> None:
+        """The attempt runs no more: its slot is free, as soon as its outcome is told. Later calls do nothing."""
+        if attempt.settled and not attempt.told:
+            attempt.is_over = True
+            return
+        if self._attempts.pop(attempt.token, None) is None:
+            return
+        if attempt.has_slot:
+            self.slots -= 1
+        else:
+            self._freed -= 1
+        if attempt.lasts:
+            self.tell(self.watch.outcome_known, attempt.record)
+        if self.watch is _NOBODY:
+            return
+        try:
+            self.watch.attempt_ended(attempt.policy.route)
+        except Exception:
+            log.exception(_FAILED)
+
+    def free(self, attempt: Attempt) -> None:
+        """The attempt runs on, but needs its slot no more: how long it takes is up to its client."""
+        if attempt.has_slot:
+            attempt.has_slot = False
+            self.slots -= 1
+            self._freed += 1
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work``, which must not raise, for as long as the process lives."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    def keep_trying(self, attempt: Attempt) -> None:
+        """Record the outcome of ``attempt`` as soon as the cache lets us; bounded in bytes: then without the body."""
+        size = _body_bytes(attempt)
+        if self._unsaved_bytes + size > MAX_UNSAVED_BYTES and attempt.outcome and attempt.outcome.response:
+            log.warning("record %s: too much waits for the cache; kept without its body", attempt.record)
+            attempt.outcome = replace(attempt.outcome, response=attempt.outcome.response._replace(body=None))
+            size = 0
+        self._unsaved_bytes += size
+        self._unsaved.add(attempt)
+        attempt.recording = self.in_background(self._write_until_done(attempt, size))
+
+    def owes(self, key: str) -> bool:
+        """Whether what this process knows of the record is still to be written: what the cache says of it is out of date."""
+        return any(attempt.key == key for attempt in self._unsaved)
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Give back a claim whose caller is gone, won or not: releasing is fenced, and tried until the cache has answered."""
+        attempt.settled = True
+        self.keep_trying(attempt)
+
+    async def _write_until_done(self, attempt: Attempt, size: int) -> None:
+        pause = _FIRST_PAUSE
+        self.tell(self.watch.outcomes_waiting, 1)
+        self.tell(self.watch.outcome_pending, attempt.record)
+        try:
+            while not await self._is_written(attempt):
+                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                pause = min(_LONGEST_PAUSE, pause * 2)
+        finally:
+            self._unsaved.discard(attempt)
+            self._unsaved_bytes -= size
+            self.tell(self.watch.outcome_known, attempt.record)
+            self.tell(self.watch.outcomes_waiting, -1)
+
+    async def _is_written(self, attempt: Attempt) -> bool:
+        """Whether nothing more is to be tried, after one more try."""
+        try:
+            await attempt.write_outcome()
+        except RecordUnreadable as error:
+            log.error("record %s: the outcome can't be recorded: %s", attempt.record, error)
+            attempt.refused = True
+        except CacheError:
+            return False
+        return True
+
+    async def drain(self, timeout: float) -> int:
+        """Wait for every claim and attempt, and for every outcome still to be recorded, at most ``timeout`` seconds.
+
+        Returns how many attempts were left: their records read unknown once their leases have lapsed. Those of other event
+        loops can't be waited for from here, and count as left.
+        """
+        self.closing = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while (tasks := self._tasks_of(loop)) or self.slots + self._freed > len(self._attempts):
+            left = deadline - loop.time()
+            if left <= 0:
+                break
+            if tasks:
+                await asyncio.wait(tasks, timeout=left)
+            else:  # a claim is under way whose client has left: nothing else waits for it, and it may be won
+                await asyncio.sleep(min(left, _CLAIM_POLL))
+        return len(self._attempts)
+
+    def _tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Future[None]]:
+        attempts = [attempt for attempt in self._attempts.copy().values() if attempt.loop is loop]
+        tasks = [attempt.task for attempt in attempts if not attempt.is_over]
+        running = [task for task in tasks if task is not None and not task.done()]
+        telling = [loop.create_task(attempt.ended()) for attempt in attempts if attempt.task is None or attempt.settled]
+        return [*running, *telling, *(task for task in self._background.copy() if task.get_loop() is loop)]
+
+
+def _body_bytes(attempt: Attempt) -> int:
+    response = attempt.outcome.response if attempt.outcome else None
+    return len(response.body) if response and response.body else 0

@@ -1,0 +1,286 @@
+"""The door for Python callers: `CommandProcessor.process` runs a command once per idempotency key.
+
+The same claim, gate and attempt as behind HTTP. What is fingerprinted is the command's JSON form with sorted members; what
+is kept is the result's JSON form, or, of an exception, its type's name and its text.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar, cast, overload
+
+from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
+from oncegate.cache.open import given_cache
+from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.store import Cache
+from oncegate.middleware.admission.admission import Ask, Enforcer, Verdict
+from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.calls.errors import (
+    CommandFailedError,
+    DuplicateCommandError,
+    InFlightError,
+    KeyReusedError,
+    OutcomeUnknownError,
+)
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, OutcomeUnknown, is_closed
+from oncegate.middleware.outcome.responses import now_ms
+from oncegate.middleware.outcome.results import Codec, JsonCodec, command_form, failure_form, octets, read_failure
+from oncegate.middleware.rules.arguments import check_callable, given_namespace, given_settings
+from oncegate.middleware.rules.errors import CallerMissing, KeyMissing, Overloaded
+from oncegate.middleware.rules.fingerprint import fingerprint, forgiving
+from oncegate.middleware.rules.key import caller_scope, check_key, record_id, record_key
+from oncegate.middleware.rules.policy import compile_policy
+from oncegate.middleware.rules.settings import IdempotencySettings
+
+log = logging.getLogger("oncegate.command")
+
+Command = TypeVar("Command")
+Result = TypeVar("Result")
+
+_DONE, _RAISED = 200, 500
+_MAX_ADMISSIONS = 3
+
+
+class CommandProcessor(Generic[Command, Result]):
+    """Executes commands by ``execute``, under the idempotency keys that the callers give.
+
+    ``name`` tells this processor's commands from others' in the fingerprint and never changes. ``execute`` may be a coroutine
+    function or a plain one (run in a thread, which ``attempt_timeout`` can't end). It may raise `NotProcessed` (the key is
+    free at once) or `OutcomeUnknown`; any other exception is a failure.
+
+    ``result_type`` says how results are stored and read back (anything that pydantic takes; what it can't take fails here,
+    before any effect); without it, results are JSON values: a retry gets a dict where the first call got a dataclass.
+    ``codec`` stores them in its own way instead. A result that can't be stored after all, that would not come back equal,
+    or that is over ``max_response_body``, is recorded as a success without it.
+
+    ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
+    `drain` is to be awaited before the process ends, `oncegate.cache.store.Cache.close` after it.
+    """
+
+    @overload
+    def __init__(
+        self,
+        execute: Callable[[Command], Awaitable[Result]],
+        *,
+        name: str,
+        cache: Cache | str,
+        settings: IdempotencySettings | None = None,
+        namespace: str = "default",
+        result_type: Any = Any,
+        codec: Codec[Result] | None = None,
+        max_in_flight: int = 1000,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        execute: Callable[[Command], Result],
+        *,
+        name: str,
+        cache: Cache | str,
+        settings: IdempotencySettings | None = None,
+        namespace: str = "default",
+        result_type: Any = Any,
+        codec: Codec[Result] | None = None,
+        max_in_flight: int = 1000,
+    ) -> None: ...
+    def __init__(
+        self,
+        execute: Callable[[Command], Any],
+        *,
+        name: str,
+        cache: Cache | str,
+        settings: IdempotencySettings | None = None,
+        namespace: str = "default",
+        result_type: Any = Any,
+        codec: Codec[Result] | None = None,
+        max_in_flight: int = 1000,
+    ) -> None:
+        check_callable("execute", execute, "a function of a command")
+        if not name or not isinstance(name, str):
+            raise ValueError("name must be a text that is not empty")
+        if codec is not None and result_type is not Any:
+            raise ValueError("result_type and codec exclude each other")
+        self._execute = execute
+        self._in_thread = not inspect.iscoroutinefunction(execute)
+        self._name = name.encode()
+        self._namespace = given_namespace(namespace)
+        self._policy = compile_policy(given_settings(settings, IdempotencySettings))
+        self._codec: Codec[Any] = codec or JsonCodec(result_type)
+        self.cache = given_cache(cache)
+        self._enforcer = Enforcer(self.cache, max_in_flight=max_in_flight)
+
+    async def process(
+        self,
+        command: Command,
+        *,
+        idempotency_key: str | None = None,
+        caller: str = "",
+        raise_on_duplicate: bool = False,
+        wait: float = 0.0,
+    ) -> Result:
+        """The result of ``command``: of executing it now, or of the call that succeeded under this key.
+
+        Without a key nothing is enforced, whatever ``raise_on_duplicate`` says. ``caller`` scopes the key; ``wait`` is how
+        many seconds to wait for a concurrent call (capped by ``max_wait``). The execution goes on if this call is cancelled.
+
+        Raises a `ProcessError`, what ``execute`` raised, `KeyInvalid`, `KeyMissing` (``require_key``), `CallerMissing`
+        (``require_scope``), `Overloaded`, `oncegate.cache.errors.CacheError`, and ``TypeError`` for a command that has no
+        JSON form.
+        """
+        settings = self._policy.settings
+        if idempotency_key is None:
+            if settings.require_key:
+                raise KeyMissing("This command requires an idempotency key.")
+            return await self._call(command)
+        if settings.require_scope and not caller:
+            raise CallerMissing("This command needs to know its caller.")
+        key = record_key(self._namespace, check_key(idempotency_key), self._scope(caller))
+        whole = fingerprint("PROCESS", self._name, b"", self._form(command))
+        ask = Ask(
+            key,
+            forgiving("PROCESS", self._name, whole) if self._policy.warns else whole,
+            self._policy,
+            min(wait, settings.max_wait) if wait > 0 else 0.0,  # NaN is not above 0, and would never be over
+            bool(raise_on_duplicate or settings.raise_on_duplicate),
+            whole=whole,
+        )
+        for _ in range(_MAX_ADMISSIONS):
+            outcome = await self._enforcer.admit(ask)
+            if isinstance(outcome, Verdict):
+                return self._tell(outcome, record_id(key))
+            run = _Run(outcome)
+            task = self._enforcer.in_flight.run(outcome, self._run(run, command), asyncio.get_running_loop())
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                run.abandoned = True
+                raise
+            if not isinstance(run.raised, LeaseLost):
+                return cast(Result, run.told())
+        raise Overloaded("The command was overtaken again and again before it could begin: try again later.")
+
+    async def drain(self, timeout: float = 30.0) -> int:
+        """Wait for executions whose callers have left, and for outcomes not yet recorded; how many were left."""
+        return await self._enforcer.in_flight.drain(timeout)
+
+    def _scope(self, caller: str) -> list[bytes] | None:
+        """Whose key it is: calls of different scopes never meet."""
+        return caller_scope(caller)
+
+    def _form(self, command: Command) -> bytes:
+        """What of ``command`` is fingerprinted. Raises ``TypeError`` where it has no JSON form."""
+        return command_form(command)
+
+    async def _call(self, command: Command) -> Result:
+        if not self._in_thread:
+            return await cast(Awaitable[Result], self._execute(command))
+        result = await asyncio.to_thread(self._in_a_thread, command)
+        if inspect.isawaitable(result):  # a plain callable around a coroutine function: a lambda, a decorator
+            return cast(Result, await result)
+        return result
+
+    def _in_a_thread(self, command: Command) -> Result:
+        try:
+            return cast(Result, self._execute(command))
+        except StopIteration as error:  # no future takes it: the call would never end
+            raise RuntimeError("the command raised StopIteration") from error
+
+    async def _run(self, run: "_Run", command: Command) -> None:
+        attempt = run.attempt
+        try:
+            await attempt.confirm()
+            run.result = await self._call(command)
+        except Unconfirmed as error:
+            run.raised = CacheUnavailable(str(error))
+            await attempt.settle(None)
+        except NotProcessed as error:
+            run.raised = error
+            await attempt.settle(None)
+        except OutcomeUnknown as error:
+            run.raised = error
+            await attempt.settle(State.UNKNOWN, note=str(error))
+        except asyncio.CancelledError:
+            if self._enforcer.in_flight.closing and not attempt.overdue:
+                raise
+            run.raised = OutcomeUnknownError("The execution ran out of time.", attempt.record)
+            await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
+        except ENDS_PROCESS as error:  # raised to the caller: out of this task it would end the event loop
+            run.raised = error
+            await attempt.settle(State.UNKNOWN, note=f"raised {type(error).__qualname__}")
+        except BaseException as error:
+            if is_closed(error, attempt.task):
+                raise
+            await self._failed(run, error)
+        else:
+            await attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), self._kept(run), now_ms()))
+
+    @staticmethod
+    async def _failed(run: "_Run", error: BaseException) -> None:
+        """Whatever is raised is the failure: kept, and raised to the caller."""
+        attempt = run.attempt
+        run.raised = error
+        if run.abandoned:  # nobody is left who would be told
+            log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
+        if attempt.overdue:  # it made an error of its cancellation by attempt_timeout
+            await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
+        else:
+            await attempt.settle(State.FAILED, StoredResponse(_RAISED, (), failure_form(error), now_ms()))
+
+    def _kept(self, run: "_Run") -> bytes | None:
+        try:
+            kept = octets(self._codec.dump(run.result))
+        except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
+            log.warning("record %s: the result can't be stored: %s", run.attempt.record, type(error).__name__)
+            return None
+        if len(kept) > self._policy.max_response_body:
+            log.warning("record %s: the result is too large to be stored", run.attempt.record)
+            return None
+        return kept
+
+    def _tell(self, verdict: Verdict, record: str) -> Result:
+        decision, response = verdict.decision, verdict.record.response
+        if verdict.mismatch:
+            log.warning("record %s: another command under a used key; answered by on_mismatch = warn", record)
+        if decision is Decision.IN_FLIGHT:
+            raise InFlightError("The first call with this key is still executing.", record)
+        if decision is Decision.MISMATCH:
+            raise KeyReusedError("This key was used for another command.", record)
+        if decision is Decision.REFUSE:
+            raise OutcomeUnknownError("An earlier call with this key may or may not have been executed.", record)
+        body = response.body if response else None
+        if verdict.record.state is State.FAILED:
+            kind, message = read_failure(body)
+            raise CommandFailedError(kind, message, record)
+        result = None if body is None else self._read(body, record)
+        if decision is Decision.DUPLICATE:
+            message = "A command with this key was already processed."
+            raise DuplicateCommandError(message, record, result, omitted=body is None)
+        return cast(Result, result)
+
+    def _read(self, body: bytes, record: str) -> Any:
+        try:
+            return self._codec.load(body)
+        except Exception as error:
+            log.error("record %s: the stored result can't be read: %s", record, type(error).__name__)
+            raise RecordUnreadable(
+                "the stored result can't be read by this processor's result_type or codec"
+            ) from error
+
+
+class _Run:
+    """What came of one execution."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.abandoned = False
+        """Its caller was cancelled meanwhile."""
+        self.result: Any = None
+        self.raised: BaseException | None = None
+
+    def told(self) -> Any:
+        """The result; raises what was raised."""
+        if self.raised is not None:
+            raise self.raised
+        return self.result

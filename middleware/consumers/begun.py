@@ -1,0 +1,259 @@
+"""A delivery that was decided about; where it is to run, the handle by which its outcome is recorded."""
+
+import asyncio
+import enum
+import logging
+from contextlib import suppress
+from typing import Any
+
+import orjson
+
+from oncegate.cache.record import State, StoredResponse
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.consumers.delivery import Action, DeliveryDecision, SubscriptionSettings
+from oncegate.middleware.outcome.responses import now_ms
+from oncegate.middleware.outcome.results import MAX_MESSAGE_CHARACTERS, octets
+
+log = logging.getLogger("oncegate.subscription")
+
+_JSON = ((b"content-type", b"application/json"),)
+_DONE, _FAILED = 200, 500
+_DEFAULTS = SubscriptionSettings()
+
+
+class Recording(enum.Enum):
+    """Whether an outcome is in the cache. True where the message may be acknowledged for it."""
+
+    RECORDED = "recorded"
+    NO_RECORD = "no-record"
+    """There is none to be written: no key, or no cache when it began, and the policy was to run all the same."""
+    PENDING = "pending"
+    """The cache does not answer. Recording is tried again while the process lives, and `Begun.recorded` waits for it."""
+    REFUSED = "refused"
+    """Too late: the lease had lapsed and another consumer took the command over, or an operator resolved it."""
+
+    def __bool__(self) -> bool:
+        return self in (Recording.RECORDED, Recording.NO_RECORD)
+
+
+class Begun:
+    """What `Subscription.begin` says of one delivery; where ``decision`` is ``RUN``, the handle of the attempt.
+
+    ``action`` is what the broker is to be told: ``RUN`` until the outcome is known, then what follows from it. ``attempt``
+    counts this consumer's attempts at the command, this one included, and those under its former names; 0 where nothing is
+    counted. ``record`` is the command's id, fit for logs, empty without a key. ``reason`` is one line for logs and dead
+    letters. ``response`` is what was kept of the success that a duplicate repeats, or of the error that used up the attempts.
+    ``returned`` is what a handler returned, ``raised`` what it raised.
+    """
+
+    def __init__(
+        self,
+        decision: DeliveryDecision,
+        record: str = "",
+        *,
+        attempt: int = 0,
+        reason: str = "",
+        response: StoredResponse | None = None,
+    ) -> None:
+        self.decision = decision
+        self.action = decision.action
+        self.record = record
+        self.attempt = attempt
+        self.reason = reason
+        self.response = response
+        self.returned: Any = None
+        self.raised: BaseException | None = None
+        self.after_a_crash = False
+        """The last attempt's process died, or lost its lease: this command may have killed it."""
+        self.settled = False
+        """An outcome was given. It stands: what is given later changes nothing."""
+        self._outcome: State | None = None
+        self._attempt: Attempt | None = None
+        self._running: asyncio.Future[None] | None = None
+        self._settings = _DEFAULTS
+        self._last = False
+        self._abandoning: asyncio.Task[None] | None = None
+        """Kept, since an event loop doesn't."""
+
+    def hold(
+        self, attempt: Attempt, running: "asyncio.Future[None]", settings: SubscriptionSettings, *, last: bool
+    ) -> None:
+        """Be the handle of ``attempt``, which is the ``last`` one that is allowed, until ``running`` is given a result."""
+        self._attempt, self._running, self._settings, self._last = attempt, running, settings, last
+
+    @property
+    def run(self) -> bool:
+        """Whether this delivery is to be executed."""
+        return self.decision is DeliveryDecision.RUN
+
+    @property
+    def result(self) -> bytes | None:
+        """What was kept of the result that a duplicate repeats; ``None`` where there is none, or it was too large."""
+        return self.response.body if self.response and self.decision is DeliveryDecision.DUPLICATE else None
+
+    # -- of a delivery that runs --------------------------------------------------------------------------------------
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the outcome that was given is a success; whether it is recorded is another matter."""
+        return self._outcome is State.SUCCEEDED
+
+    async def exhaust(self, error: StoredResponse, reason: str) -> None:
+        """The claim was won, but no attempt is left: record the last error, so that everybody sees the end."""
+        self._begin_settling(State.FAILED)
+        self.decision, self.reason, self.response = DeliveryDecision.EXHAUSTED, reason, error
+        self.action = self.decision.action
+        await self._settle(State.FAILED, error)
+
+    async def withdraw(self, decision: DeliveryDecision, reason: str) -> None:
+        """The claim was won, but can't be used: give it back."""
+        self._begin_settling(None)
+        self.decision, self.reason = decision, reason
+        self.action = decision.action
+        await self._settle(None, None)
+
+    def overran(self) -> None:
+        """The handler did not end in time, and can't be ended: the broker is told to deliver again."""
+        self.action, self.reason = Action.REDELIVER, "The handler ran into its time-out, and runs on."
+
+    async def confirm(self) -> None:
+        """Return once the lease is ours for half its length: to be awaited right before an effect that must not be late.
+
+        Raises `oncegate.middleware.admission.attempt.LeaseLost` or ``Unconfirmed``: then do nothing.
+        """
+        if self._attempt is not None:
+            await self._attempt.confirm()
+
+    async def succeed(self, result: bytes | StoredResponse | None = None) -> Recording:
+        """The command is done: never again. ``result`` is JSON, or a response as it is to be given.
+
+        Returns once it is recorded, refused, or ``record_timeout`` is over (then recording goes on, and `recorded` waits for
+        it). Acknowledge the message only where what is returned is true. Where the result is over ``max_result``, the
+        success is recorded without it.
+        """
+        if self._begin_settling(State.SUCCEEDED):
+            self.action = Action.REDELIVER  # until it is recorded
+            await self._settle(State.SUCCEEDED, self._kept(result))
+        return await self.recorded()
+
+    async def fail(self, error: BaseException | str, *, final: bool = False, status: int = _FAILED) -> Recording:
+        """The command was not done: its type and text are kept. ``final``: no further attempt would do better.
+
+        ``action`` says what follows: ``REDELIVER``, or ``DEAD_LETTER`` where it is final or no attempt is left. The broker
+        may be told so even while recording is pending; where it is refused, redeliver.
+        """
+        dead = final or self._last
+        if self._begin_settling(State.FAILED):
+            self.action = Action.DEAD_LETTER if dead else Action.REDELIVER
+            kind, message = _text(error)
+            self.reason = message or kind
+            log.warning("record %s: attempt %d failed: %s", self.record, self.attempt, kind)
+            await self._settle(State.FAILED, failure(error, dead=dead, status=status))
+        recording = await self.recorded()
+        if recording is Recording.REFUSED:
+            self.action = Action.REDELIVER
+        return recording
+
+    async def unknown(self, note: str = "") -> Recording:
+        """Nobody can know whether the command was done, as after a time-out: it is tried again, and this attempt counts."""
+        await self.abandon(note)
+        return await self.recorded()
+
+    async def release(self) -> None:
+        """Nothing of the command was begun: the attempt is undone, and doesn't count."""
+        if self._begin_settling(None):
+            self.action = Action.REDELIVER
+            await self._settle(None, None)
+
+    async def abandon(self, note: str) -> None:
+        """As `unknown`, but without waiting for a cache that is away: the process may be about to end."""
+        if self._begin_settling(State.UNKNOWN):
+            self.action, self.reason = Action.REDELIVER, note
+            await self._settle(State.UNKNOWN, None, note)
+
+    def abandon_soon(self, note: str) -> None:
+        """As `abandon`, for who can't await it; with the event loop that runs, if one does: else the lease is left to lapse."""
+        with suppress(RuntimeError):
+            loop = asyncio.get_running_loop()
+            self._abandoning = loop.create_task(self.abandon(note))
+
+    async def recorded(self, timeout: float | None = None) -> Recording:
+        """Wait until the outcome is recorded or refused, ``timeout`` seconds at most (``record_timeout`` by default)."""
+        attempt = self._attempt
+        if attempt is None or not attempt.number:
+            recording = Recording.NO_RECORD
+        else:
+            task = attempt.recording
+            if task is not None and not task.done():
+                await asyncio.wait([task], timeout=self._settings.record_timeout if timeout is None else timeout)
+            if not self.settled or (task is not None and (not task.done() or task.cancelled())):
+                recording = Recording.PENDING
+            else:
+                recording = Recording.REFUSED if attempt.refused else Recording.RECORDED
+        if self._outcome is State.SUCCEEDED and recording:
+            self.action = Action.ACKNOWLEDGE
+        return recording
+
+    def _begin_settling(self, state: State | None) -> bool:
+        if not self.run:
+            raise RuntimeError(f"a delivery that is {self.decision.value} has no outcome to record")
+        if self.settled:
+            if state is not self._outcome:
+                log.warning("record %s: an outcome was given already; the later one is not recorded", self.record)
+            return False
+        self.settled = True
+        self._outcome = state
+        return True
+
+    async def _settle(self, state: State | None, response: StoredResponse | None, note: str = "") -> None:
+        try:
+            if self._attempt is not None:
+                await self._attempt.settle(state, response, note=note)
+        finally:
+            if self._running is not None and not self._running.done():
+                self._running.set_result(None)
+
+    def _kept(self, result: bytes | StoredResponse | None) -> StoredResponse:
+        if not isinstance(result, StoredResponse):
+            result = StoredResponse(_DONE, _JSON, b"null" if result is None else result, now_ms())
+        try:
+            result = _exact(result)
+        except (TypeError, ValueError) as error:  # the effect has happened all the same
+            log.warning("record %s: the result can't be stored: %s", self.record, type(error).__name__)
+            return not_kept()
+        if result.body is not None and len(result.body) > self._settings.max_result:
+            log.warning("record %s: the result is too large to be stored", self.record)
+            return result._replace(body=None)
+        return result
+
+
+def not_kept() -> StoredResponse:
+    """A success whose result can't be stored."""
+    return StoredResponse(_DONE, (), None, now_ms())
+
+
+def _exact(result: StoredResponse) -> StoredResponse:
+    """``result`` in the very types that a record has: a handler may give lists, a bytearray, a time with a fraction."""
+    headers = tuple([(octets(name), octets(value)) for name, value in result.headers])
+    body = None if result.body is None else octets(result.body)
+    return StoredResponse(int(result.status), headers, body, int(result.completed_at_ms))
+
+
+def failure(error: BaseException | str, *, dead: bool, status: int = _FAILED) -> StoredResponse:
+    """An error as it is kept: its type's name and its text, bounded; ``dead`` where no attempt will follow."""
+    kind, message = _text(error)
+    told: dict[str, Any] = {"type": kind, "message": message}
+    return StoredResponse(status, _JSON, orjson.dumps(told | {"dead": True} if dead else told), now_ms())
+
+
+def _text(error: BaseException | str) -> tuple[str, str]:
+    if isinstance(error, str):
+        kind, message = "Error", error
+    else:
+        kind = type(error).__qualname__
+        try:
+            message = str(error)
+        except BaseException:  # noqa: BLE001  # the failure must be recorded even if it can't be put into words
+            message = ""
+    # Lone surrogates have no UTF-8: a file's name may hold them.
+    return kind, message[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()

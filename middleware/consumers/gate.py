@@ -1,0 +1,93 @@
+"""What the records beside a delivery mean for it. Pure: it awaits nothing and knows neither a broker nor a store."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import orjson
+
+from oncegate.cache.record import Record, State, StoredResponse
+from oncegate.middleware.consumers.begun import failure
+from oncegate.middleware.consumers.delivery import DeliveryDecision
+
+_DECIDED = {State.SUCCEEDED: DeliveryDecision.DUPLICATE, State.IN_FLIGHT: DeliveryDecision.IN_FLIGHT}
+"""By the state of an execution; after any other, the command may be executed again."""
+
+
+def by_execution(record: Record, fingerprint: bytes) -> DeliveryDecision | None:
+    """What an execution record decides, under the consumer's own name or a former one; ``None``: it may be taken over."""
+    if record.fingerprint != fingerprint:
+        return DeliveryDecision.MISMATCH
+    return _DECIDED.get(record.state)
+
+
+def by_submission(record: Record | None, fingerprint: bytes) -> DeliveryDecision | None:
+    """What the command's own record decides: only what the gateway executed itself, or is executing, does.
+
+    With the mark, it was only accepted: that never counts as processed. ``fingerprint`` is what the delivery brings as the
+    gateway's: a record of another one says nothing. It is of a command that this one was never a copy of, of a processor in
+    the service for instance, which publishes a message under its own command's key.
+    """
+    if record is None or record.submission or record.fingerprint != fingerprint:
+        return None
+    return _DECIDED.get(record.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How many attempts a command may have: ``limit`` (0: any number) after the first ``before``, which don't count any more.
+
+    ``elsewhere`` were made under the consumer's former names, and ``dead`` says that one of those was the last.
+    """
+
+    limit: int
+    before: int
+    elsewhere: int = 0
+    dead: bool = False
+
+    def total(self, number: int) -> int:
+        """How many attempts there were with this one, which has ``number`` in the consumer's own record."""
+        return number + self.elsewhere
+
+    def allows(self, number: int) -> bool:
+        """Whether the attempt of this number may be made."""
+        return not self.dead and (not self.limit or self.total(number) - self.before <= self.limit)
+
+    def is_last(self, number: int) -> bool:
+        """Whether no attempt may follow this one."""
+        return bool(self.limit) and self.total(number) - self.before >= self.limit
+
+    def ended(self, record: Record) -> bool:
+        """Whether ``record`` says that its attempt was the last, and no operator has driven the command again since."""
+        return is_dead(record) and self.total(record.attempt) > self.before
+
+
+def allowance(limit: int, before: int, former: Iterable[Record]) -> Allowance:
+    """What is allowed after the attempts that the execution records under ``former`` names tell of."""
+    records = list(former)
+    elsewhere = sum(record.attempt for record in records)
+    dead = elsewhere > before and any(is_dead(record) for record in records)
+    return Allowance(limit, before, elsewhere, dead)
+
+
+def is_dead(record: Record) -> bool:
+    """Whether a failed record says that no attempt will follow."""
+    told = _error(record)
+    return told is not None and told.get("dead") is True
+
+
+def last_error(record: Record | None) -> StoredResponse:
+    """The error of a command that gets no further attempt, made of the last one that is known."""
+    told = _error(record) if record is not None else None
+    if record is None or record.response is None or told is None:
+        return failure("Every attempt ended without an outcome, as when its process dies.", dead=True)
+    return record.response._replace(body=orjson.dumps(told | {"dead": True}))
+
+
+def _error(record: Record) -> dict[str, object] | None:
+    if record.state is not State.FAILED or record.response is None or not record.response.body:
+        return None
+    try:
+        told = orjson.loads(record.response.body)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None

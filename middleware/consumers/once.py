@@ -1,0 +1,76 @@
+"""One delivery as a loop of zero or one rounds, so that what is not to be executed can't be: its body is not reached.
+
+A context can't skip its body, which `Subscription.delivery` therefore leaves to an ``if`` of the caller's. A loop can, but is
+not told what is raised in its body; so the round is a context in turn, which settles the attempt.
+"""
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+from oncegate.middleware.consumers.begun import Begun
+from oncegate.middleware.consumers.delivery import Action
+from oncegate.middleware.consumers.handling import NotRecorded, settle_raised
+
+
+class Once:
+    """What `Subscription.once` returns: ``async for attempt in once: async with attempt: ...``.
+
+    The loop has one round if the delivery is to be executed, and none otherwise. To leave ``async with`` is the outcome:
+    normally, or by ``break`` or ``return``, a success, unless told otherwise; by an exception what `Subscription.execute` makes
+    of it, and it goes on. Raises `NotRecorded` where a success is not in the cache: don't acknowledge.
+
+    ``action`` is for the broker, and ``begun`` has the rest: ``async with attempt as begun`` gives it to the body. A round
+    without ``async with`` is a ``RuntimeError`` at its end, and of unknown outcome.
+    """
+
+    def __init__(self, begin: Callable[[], Awaitable[Begun]]) -> None:
+        self.begun: Begun | None = None
+        """What was decided, once it is."""
+        self._begin = begin
+        self._asked = False
+        self._entered = False
+
+    @property
+    def action(self) -> Action:
+        """What the broker is to be told; not to acknowledge, as long as nothing is decided."""
+        return Action.REDELIVER if self.begun is None else self.begun.action
+
+    def __aiter__(self) -> "Once":
+        return self
+
+    async def __anext__(self) -> "Once":
+        if not self._asked:
+            self._asked = True
+            self.begun = await self._begin()
+            if self.begun.run:
+                return self
+        elif self.begun is not None and self.begun.run and not self._entered:
+            await self.begun.abandon("nobody said how it ended")
+            raise RuntimeError("the body of 'async for attempt in once' has to be 'async with attempt'")
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Begun:
+        if self.begun is None or not self.begun.run or self._entered:
+            raise RuntimeError("not to be executed: enter what 'async for attempt in once' gives, and that once")
+        self._entered = True
+        return self.begun
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.begun is not None:
+            await leave(self.begun, error)
+
+
+async def leave(begun: Begun, error: BaseException | None) -> None:
+    """Settle what is executed in a context, which is left by ``error``. Raises `NotRecorded`."""
+    if error is None:
+        recording = await (begun.recorded() if begun.settled else begun.succeed())
+        if not recording and begun.succeeded:
+            raise NotRecorded(recording, begun.record)
+    elif begun.settled:
+        pass
+    elif isinstance(error, GeneratorExit):  # the code around it is closed: it may wait for nothing any more
+        begun.abandon_soon("the code that executed it was closed")
+    else:
+        await settle_raised(begun, error)

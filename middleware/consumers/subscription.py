@@ -1,0 +1,305 @@
+"""The door for consumers: a redelivered command that was processed before is skipped, whatever the broker.
+
+Strategy. Each consumer has an execution record of its own beside the command's record, under the same law: claimed with a
+lease, renewed while the handler runs, settled once with the owner token. Before the claim two things are looked at that
+nobody writes here: the gateway's record of a command that came through it, whose success counts only where the gateway
+executed the command itself (without the mark ``submission``), and the execution records of the consumer's former names.
+
+They are looked at before the claim because a delivery that they decide needs none: a duplicate costs no write. The window
+that this leaves: what begins after that look is not seen, a synchronous request under the same key, or a consumer under its
+former name. The other order would leave it too, as neither of the two looks at this consumer's record.
+
+A first attempt takes nothing over, so that what an earlier one left can be judged, with its error, before it is replaced.
+"""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from oncegate.cache.claim import Claim
+from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
+from oncegate.cache.open import given_cache
+from oncegate.cache.record import FINGERPRINT_BYTES, Record
+from oncegate.cache.store import Cache
+from oncegate.middleware.admission.admission import Ask, Enforcer, Verdict
+from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.consumers.begun import Begun
+from oncegate.middleware.consumers.delivery import (
+    CONSUMER,
+    Delivery,
+    DeliveryDecision,
+    Rejected,
+    SubscriptionSettings,
+    attempts_before,
+    command_key,
+    delivery_fingerprint,
+)
+from oncegate.middleware.consumers.gate import Allowance, allowance, by_execution, by_submission, last_error
+from oncegate.middleware.consumers.handling import run_handler
+from oncegate.middleware.consumers.once import Once, leave
+from oncegate.middleware.consumers.sole_handler import SoleHandler
+from oncegate.middleware.rules.arguments import check_watch, given_namespace, given_settings
+from oncegate.middleware.rules.errors import Overloaded
+from oncegate.middleware.rules.key import execution_key, record_id
+
+Message = TypeVar("Message")
+P = ParamSpec("P")
+
+
+class Subscription:
+    """Lets each command be executed at most once at a time by ``consumer``, and never again once that is recorded.
+
+    ``consumer`` names whose records these are: 1 to 64 letters, digits, ``.``, ``_`` and ``-``, the same over all processes
+    that share the work and for as long as records live. ``aliases`` are its former names. ``namespace`` is the gateway's.
+
+    ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
+    `drain` is to be awaited before the process ends, `oncegate.cache.store.Cache.close` after it.
+    """
+
+    def __init__(
+        self,
+        consumer: str,
+        *,
+        cache: Cache | str,
+        namespace: str = "default",
+        aliases: Sequence[str] = (),
+        settings: SubscriptionSettings | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        if isinstance(aliases, str):
+            raise TypeError("aliases is a str: give a list of names")
+        check_watch(watch)
+        for name in (consumer, *aliases):
+            if not CONSUMER.fullmatch(name):
+                raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
+        if consumer in aliases or len(set(aliases)) != len(aliases):
+            raise ValueError("aliases are former names of the consumer, each given once")
+        self.consumer = consumer
+        self.aliases = tuple(aliases)
+        self.namespace = given_namespace(namespace)
+        self.settings = given_settings(settings, SubscriptionSettings)
+        self.cache = given_cache(cache)
+        self._policy = self.settings.policy(consumer)
+        self._first = replace(self._policy, takeover=frozenset())
+        self._enforcer = Enforcer(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
+        self._sole = SoleHandler(consumer)
+
+    # -- by hand ------------------------------------------------------------------------------------------------------
+
+    async def begin(self, delivery: Delivery) -> Begun:
+        """Decide about one delivery. Where it says ``RUN``, the outcome is to be given to what is returned, in this event loop.
+
+        Raises nothing, whatever the delivery holds: what stands in the way is a decision too, with its ``reason``.
+        """
+        try:
+            key = command_key(self.namespace, delivery, self.settings)
+            if key is None:
+                return self._unprotected()
+            fingerprint, before = delivery_fingerprint(delivery), attempts_before(delivery)
+        except Rejected as error:
+            return Begun(DeliveryDecision.REJECTED, reason=str(error))
+        except Overloaded as error:
+            return Begun(DeliveryDecision.UNAVAILABLE, reason=str(error))
+        record = record_id(key)
+        if self._enforcer.in_flight.owes(execution_key(key, self.consumer)):
+            # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
+            return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
+        try:
+            return await self._admit(key, fingerprint, delivery.fingerprint is not None, before)
+        except RecordUnreadable as error:
+            return Begun(DeliveryDecision.UNREADABLE, record, reason=f"{error}.")
+        except (CacheFull, Overloaded) as error:
+            return Begun(DeliveryDecision.UNAVAILABLE, record, reason=str(error))
+        except CacheUnavailable as error:
+            decision = DeliveryDecision.UNAVAILABLE
+            if self.settings.on_cache_down == "dead_letter":
+                decision = DeliveryDecision.UNCHECKED
+            return Begun(decision, record, reason=f"The record cache can't be reached: {error}.")
+
+    async def _admit(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun:
+        looked = await self._look(key, fingerprint, of_gateway, before)
+        if isinstance(looked, Begun):
+            return looked
+        own = execution_key(key, self.consumer)
+        outcome = await self._enforcer.admit(Ask(own, fingerprint, self._first))
+        found: Record | None = None
+        if isinstance(outcome, Verdict):
+            found = outcome.record
+            decision = by_execution(found, fingerprint)
+            if decision is not None:
+                return self._told(decision, key, found)
+            if looked.ended(found):
+                return self._told(DeliveryDecision.EXHAUSTED, key, found, looked.total(found.attempt))
+            outcome = await self._enforcer.admit(Ask(own, fingerprint, self._policy))
+        if isinstance(outcome, Verdict):  # somebody was quicker
+            decision = by_execution(outcome.record, fingerprint) or DeliveryDecision.IN_FLIGHT
+            return self._told(decision, key, outcome.record)
+        return await self._begun(outcome, record_id(key), looked, found)
+
+    async def _look(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun | Allowance:
+        """At what other doors and former names have done: what it decides, or what is allowed after it."""
+        try:
+            submission, *former = await asyncio.gather(
+                self._gateways(key, of_gateway), *[self.cache.get(execution_key(key, alias)) for alias in self.aliases]
+            )
+        except CacheUnavailable:
+            if self.settings.on_cache_down != "run":
+                raise
+            submission, former = None, []
+        decision = by_submission(submission.record if submission else None, fingerprint)
+        if decision is DeliveryDecision.DUPLICATE:
+            submission = await self.cache.get(key)  # with its body
+        if decision is not None:
+            return self._told(decision, key, submission.record if submission else None)
+        records = [claim.record for claim in former if claim is not None]
+        for record in records:
+            if decision := by_execution(record, fingerprint):
+                return self._told(decision, key, record)
+        return allowance(self.settings.max_attempts, before, records)
+
+    async def _gateways(self, key: str, of_gateway: bool) -> Claim | None:
+        """The gateway's record of a command that came through it, which only the gateway's fingerprint shows.
+
+        A service behind the gateway that publishes a message under its request's key hands on a command of its own. To that
+        request's success, or its being in flight, the message would be lost before it was ever processed.
+        """
+        return await self.cache.peek(key) if of_gateway else None
+
+    def _told(self, decision: DeliveryDecision, key: str, record: Record | None, attempt: int = 0) -> Begun:
+        response = record.response if record is not None and decision in _WITH_RESPONSE else None
+        attempt = attempt or (record.attempt if record is not None else 0)
+        return Begun(decision, record_id(key), attempt=attempt, reason=_REASONS[decision], response=response)
+
+    async def _begun(self, attempt: Attempt, record: str, allowed: Allowance, found: Record | None) -> Begun:
+        number = attempt.number
+        begun = Begun(DeliveryDecision.RUN, record, attempt=allowed.total(number) if number else 0)
+        last = bool(number) and allowed.is_last(number)
+        begun.hold(attempt, self._enforcer.in_flight.hold(attempt), self.settings, last=last)
+        begun.after_a_crash = found is not None and found.lapsed
+        if number and not allowed.allows(number):
+            if number > 1:
+                attempt.number -= 1  # it is never made
+                begun.attempt -= 1
+            await begun.exhaust(last_error(found), _REASONS[DeliveryDecision.EXHAUSTED])
+            return begun
+        try:
+            await attempt.confirm()
+        except LeaseLost:
+            await begun.withdraw(DeliveryDecision.IN_FLIGHT, _REASONS[DeliveryDecision.IN_FLIGHT])
+        except Unconfirmed as error:
+            await begun.withdraw(DeliveryDecision.UNAVAILABLE, f"The record cache can't be reached: {error}.")
+        except asyncio.CancelledError:
+            await begun.withdraw(DeliveryDecision.UNAVAILABLE, "The consumer was cancelled.")
+            raise
+        return begun
+
+    def _unprotected(self) -> Begun:
+        in_flight = self._enforcer.in_flight
+        if in_flight.slots >= in_flight.max_in_flight:
+            raise Overloaded("Too many deliveries are being executed: try again later.")
+        in_flight.slots += 1
+        attempt = Attempt(in_flight, "", bytes(FINGERPRINT_BYTES), self._policy)
+        begun = Begun(DeliveryDecision.RUN)
+        begun.hold(attempt, in_flight.hold(attempt), self.settings, last=False)
+        return begun
+
+    @property
+    def slots(self) -> int:
+        """How many deliveries are being claimed or executed here."""
+        return self._enforcer.in_flight.slots
+
+    async def drain(self, timeout: float = 30.0) -> int:
+        """Wait for deliveries that are being executed, and for outcomes not yet recorded; how many attempts were left."""
+        return await self._enforcer.in_flight.drain(timeout)
+
+    # -- around a handler ---------------------------------------------------------------------------------------------
+
+    async def execute(self, delivery: Delivery, handler: Callable[..., Any], *args: Any, **kwargs: Any) -> Begun:
+        """Call ``handler`` if the delivery is to run, and record what came of it. The result's ``action`` is for the broker.
+
+        ``handler`` is a coroutine function, or a plain one, run in a thread. What it returns is kept as JSON (a
+        `StoredResponse` as it is), what it raises is a failure, except `NotProcessed` (nothing was begun: doesn't count),
+        `OutcomeUnknown` (counts, and is tried again) and `NotRetryable` (dead-lettered at once). Raises only a cancellation, and
+        ``KeyboardInterrupt`` or ``SystemExit`` out of the handler: then the outcome is unknown. Raises what `only` raises of
+        another handler than before.
+        """
+        self._sole.call(handler)
+        begun = await self.begin(delivery)
+        if begun.run:
+            await run_handler(begun, functools.partial(handler, *args, **kwargs), handler, self.settings.timeout)
+        return begun
+
+    def handler(
+        self, describe: Callable[[Message], Delivery]
+    ) -> Callable[[Callable[Concatenate[Message, P], Any]], Callable[Concatenate[Message, P], Awaitable[Begun]]]:
+        """Decorates a handler of messages, as `execute` treats it; ``describe`` makes a `Delivery` of a message.
+
+        What ``describe`` raises goes on: let it give ``None`` as the key of a message without one. For the decoration of a
+        second handler see `only`.
+        """
+
+        def decorate(
+            handler: Callable[Concatenate[Message, P], Any],
+        ) -> Callable[Concatenate[Message, P], Awaitable[Begun]]:
+            self.only(handler)
+
+            @functools.wraps(handler)
+            async def handled(message: Message, /, *args: P.args, **kwargs: P.kwargs) -> Begun:
+                return await self.execute(describe(message), handler, message, *args, **kwargs)
+
+            return handled
+
+        return decorate
+
+    def only(self, *handlers: Callable[..., Any]) -> None:
+        """Says at the start who the consumer's handler is; several, where one of them is chosen by the kind of message.
+
+        Raises ``ValueError`` where it has another one: it would skip what that one has processed. A second handler needs a
+        `Subscription` of its own, under another consumer's name. Raises ``TypeError`` for what can't be a handler.
+        """
+        self._sole.register(*handlers)
+
+    def once(self, delivery: Delivery) -> Once:
+        """Around what executes a command, which is reached only if it is to be: zero times or once.
+
+            once = subscription.once(Delivery(key, payload))
+            async for attempt in once:
+                async with attempt:
+                    ...
+            tell_the_broker(once.action)
+
+        See `Once`. Nothing is decided, or raised, before the loop.
+        """
+        return Once(functools.partial(self.begin, delivery))
+
+    @asynccontextmanager
+    async def delivery(self, delivery: Delivery) -> AsyncIterator[Begun]:
+        """Around what executes a command, **also of a duplicate**: what is not inside of ``if begun.run:`` is executed each time.
+
+        `once` is the same without that trap. To leave the block normally is success, unless told otherwise. An exception is
+        recorded as `execute` does it, and goes on. Raises `NotRecorded` where a success is not in the cache: don't
+        acknowledge.
+        """
+        begun = await self.begin(delivery)
+        raised: BaseException | None = None
+        try:
+            yield begun
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            if begun.run:
+                await leave(begun, raised)
+
+
+_WITH_RESPONSE = (DeliveryDecision.DUPLICATE, DeliveryDecision.EXHAUSTED)
+_REASONS = {
+    DeliveryDecision.DUPLICATE: "The command was processed before.",
+    DeliveryDecision.IN_FLIGHT: "The command is being executed elsewhere.",
+    DeliveryDecision.MISMATCH: "The key was used for another payload.",
+    DeliveryDecision.EXHAUSTED: "No attempt is left.",
+}

@@ -1,0 +1,1 @@
+"""The HTTP door: `IdempotencyMiddleware`, pure ASGI."""

@@ -1,0 +1,257 @@
+"""What is asked by one request under enforcement, and how it is answered. Nothing here waits: whoever drives it does.
+
+The drivers are `oncegate.middleware.http.exchange` (ASGI, for every case) and the gateway's lane for requests that end at once.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+import logging
+from collections.abc import Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
+from oncegate.cache.record import State
+from oncegate.middleware.admission.admission import Ask, Verdict
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.admission.observe import Observation
+from oncegate.middleware.http.bypass import tell
+from oncegate.middleware.http.caller import named_caller
+from oncegate.middleware.http.request import (
+    is_signed,
+    request_key,
+    request_scope,
+    wanted_wait,
+    wants_async,
+    wants_error,
+)
+from oncegate.middleware.outcome import responses
+from oncegate.middleware.outcome.problems import Answer, challenge, login_challenge, original_result, problem
+from oncegate.middleware.rules.errors import Refusal
+from oncegate.middleware.rules.fingerprint import fingerprint, forgiving
+from oncegate.middleware.rules.key import Fields, pick, record_id, record_key
+from oncegate.middleware.rules.policy import ATTEMPT_HEADER, PREFER, RAISE_HEADER, Policy
+
+if TYPE_CHECKING:
+    from oncegate.middleware.http.enforcement import Enforcement
+
+log = logging.getLogger("oncegate.http")
+
+_DETAILS: Final = {
+    Decision.IN_FLIGHT: "The first request with this key is still being executed: try again later, or send Prefer: wait.",
+    Decision.MISMATCH: "This key was used for a request with another method, path, query or payload: use a new key.",
+    Decision.REFUSE: "An earlier request with this key may or may not have been executed: find out before sending another.",
+    Decision.DUPLICATE: "A request with this key was already processed: its result is in original_result.",
+}
+
+# An enum's take a call.
+_FIRST: Final = Decision.RUN.value
+_BYPASS: Final = Decision.BYPASS.value
+_REPLAYED: Final = Decision.REPLAY.value
+_READ: Fields = {}
+_named: Final = tuple.__new__
+"""Makes a named tuple in half the time that it takes to make itself."""
+Headers = list[tuple[bytes, bytes]]
+
+
+class EnforcedRequest:
+    """One request under ``policy``: `identify` comes first, then `ask`, then one of the answers.
+
+    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest, up to `ask`.
+    Set ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
+    """
+
+    __slots__ = (
+        "_accepted",
+        "_asked_async",
+        "_began",
+        "_enforcement",
+        "_generated",
+        "_key_line",
+        "_names_attempt",
+        "_scope",
+        "applied",
+        "fields",
+        "key",
+        "policy",
+        "record",
+    )
+
+    def __init__(self, enforcement: "Enforcement", policy: Policy, scope: Mapping[str, Any]) -> None:
+        self.policy = policy
+        self.fields: Fields = {}
+        self.key: str | None = None
+        self.record = ""
+        self.applied: int | None = None
+        self._enforcement = enforcement
+        self._scope = scope
+        self._began = monotonic()
+        self._key_line = b""
+        self._generated = False
+        self._asked_async = False
+        self._names_attempt = False
+        self._accepted = False
+        """Whether the answer is the one that a submission got."""
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def identify(self) -> str | None:
+        """The look-up key of the request's record, or ``None`` where no key came. Raises a `Refusal`."""
+        policy = self.policy
+        self.fields = fields = pick(self._scope["headers"], policy.wanted)
+        self._names_attempt = ATTEMPT_HEADER in fields
+        found = request_key(fields, policy)
+        if found is None:
+            return None
+        self.key, self._key_line, self._generated = found
+        if policy.submission is not None:
+            self._asked_async = wants_async(fields)
+            if self._asked_async or policy.mode == "async":
+                self.policy = policy = policy.submission
+        if self._enforcement.caller is not None:
+            caller: list[bytes] | None = named_caller(self._enforcement.caller, self._scope)
+        else:
+            caller = request_scope(fields, policy, generated=self._generated)
+        look_up_key = record_key(self._enforcement.namespace, self.key, caller)
+        self.record = record_id(look_up_key)
+        if self._enforcement.warn_of_signed_callers and is_signed(fields):
+            self._enforcement.warn_of_signed_callers = False
+            log.warning(
+                "Authorization changes with each request here (a signing scheme), so that no retry meets its own record: "
+                "set scope to a header that names the caller"
+            )
+        return look_up_key
+
+    def ask(self, look_up_key: str, body: bytes) -> Ask:
+        """What `oncegate.middleware.admission.admission.Enforcer` is asked for."""
+        scope, policy, fields = self._scope, self.policy, self.fields
+        method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
+        as_json = len(body) <= policy.json_bytes
+        whole = fingerprint(method, path, scope.get("query_string", b""), body, as_json=as_json)
+        self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
+        return Ask(
+            look_up_key,
+            forgiving(method, path, whole) if policy.warns else whole,
+            policy,
+            wanted_wait(fields, policy) if PREFER in fields else 0,
+            wants_error(fields, policy) if RAISE_HEADER in fields else policy.raise_on_duplicate,
+            bool(policy.stream),
+            whole,
+            method,
+        )
+
+    def headers(self, attempt: Attempt | None = None) -> Headers:
+        """The request's headers as the app gets them: no word on attempts but ours."""
+        headers: list[Any] = [*self._scope["headers"]]  # a server's own, which may give its lines as lists
+        if self._names_attempt:
+            headers = [line for line in headers if line[0] != ATTEMPT_HEADER]
+        if attempt is not None and attempt.number:
+            headers.append((ATTEMPT_HEADER, b"%d" % attempt.number))
+        if self._generated:
+            headers.append((self.policy.key_names[0], self._key_line))
+        return headers
+
+    # -- how it is answered -------------------------------------------------------------------------------------------
+
+    def executed(self, attempt: Attempt, status: int, headers: Headers) -> Headers:
+        """The headers of the response that this request's own attempt produced."""
+        recorded = attempt.number > 0  # without a record, nothing is enforced
+        self.observed(_FIRST if recorded else _BYPASS, status, attempt.number)
+        if attempt.submission:
+            self._accepted = True
+            cors = self._enforcement.cors
+            if cors is not None:  # the answer is the gateway's own
+                headers = [*headers, *cors.headers(self._scope["headers"])]
+        headers = responses.executed_headers(
+            headers, status, policy=self.policy, key_line=self._key_line, recorded=recorded
+        )
+        if self._asked_async or self.applied is not None:
+            self._add_preference(headers)
+        return headers
+
+    def told(self, verdict: Verdict) -> Answer:
+        """The answer to a request that is not to run."""
+        record, decision = verdict.record, verdict.decision
+        if verdict.mismatch:
+            log.warning("record %s: another payload under a used key; answered by on_mismatch = warn", self.record)
+        if decision is Decision.REPLAY and record.response is not None:
+            self._accepted = record.submission and record.state is State.SUCCEEDED
+            answer = responses.replay(
+                record.response, verdict.remaining_ms, policy=self.policy, key_line=self._key_line
+            )
+            return self._answer(answer, _REPLAYED, record.attempt, mismatch=verdict.mismatch)
+        extra = {"original_result": original_result(record.response)} if decision is Decision.DUPLICATE else None
+        return self.problem(
+            decision.value, _DETAILS[decision], attempt=record.attempt, extra=extra, mismatch=verdict.mismatch
+        )
+
+    def refused(self, error: Exception) -> Answer:
+        """The answer to a request that could not be decided about. Raises ``error`` where there is none for it."""
+        if isinstance(error, Refusal):
+            return self.problem(error.slug, str(error))
+        if isinstance(error, RecordUnreadable):
+            log.error("record %s: %s", self.record, error)
+            detail = "The record of this key is damaged, or of a newer version of oncegate."
+            return self.problem("record-unreadable", detail)
+        if isinstance(error, CacheUnavailable):
+            log.warning("record %s: refused, the cache is unavailable: %s", self.record, error)
+            return self.problem("cache-unavailable", "The record cache can't be reached. Nothing was executed.")
+        raise error
+
+    def problem(
+        self,
+        slug: str,
+        detail: str,
+        *,
+        attempt: int = 0,
+        retryable: bool | None = None,
+        extra: dict[str, Any] | None = None,
+        mismatch: bool = False,
+    ) -> Answer:
+        """The problem ``slug`` as the answer."""
+        answer = problem(
+            slug,
+            detail,
+            docs_url=self.policy.settings.docs_url,
+            key=self.key,
+            record=self.record or None,
+            retryable=retryable,
+            extra=extra,
+        )
+        if self.key is not None:
+            answer.headers.append((self.policy.key_names[0], self._key_line))
+        if answer.status == 401:
+            named = self._enforcement.caller is not None
+            answer.headers.append(login_challenge() if named else challenge(self.policy.scope_names))
+        if answer.status in (408, 413) and self._scope.get("http_version", "1.1").startswith("1"):
+            answer.headers.append((b"connection", b"close"))  # the rest of the body is not worth waiting for
+        return self._answer(answer, slug, attempt, mismatch=mismatch)
+
+    def _answer(self, answer: Answer, decision: str, attempt: int, *, mismatch: bool = False) -> Answer:
+        self.observed(decision, answer.status, attempt, mismatch=mismatch)
+        if self._asked_async or self.applied is not None:
+            self._add_preference(answer.headers)
+        cors = self._enforcement.cors
+        if cors is not None:
+            if decision == _REPLAYED:
+                answer.headers = cors.replayed(self._scope["headers"], answer.headers)
+            else:
+                answer.headers += cors.headers(self._scope["headers"])
+        if self._enforcement.date_header:
+            answer.headers.append(responses.date())
+        return answer
+
+    def _add_preference(self, headers: Headers) -> None:
+        applied = [b"respond-async"] if self._asked_async and self._accepted else []
+        if self.applied is not None:
+            applied.append(b"wait=%d" % self.applied)
+        if applied:
+            headers.append((b"preference-applied", b", ".join(applied)))
+
+    def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
+        """Tell who observes of the answer. Its errors go no further than the log."""
+        observe = self._enforcement.observe
+        if observe is not None:
+            seconds, method, route = monotonic() - self._began, self._scope["method"], self.policy.route
+            told = (decision, status, attempt, self.record, route, method, seconds, mismatch)
+            tell(observe, _named(Observation, told))

@@ -1,0 +1,165 @@
+"""The HTTP door: `IdempotencyMiddleware`, pure ASGI.
+
+Requests go on to `oncegate.middleware.http.enforcement`, where what isn't enforced passes first, untouched. One under
+enforcement goes through one `Exchange`: key and scope, body, admission, then either the attempt and the relay of its
+response, or the answer that the gate's verdict calls for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from oncegate.cache.open import given_cache
+from oncegate.cache.store import Cache
+from oncegate.middleware.admission.admission import Enforcer
+from oncegate.middleware.admission.buffered import MAX_BUFFERED, Buffered
+from oncegate.middleware.admission.observe import Observe, Watch
+from oncegate.middleware.admission.unread import MAX_UNREAD, Unread
+from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
+from oncegate.middleware.http.caller import Caller
+from oncegate.middleware.http.cors import CrossOrigin
+from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.redact import Redact
+from oncegate.middleware.rules.arguments import (
+    check_callable,
+    check_function,
+    check_watch,
+    given_namespace,
+    given_routes,
+    given_settings,
+)
+from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.route_advice import route_advice
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
+
+log = logging.getLogger("oncegate.http")
+
+_NEEDS_ASYNCIO: Final = "IdempotencyMiddleware needs asyncio: use a server's asyncio worker (hypercorn -k asyncio)"
+
+
+class IdempotencyMiddleware:
+    """Enforces idempotency keys in front of an ASGI app.
+
+    ``namespace`` separates services that share a cache (no colon in it). ``max_in_flight`` bounds the attempts of this
+    process, ``max_buffered`` the bytes of bodies that wait to be admitted, ``max_unread`` those of responses that wait for slow
+    readers, of what the server has not taken yet; ``body_timeout`` (seconds) bounds the arrival of an
+    enforced request's body, and how long a client may stall over a response too large to keep; ``drain_timeout`` (seconds)
+    bounds how long the lifespan's shutdown waits for attempts. ``date_header`` adds a Date to answers made here, for servers that
+    add none; ``cors`` lets scripts in browsers read them, where no CORS middleware goes around this. ``observe`` is told of
+    each answer,
+    ``watch`` of attempts. ``caller`` names who sent a request with a key, by its ASGI scope, and takes the place of ``scope``:
+    a function that gives a ``str``, ``int`` or ``UUID``; on ``None`` or ``""`` the request is refused (``caller-missing``), on
+    an error, too (``caller-failed``). ``redact`` gives what is to be kept of a response, by the ASGI scope and a
+    `StoredResponse`; where it gives ``None``, or fails, a retry gets the problem ``duplicate`` without the response.
+
+    ``submit`` is called in the app's place for a request that is to be processed later: it accepts the command (see
+    `oncegate.middleware.http.extensions.Submission`), answers 202, or raises `oncegate.middleware.outcome.errors.NotAccepted`.
+
+    ``cache`` is a `Cache`, or the URL of one (see `open_cache`), which the lifespan's shutdown closes. Behind another one on the
+    same store, in the same namespace, it steps aside for requests that the other enforces.
+
+    Raises ``TypeError`` for an argument of another kind, ``ValueError`` for a namespace, limit or URL that can't be, and for an
+    asynchronous route without ``submit``; pydantic's ``ValidationError`` for a route's wrong override.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        cache: Cache | str,
+        submit: App | None = None,
+        settings: IdempotencySettings | None = None,
+        routes: Sequence[Route] = (),
+        namespace: str = "default",
+        max_in_flight: int = 1000,
+        max_buffered: int = MAX_BUFFERED,
+        max_unread: int = MAX_UNREAD,
+        body_timeout: float = 30.0,
+        drain_timeout: float = 30.0,
+        date_header: bool = False,
+        cors: CrossOrigin | None = None,
+        observe: Observe | None = None,
+        watch: Watch | None = None,
+        caller: Caller | None = None,
+        redact: Redact | None = None,
+    ) -> None:
+        settings, routes = given_settings(settings, IdempotencySettings), given_routes(routes)
+        check_callable("app", app, "an ASGI app")
+        check_callable("submit", submit, "an ASGI app that accepts commands", optional=True)
+        check_callable("observe", observe, "a function of an Observation", optional=True)
+        check_watch(watch)
+        check_function("caller", caller, "a function of the ASGI scope")
+        check_function("redact", redact, "a function of the ASGI scope and a StoredResponse")
+        if caller is not None and any("scope" in each.model_fields_set for each in (settings, *routes)):
+            raise ValueError("caller takes the place of scope: give one of them")
+        if min(max_in_flight, max_buffered, max_unread) < 1 or body_timeout <= 0 or drain_timeout < 0:
+            raise ValueError(
+                "max_in_flight, max_buffered, max_unread and body_timeout must be above 0, drain_timeout not below"
+            )
+        if submit is None and any(route.mode != "sync" for route in routes):
+            raise ValueError("a route's mode is sync where nothing takes submissions: give submit")
+        for line in route_advice(routes):
+            log.warning("%s", line)
+        self.app = app
+        opened = given_cache(cache)
+        self._own_cache = opened if isinstance(cache, str) else None
+        self.enforcer = Enforcer(opened, max_in_flight=max_in_flight, watch=watch)
+        self.enforcement = Enforcement(
+            app,
+            submit or app,  # without one, no route asks for it
+            Policies(settings, routes),
+            self.enforcer,
+            namespace=given_namespace(namespace),
+            body_timeout=body_timeout,
+            buffered=Buffered(max_buffered, self.enforcer.in_flight.watch),
+            unread=Unread(max_unread, self.enforcer.in_flight.watch),
+            date_header=date_header,
+            cors=cors,
+            observe=observe,
+            caller=caller,
+            redact=redact,
+            warn_of_signed_callers=caller is None and "scope" not in settings.model_fields_set,
+        )
+        self._drain_timeout = drain_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI 3."""
+        if scope["type"] == "http":
+            await self.enforcement.enter(scope, receive, send)
+            return
+        if scope["type"] == "lifespan":
+            if not _on_asyncio():
+                await receive()
+                await send({"type": "lifespan.startup.failed", "message": _NEEDS_ASYNCIO})
+                return
+            receive = self._draining(receive)
+        await self.app(scope, receive, send)
+
+    def _draining(self, receive: Receive) -> Receive:
+        async def receive_after_drain() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                self.enforcer.in_flight.closing = False
+            elif message["type"] == "lifespan.shutdown":
+                await self.drain(self._drain_timeout)
+                if self._own_cache is not None:
+                    await self._own_cache.close()
+            return message
+
+        return receive_after_drain
+
+    async def drain(self, timeout: float) -> int:
+        """Wait at most ``timeout`` seconds for attempts and for outcomes not yet recorded; how many attempts were left."""
+        left = await self.enforcer.in_flight.drain(timeout)
+        if left:
+            log.warning("%d attempts did not end in time: they read unknown once their leases lapse", left)
+        return left
+
+
+def _on_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # trio's, say
+        return False
+    return True

@@ -1,0 +1,41 @@
+"""The ``Prefer`` header (RFC 7240 section 2), read in one pass over a bounded number of bytes."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+MAX_PREFER_BYTES: Final = 1024
+"""Of all field lines together. With more, all of it is ignored, as a server may (RFC 7240 section 2)."""
+
+_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_WORD: Final = rb"(" + _TOKEN + rb'|"(?:[^"\\]|\\.)*")'
+_VALUE: Final = rb"(?:[ \t]*=[ \t]*" + _WORD + rb")?"
+"""An empty value, in quotes, is none (RFC 7240 section 2)."""
+# White space belongs to what comes after it, so that there is one way only to read each spelling.
+_PREFERENCE: Final = re.compile(
+    rb"[ \t]*(" + _TOKEN + rb")" + _VALUE + rb"(?:[ \t]*;(?:[ \t]*" + _TOKEN + _VALUE + rb")?)*[ \t]*(?:,|$)",
+    re.DOTALL,
+)
+
+
+def preferences(lines: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """Name (lower-case) and value of each preference, in their order, without quotes and parameters."""
+    if sum(map(len, lines)) > MAX_PREFER_BYTES:
+        return []
+    return [preference for line in lines for preference in read_line(line)]
+
+
+def read_line(line: bytes) -> list[tuple[bytes, bytes]]:
+    """The preferences of one field line. What is not of the grammar is passed over, up to the next comma."""
+    found: list[tuple[bytes, bytes]] = []
+    at = 0
+    while at < len(line):
+        match = _PREFERENCE.match(line, at)
+        if match is not None:
+            found.append((match[1].lower(), (match[2] or b"").strip(b'"')))
+            at = match.end()
+        else:
+            comma = line.find(b",", at)
+            at = comma + 1 if comma >= 0 else len(line)
+    return found

@@ -1,0 +1,1 @@
+"""What came of a command, as errors, kept results, responses and problems. Pure."""

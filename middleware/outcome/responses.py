@@ -1,0 +1,93 @@
+"""Responses as the HTTP door gives and keeps them: which headers are added, dropped and stored."""
+# Compiled: docs/decisions/0012-compiled.md
+
+from collections.abc import Iterable
+from functools import lru_cache
+from time import gmtime, strftime, time
+from typing import Any, Final
+
+from oncegate.cache.record import State, StoredResponse, stored_response
+from oncegate.middleware.outcome.problems import Answer, plain_error
+from oncegate.middleware.rules.policy import Policy
+
+Headers = list[tuple[bytes, bytes]]
+
+CACHE_STATUS: Final = b"cache-status"
+BYPASS: Final = (CACHE_STATUS, b"oncegate; fwd=bypass")
+_STORED: Final = (CACHE_STATUS, b"oncegate; fwd=miss; stored")
+_RELEASED: Final = (CACHE_STATUS, b"oncegate; fwd=miss")
+REPLAYED: Final = (b"idempotent-replayed", b"true")
+_REPLAYED_NAME: Final = REPLAYED[0]
+_REPLAYED_LENGTH: Final = len(REPLAYED[0])
+_UNKNOWN: Final = State.UNKNOWN  # members of an enumeration take long to look up
+
+
+def executed_headers(headers: Headers, status: int, *, policy: Policy, key_line: bytes, recorded: bool) -> Headers:
+    """The headers of a response that this request's own attempt produced: ours replace the upstream's."""
+    own = policy.own_headers
+    kept = [line for line in headers if line[0] not in own]
+    kept.append((policy.key_names[0], key_line))
+    if not recorded:
+        kept.append(BYPASS)
+    else:
+        kept.append(_RELEASED if policy.state(status) is None else _STORED)
+    return kept
+
+
+def replay(response: StoredResponse, remaining_ms: int, *, policy: Policy, key_line: bytes) -> Answer:
+    """The stored response as another request's answer (Cache-Status: RFC 9211, with the time left in seconds)."""
+    headers = [
+        *response.headers,
+        (policy.key_names[0], key_line),
+        REPLAYED,
+        (CACHE_STATUS, b"oncegate; hit; ttl=%d" % (remaining_ms // 1000)),
+    ]
+    return Answer(response.status, headers, response.body or b"")
+
+
+def bypassed_headers(headers: Iterable[Any]) -> Headers:
+    """The headers of a response to a request that was not enforced although its method is.
+
+    They are an app's own, which may give its lines as lists.
+    """
+    kept: Headers = [line for line in headers if len(line[0]) != _REPLAYED_LENGTH or line[0].lower() != _REPLAYED_NAME]
+    kept.append(BYPASS)
+    return kept
+
+
+def stored(status: int, headers: Headers, body: bytes | None, policy: Policy) -> StoredResponse:
+    """What is kept of a response: end-to-end headers, and the body (``None`` past the cap) if it may be replayed."""
+    unstored = policy.unstored
+    kept: list[tuple[bytes, bytes]] = []
+    named: list[bytes] = []
+    for line in headers:
+        if line[0] not in unstored:
+            kept.append(line)
+        elif line[0] == b"connection":  # always one of them
+            named += [token.strip().lower() for token in line[1].split(b",")]
+    if named:
+        names = frozenset(named)
+        kept = [line for line in kept if line[0] not in names]
+    return stored_response(status, tuple(kept), None if policy.state(status) is _UNKNOWN else body, now_ms())
+
+
+def stored_exception() -> StoredResponse:
+    """What is kept of an exception out of an in-process app: the answer that servers give to it."""
+    status, content_type, body = plain_error()
+    headers = ((b"content-type", content_type), (b"content-length", b"%d" % len(body)))
+    return StoredResponse(status, headers, body, now_ms())
+
+
+def now_ms() -> int:
+    """Unix time in milliseconds, for people: it decides nothing."""
+    return int(time() * 1000)
+
+
+def date() -> tuple[bytes, bytes]:
+    """A Date header (RFC 9110 section 6.6.1)."""
+    return b"date", _date(int(time()))
+
+
+@lru_cache(maxsize=2)
+def _date(second: int) -> bytes:
+    return strftime("%a, %d %b %Y %H:%M:%S GMT", gmtime(second)).encode()

@@ -1,0 +1,60 @@
+"""What users give to the doors is looked at when they are built: an error names the argument, and says what to write."""
+
+import inspect
+from collections.abc import Sequence
+from typing import TypeVar
+
+from oncegate.middleware.rules.settings import Route
+
+Settings = TypeVar("Settings")
+
+
+def given_settings(settings: object, kind: type[Settings]) -> Settings:
+    """``settings``, or the defaults for ``None``. Raises ``TypeError`` for anything else than a ``kind``."""
+    if settings is None:
+        return kind()
+    if not isinstance(settings, kind):
+        raise TypeError(f"settings is {_named(settings)}: give {kind.__name__}(...)")
+    return settings
+
+
+def given_routes(routes: object) -> tuple[Route, ...]:
+    """``routes`` as a tuple. Raises ``TypeError`` where it is no sequence of `Route`."""
+    if not isinstance(routes, Sequence) or isinstance(routes, str | bytes):
+        raise TypeError(f'routes is {_named(routes)}: give a list, [Route(path="/...")]')
+    for index, route in enumerate(routes):
+        if not isinstance(route, Route):
+            raise TypeError(f'routes[{index}] is {_named(route)}: give Route(path="/...")')
+    return tuple(routes)
+
+
+def given_namespace(namespace: object) -> str:
+    """``namespace``. Raises ``TypeError`` for no text, ``ValueError`` for one that can't be a part of a key."""
+    if not isinstance(namespace, str):
+        raise TypeError(f"namespace is {_named(namespace)}: give a str")
+    if not namespace or ":" in namespace:
+        raise ValueError("namespace must not be empty and must not hold a colon")
+    return namespace
+
+
+def check_callable(name: str, value: object, example: str, *, optional: bool = False) -> None:
+    """Raises ``TypeError`` where the argument ``name`` can't be called (nor is ``None``, where it is ``optional``)."""
+    if not callable(value) and not (optional and value is None):
+        raise TypeError(f"{name} is {_named(value)}: give {example}")
+
+
+def check_function(name: str, value: object, example: str) -> None:
+    """Raises ``TypeError`` where the argument ``name`` is neither ``None`` nor a function that can be called without awaiting."""
+    check_callable(name, value, example, optional=True)
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004 - of an object
+        raise TypeError(f"{name} is a coroutine function: give {example}, which awaits nothing")
+
+
+def check_watch(watch: object) -> None:
+    """Raises ``TypeError`` for what is no `oncegate.middleware.admission.observe.Watch`, nor does what one does."""
+    if watch is not None and (isinstance(watch, type) or not hasattr(watch, "attempt_began")):
+        raise TypeError(f"watch is {_named(watch)}: give an object of a subclass of Watch")
+
+
+def _named(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__qualname__}"

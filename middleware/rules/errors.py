@@ -1,0 +1,54 @@
+"""Why a request is refused: each refusal knows its slug; `oncegate.middleware.outcome.problems` knows what HTTP makes of it."""
+# Compiled: docs/decisions/0012-compiled.md
+
+from typing import ClassVar
+
+from oncegate.cache.errors import OncegateError
+
+
+class Refusal(OncegateError):
+    """A request that gets a problem instead of an execution. The text is the problem's detail: one line, no secrets."""
+
+    slug: ClassVar[str]
+
+
+class KeyMissing(Refusal):
+    """The route requires a key and the request has none."""
+
+    slug = "key-missing"
+
+
+class KeyInvalid(Refusal):
+    """The key's header is not one key in the grammar of draft section 2.1."""
+
+    slug = "key-invalid"
+
+
+class CallerMissing(Refusal):
+    """``require_scope``, or a cookie where no scope was set, and none of the scope's headers is there; or nobody is logged in."""
+
+    slug = "caller-missing"
+
+
+class CallerFailed(Refusal):
+    """The app's function that names the caller raised, or gave what is no name. Nothing was claimed."""
+
+    slug = "caller-failed"
+
+
+class PayloadTooLarge(Refusal):
+    """The body is over ``max_request_body``."""
+
+    slug = "payload-too-large"
+
+
+class RequestTimeout(Refusal):
+    """The body did not arrive within ``body_timeout``. Nothing was claimed."""
+
+    slug = "request-timeout"
+
+
+class Overloaded(Refusal):
+    """Too many attempts are in flight. Nothing was claimed."""
+
+    slug = "overloaded"

@@ -1,0 +1,183 @@
+"""Who asks, and under which key: the header's grammar, the caller's scope, and the look-up key made of both.
+
+The grammar is draft-ietf-httpapi-idempotency-key-header-07 section 2.1 (an RFC 9651 String), widened by the bare token
+that most clients send. ``"abc"`` and ``abc`` name the same key.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+import re
+from binascii import b2a_base64
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+from oncegate.middleware.rules.errors import KeyInvalid
+
+MAX_KEY_CHARACTERS: Final = 255
+_MAX_FIELD_BYTES: Final = 4096
+"""Of a key's field value: room for every character escaped, and for parameters, which nobody is known to send."""
+_DIGEST_BYTES: Final = 15
+"""120 bits: no collision to be feared, and exactly 20 base64 characters without padding."""
+
+_BLANK: Final = blake2b(digest_size=_DIGEST_BYTES)
+"""To be copied, which takes less than to make one."""
+_STRING: Final = rb'"(?:[ !#-\[\]-~]|\\["\\])*"'
+_PARAMETER: Final = (
+    rb" *; *[a-z*][a-z0-9_.*-]*"
+    rb"(?:=(?:" + _STRING + rb"|-?[0-9]{1,15}(?:\.[0-9]{1,3})?|[A-Za-z*][!#$%&'*+.^_`|~:/0-9A-Za-z-]*"
+    rb'|:[A-Za-z0-9+/=]*:|\?[01]|@-?[0-9]{1,15}|%"[ !#-~]*"))?'
+)
+_QUOTED_KEY: Final = re.compile(rb"(" + _STRING + rb")(?:" + _PARAMETER + rb")*")
+_is_bare: Final = re.compile(rb"[!#-+\--\[\]-~]{1,255}").fullmatch
+_is_plain: Final = re.compile(rb'"[ !#-\[\]-~]{1,255}"').fullmatch
+"""A quoted key without an escape or a parameter."""
+_ESCAPED: Final = re.compile(r"\\(.)")
+_BASE64_TO_ID: Final = bytes.maketrans(b"+/", b"._")
+"""An id begins with no ``-`` that a command line would take for an option, and holds no ``/``."""
+
+Fields = Mapping[bytes, Sequence[bytes]]
+"""The field lines of interest of one request: lower-case name to values, in their order."""
+
+
+def pick(headers: Iterable[Sequence[Any]], wanted: frozenset[bytes]) -> dict[bytes, list[bytes]]:
+    """The field lines of ``headers`` whose lower-case names are ``wanted``, in one pass.
+
+    Without white space around their values, which is no part of them (RFC 9110 section 5.5) and which some servers leave there.
+    Nothing is taken for granted of the others: servers and middleware give lines as tuples, or as lists.
+    """
+    fields: dict[bytes, list[bytes]] = {}
+    for line in headers:
+        name = line[0]
+        if name in wanted:
+            value = line[1]
+            value = (value if isinstance(value, bytes) else bytes(value)).strip(b" \t")
+            lines = fields.get(name)
+            if lines is None:
+                fields[name] = [value]
+            else:
+                lines.append(value)
+    return fields
+
+
+def parse_key(value: bytes) -> str:
+    """The key that one field line names, 1 to 255 characters. Raises `KeyInvalid`, which never quotes the value."""
+    if _is_bare(value):  # as most clients send it
+        return value.decode("ascii")
+    if _is_plain(value):  # as the rest do
+        return value[1:-1].decode("ascii")
+    value = value.strip(b" \t")
+    if len(value) > _MAX_FIELD_BYTES:
+        raise KeyInvalid(f"The key's field has {len(value)} characters: send a key of 1 to {MAX_KEY_CHARACTERS}.")
+    if _is_bare(value):
+        return value.decode("ascii")
+    if not value:
+        raise KeyInvalid("The key is empty: send 1 to 255 characters.")
+    quoted = _QUOTED_KEY.fullmatch(value)
+    if quoted is None:
+        raise KeyInvalid(_what_is_wrong(value))
+    key = _ESCAPED.sub(r"\1", quoted[1][1:-1].decode("ascii"))
+    if not 1 <= len(key) <= MAX_KEY_CHARACTERS:
+        raise KeyInvalid(f"The key has {len(key)} characters: send 1 to {MAX_KEY_CHARACTERS}.")
+    return key
+
+
+def _what_is_wrong(value: bytes) -> str:
+    if not value.startswith(b'"'):
+        if len(value) > MAX_KEY_CHARACTERS:
+            return f"The key has {len(value)} characters: send 1 to {MAX_KEY_CHARACTERS}."
+        return 'A bare key is visible ASCII without ", \\ and comma: put any other key in double quotes.'
+    if not value.isascii() or any(octet < 0x20 or octet == 0x7F for octet in value):
+        return "A quoted key is printable ASCII: a character in it is not."
+    return 'The quoted key is not an RFC 9651 String: close it with ", and escape only " and \\ in it.'
+
+
+def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None:
+    """The key of a request and the field value that it came in, or ``None`` without one.
+
+    ``names`` are the header and its aliases. Raises `KeyInvalid` for more than one field line of a name, and where the
+    header and an alias name different keys.
+    """
+    first: tuple[str, bytes] | None = None
+    for name in names:
+        lines = fields.get(name)
+        if lines is None:
+            continue
+        if len(lines) > 1:
+            raise KeyInvalid(f"There is more than one {name.decode()} field line: send one.")
+        key = parse_key(lines[0])
+        if first is None:
+            first = key, lines[0]
+        elif first[0] != key:
+            raise KeyInvalid(f"{name.decode()} names another key than a header before it: send one key.")
+    return first
+
+
+def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
+    """What tells this caller from others: the scope's headers with all their values, or ``None`` without any of them."""
+    if len(names) == 1 and len(only := fields.get(names[0], ())) == 1:  # as a rule
+        return [names[0], b"1", only[0]]
+    parts: list[bytes] = []
+    found = False
+    for name in names:
+        values = fields.get(name, ())
+        found = found or bool(values)
+        parts += (name, b"%d" % len(values), *values)
+    return parts if found else None
+
+
+def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
+    """``namespace:digest(key):digest(scope)``: neither the key nor a credential can be read back from it.
+
+    The parts are length-prefixed before they are hashed, so that no crafted key or header reaches another's record.
+    ``namespace`` holds no colon.
+    """
+    name = key.encode()
+    keyed, scoped = _BLANK.copy(), _BLANK.copy()
+    keyed.update(b"%d:%b" % (len(name), name))
+    if scope is not None and len(scope) == 3:  # one header with one value, as a rule
+        header, count, value = scope
+        scoped.update(b"%d:%b%d:%b%d:%b" % (len(header), header, len(count), count, len(value), value))
+    else:
+        for part in scope or ():
+            scoped.update(b"%d:%b" % (len(part), part))
+    # Both at once: each makes 20 characters, without padding.
+    spelled = b2a_base64(keyed.digest() + scoped.digest(), newline=False).translate(_BASE64_TO_ID).decode("ascii")
+    return f"{namespace}:{spelled[:20]}:{spelled[20:]}"
+
+
+def scope_digest(scope: Sequence[bytes] | None) -> str:
+    """The last part of a look-up key: who the caller is, 20 characters."""
+    return record_key("", "", scope)[-20:]
+
+
+def record_id(look_up_key: str) -> str:
+    """What problems and logs call a record: its look-up key without the namespace, 41 characters.
+
+    Of an execution record the consumer's name comes after it: ``k:s:consumer``.
+    """
+    found = look_up_key.partition(":")[2]
+    return found.replace("}", "", 1) if "}" in found else found
+
+
+def execution_key(look_up_key: str, consumer: str) -> str:
+    """The look-up key of ``consumer``'s execution record of a command: beside the command's own, in the same slot of a cluster.
+
+    No idempotency key reaches it: look-up keys of commands begin with their namespace.
+    """
+    return f"{{{look_up_key}}}:{consumer}"
+
+
+def check_key(key: str) -> str:
+    """A key that came by another way than a header, as it is. Raises `KeyInvalid` unless it has 1 to 255 characters."""
+    if not 1 <= len(key) <= MAX_KEY_CHARACTERS:
+        raise KeyInvalid(f"The key has {len(key)} characters: give 1 to {MAX_KEY_CHARACTERS}.")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise KeyInvalid("The key holds half of a surrogate pair, which is no character.") from None
+    return key
+
+
+def caller_scope(caller: str | None) -> list[bytes] | None:
+    """The scope of a caller who has a name and no headers; ``None`` for the nameless one (no name, or an empty one)."""
+    return [b"caller", caller.encode("utf-8", "surrogatepass")] if caller else None

@@ -1,0 +1,285 @@
+"""Which requests are under enforcement and by which rules: the settings, compiled once into what the hot path reads."""
+# Compiled: docs/decisions/0012-compiled.md
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from oncegate.cache.record import State
+from oncegate.middleware.rules.path_pattern import PathPattern
+from oncegate.middleware.rules.readings import (
+    LONGEST,
+    holds_encoded_syntax,
+    is_read_in_several_ways,
+    normalise,
+    readings,
+)
+from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route
+
+RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"
+PREFER: Final = b"prefer"
+CONTENT_LENGTH: Final = b"content-length"
+COOKIE: Final = b"cookie"
+ATTEMPT_HEADER: Final = b"idempotency-attempt"
+
+_RELEASED: Final = frozenset({401, 403, 408, 425, 429})
+"""The upstream did nothing and says so: nothing is kept, and the key is free."""
+_GATEWAY_ERRORS: Final = frozenset({502, 504})
+"""The upstream is a gateway itself and lost sight of the work behind it."""
+_FAILED: Final = State.FAILED  # members of an enumeration take long to look up
+_STATES: Final = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
+
+HOP_BY_HOP: Final = (
+    b"connection",
+    b"proxy-connection",
+    b"keep-alive",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+)
+"""RFC 9110 section 7.6.1. ``Trailer`` goes with them: trailers are not stored."""
+OF_THE_MOMENT: Final = (b"date", b"set-cookie")
+"""Never stored: what was true, or meant, for one answer only."""
+OURS: Final = (b"idempotent-replayed", b"idempotency-key")
+"""Response headers that only the gateway may set."""
+
+_PERCENT: Final = ord("%")  # a number is found faster than bytes
+_SOON = 1.0
+_SUBMISSION_BYTES: Final = 65536
+"""More than what answers a submission can have."""
+_KEPT_PATHS: Final = 4096
+_KEPT_CHARACTERS: Final = 256
+"""Of a path whose route is kept, so that what clients send fills no more than some 2 MB (5 where it isn't Latin-1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules for one route. Times are in milliseconds where the name says so, else in seconds."""
+
+    settings: IdempotencySettings
+    route: str
+    states: list[State | None]
+    """By status, up to 599: the state that a response leaves its record in, ``None`` for a release."""
+    key_names: tuple[bytes, ...]
+    needs_no_key: bool
+    """Whether a request without one is not under enforcement."""
+    telling: frozenset[bytes]
+    """The headers that make a request one of ours: the key's, and what clients may not say of attempts."""
+    shortest: int
+    longest: int
+    """Lengths of their names: most other headers are told from them by that alone, without being hashed."""
+    scope_names: tuple[bytes, ...]
+    refuses_cookies: bool
+    """Whether a key is refused that comes with a cookie and none of the scope's headers: nobody said what a scope is here."""
+    wanted: frozenset[bytes]
+    unstored: frozenset[bytes]
+    own_headers: frozenset[bytes]
+    lease_ms: int
+    heartbeat: float
+    """Seconds between renewals of a lease."""
+    soon: float
+    """Seconds after which an attempt counts as one that lasts."""
+    retention_ms: int
+    ttl_ms: dict[State, int]
+    takeover: frozenset[State]
+    fails_open: bool
+    """Whether attempts run without a record while the cache is down."""
+    warns: bool
+    """Whether another query or body under a succeeded key is warned of, and answered with the replay."""
+    # As in the settings, where it takes long to look them up, and every request does.
+    raise_on_duplicate: bool
+    json_bytes: int
+    """The longest body that is compared as a JSON value; -1: none is."""
+    max_request_body: int
+    max_response_body: int
+    response_timeout: float
+    attempt_timeout: float
+    mode: Mode = "sync"
+    submission: "Policy | None" = None
+    """The rules for a request of this route that is submitted, to be processed later; ``None`` where none is."""
+    stream: str = ""
+    """In the rules for submissions: where the commands go."""
+    travelling: frozenset[bytes] = frozenset()
+    """In the rules for submissions: the headers that go with them, beside ``content-*``; the key's line as it was sent."""
+
+    def passes(self, headers: Iterable[Sequence[Any]]) -> bool:
+        """Whether a request with these field lines goes on as it is: there is no key, and none is needed.
+
+        False where it can't be told at a glance.
+        """
+        shortest, longest = self.shortest, self.longest
+        for line in headers:
+            name = line[0]
+            if shortest <= len(name) <= longest and name in self.telling:
+                return False
+        return self.needs_no_key
+
+    def state(self, status: int) -> State | None:
+        """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
+        return self.states[status] if 0 <= status < 600 else _FAILED
+
+
+def kind(status: int, overrides: Mapping[int, Kind]) -> Kind:
+    """What a response of ``status`` says of the command: by the route's table, else by the contract's."""
+    if status in overrides:
+        return overrides[status]
+    if status in _RELEASED:
+        return "release"
+    if status in _GATEWAY_ERRORS:
+        return "unknown"
+    return "success" if 200 <= status < 400 else "failure"
+
+
+def compile_policy(settings: IdempotencySettings, route: Route | None = None) -> Policy:
+    """The rules of ``route`` over ``settings``. Raises pydantic's ``ValidationError`` for an override that is wrong."""
+    if route is None:
+        return _compile(settings, "*", {})
+    settings = route.settings(settings)
+    policy = _compile(settings, route.path, route.status)
+    if route.mode == "sync":
+        return policy
+    # What is answered to a submission is the gateway's own: nothing of it is left out, and its 202 is its success whatever
+    # the upstream means by one. Without a record there would be nothing to tell copies apart by: it never fails open.
+    kept = {"drop_headers": (), "max_response_body": _SUBMISSION_BYTES, "on_cache_down": "fail_closed"}
+    submission = _compile(settings.model_copy(update=kept), route.path, {})
+    return replace(policy, mode=route.mode, submission=_submitted(submission, route))
+
+
+def _submitted(policy: Policy, route: Route) -> Policy:
+    named = [name.lower().encode() for name in policy.settings.forward_request_headers]
+    return replace(policy, mode=route.mode, stream=route.stream, travelling=frozenset((*policy.key_names, *named)))
+
+
+def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind]) -> Policy:
+    key_names = tuple(dict.fromkeys(name.lower().encode() for name in (settings.header, *settings.aliases)))
+    scope_names = tuple(dict.fromkeys(part.removeprefix("header:").lower().encode() for part in settings.scope))
+    dropped = tuple(name.lower().encode() for name in settings.drop_headers)
+    takeover = {State.FAILED} if settings.on_error == "retry" else set()
+    if settings.on_unknown == "retry":
+        takeover.add(State.UNKNOWN)
+    own_headers = frozenset((*OURS, key_names[0]))
+    refuses_cookies = "scope" not in settings.model_fields_set
+    wanted = {*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER}
+    if refuses_cookies:
+        wanted.add(COOKIE)
+    telling = frozenset((*key_names, ATTEMPT_HEADER))
+    return Policy(
+        settings=settings,
+        route=path,
+        states=[_STATES[kind(code, status)] for code in range(600)],
+        key_names=key_names,
+        needs_no_key=not settings.require_key and not settings.generate_key,
+        telling=telling,
+        shortest=min(map(len, telling)),
+        longest=max(map(len, telling)),
+        scope_names=scope_names,
+        refuses_cookies=refuses_cookies,
+        wanted=frozenset(wanted),
+        unstored=frozenset((*HOP_BY_HOP, *OF_THE_MOMENT, *dropped)) | own_headers,
+        own_headers=own_headers,
+        lease_ms=_ms(settings.lease),
+        heartbeat=_ms(settings.lease) / 3000,
+        soon=min(_SOON, settings.response_timeout, settings.attempt_timeout, _ms(settings.lease) / 3000),
+        retention_ms=_ms(settings.unknown_ttl),
+        ttl_ms={
+            State.SUCCEEDED: _ms(settings.ttl),
+            State.FAILED: _ms(settings.error_ttl),
+            State.UNKNOWN: _ms(settings.unknown_ttl),
+        },
+        takeover=frozenset(takeover),
+        fails_open=settings.on_cache_down == "fail_open",
+        warns=settings.on_mismatch == "warn",
+        raise_on_duplicate=settings.raise_on_duplicate,
+        json_bytes=settings.max_json_fingerprint if settings.fingerprint == "json" else -1,
+        max_request_body=settings.max_request_body,
+        max_response_body=settings.max_response_body,
+        response_timeout=float(settings.response_timeout),
+        attempt_timeout=float(settings.attempt_timeout),
+    )
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+class Policies:
+    """All routes. `match` is what a request asks first, so its answers are kept, for a bounded number of short paths."""
+
+    def __init__(self, settings: IdempotencySettings, routes: Sequence[Route] = ()) -> None:
+        self._default = compile_policy(settings)
+        self._routes = [
+            (PathPattern(route.path), frozenset(route.methods), compile_policy(settings, route)) for route in routes
+        ]
+        self._lower_case = [
+            (PathPattern(route.path.lower()), methods, policy)
+            for route, (_, methods, policy) in zip(routes, self._routes, strict=True)
+        ]
+        self._methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self._routes])
+        self._find = lru_cache(maxsize=_KEPT_PATHS)(self._search)
+
+    def match(self, method: str, path: str, raw_path: bytes | None = None) -> Policy | None:
+        """The rules for a request, or ``None`` where it is not under enforcement.
+
+        ``path`` is percent-decoded, ``raw_path`` as sent, if that is known: a slash in the one may be none in the other.
+        """
+        if method not in self._methods:
+            return None
+        if not self._routes:
+            return self._default
+        if raw_path is not None and _PERCENT in raw_path and holds_encoded_syntax(raw_path):
+            return self._search(method, path, raw_path)
+        return self._find(method, path) if len(path) <= _KEPT_CHARACTERS else self._search(method, path)
+
+    def all(self) -> list[Policy]:
+        """Every policy, the default last."""
+        return [policy for policy, _ in self.with_methods()]
+
+    def with_methods(self) -> list[tuple[Policy, tuple[str, ...]]]:
+        """Every policy with the methods that it is for, the default last."""
+        routes = [(policy, tuple(sorted(methods))) for _, methods, policy in self._routes]
+        return [*routes, (self._default, DEFAULT_METHODS)]
+
+    def _search(self, method: str, path: str, raw_path: bytes = b"") -> Policy | None:
+        """The rules for the path as we read it; where some server may read it in another way, the strictest that it may meet."""
+        normal = normalise(path)
+        spellings = [normal, normal + "/"] if path.endswith("/") else [normal]
+        found = [self._first(self._routes, method, spellings)]
+        if raw_path or is_read_in_several_ways(path):
+            if len(path) > LONGEST:  # not worth the time that it takes: nobody who means well sends such a one
+                found += [policy for _, methods, policy in self._routes if method in methods]
+            else:
+                spellings = readings(path, raw_path)
+                found += [self._first(self._routes, method, [spelling]) for spelling in spellings]
+        lower = [spelling.lower() for spelling in spellings]
+        if lower != spellings:
+            found += [self._first(self._lower_case, method, [spelling]) for spelling in lower]
+        return max(found, key=_strictness)  # the first of equals
+
+    def _first(
+        self, routes: list[tuple[PathPattern, frozenset[str], Policy]], method: str, spellings: list[str]
+    ) -> Policy | None:
+        """The first of ``routes`` that is for the method and for one of these paths."""
+        for pattern, methods, policy in routes:
+            if not methods or method in methods:
+                for spelling in spellings:
+                    if pattern.matches(spelling):
+                        return policy if methods else None
+        return self._default if method in DEFAULT_METHODS else None
+
+
+def _strictness(policy: Policy | None) -> tuple[bool, ...]:
+    """What of two policies makes one the stricter, in this order."""
+    if policy is None:
+        return (False,)
+    settings = policy.settings
+    return (
+        True,
+        settings.require_key,
+        settings.require_scope,
+        settings.generate_key,
+        not policy.warns,
+        not policy.fails_open,
+        State.UNKNOWN not in policy.takeover,
+    )

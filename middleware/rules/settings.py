@@ -1,0 +1,237 @@
+"""The settings of the rules, as users write them: `IdempotencySettings` for all routes, `Route` for what differs on some.
+
+Wrong values fail at construction, with pydantic's ``ValidationError``. Times are in seconds, sizes in bytes.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+
+from oncegate.middleware.rules.path_pattern import parts_of
+
+Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400)]
+"""A time-out or a time to live: above zero, at most ten years."""
+Wait = Annotated[float, Field(ge=0, le=3600)]
+Bytes = Annotated[int, Field(ge=0)]
+FieldName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+"""An HTTP field name (RFC 9110 section 5.1)."""
+Method = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Z-]+$")]
+ScopePart = Annotated[str, StringConstraints(pattern=r"^header:[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+# Kept as tuples. For type checkers any sequence will do, since a list is what most people write.
+FieldNames = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[FieldName, ...]))]
+Methods = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[Method, ...]))]
+ScopeParts = Annotated[
+    Sequence[str],
+    GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[ScopePart, ...], Field(min_length=1)])),
+]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+"""A namespace, a stream or a consumer: fit to be a part of a key in Redis."""
+Mode = Literal["sync", "async", "either"]
+"""Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
+Kind = Literal["success", "failure", "release", "unknown"]
+"""What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
+
+DEFAULT_METHODS = ("POST", "PATCH")
+_MEANS_SOMETHING_ELSE = re.compile(
+    r"content-.*|transfer-encoding|te|trailer|(proxy-)?connection|keep-alive|upgrade|expect|host|via|date|forwarded|x-forwarded-.*"
+    r"|(proxy-)?authorization|www-authenticate|(set-)?cookie|cache-(control|status)|vary|location|link|retry-after"
+    r"|prefer|preference-applied|idempotency-attempt|idempotency-raise-on-duplicate|idempotent-replayed",
+    re.IGNORECASE,
+)
+"""Headers that can't carry the key: it is echoed in the response under this name, where these frame it or say something else."""
+
+
+_OF_ONE_CONNECTION = re.compile(
+    r"connection|proxy-connection|keep-alive|te|trailer|transfer-encoding|upgrade|expect|host|content-length|idempotency-attempt",
+    re.IGNORECASE,
+)
+"""Headers that can't travel with a command: they frame one message, or are made anew for it."""
+
+
+class IdempotencySettings(BaseModel):
+    """How idempotency keys are enforced. Each field's default is the one to start with; a `Route` may override any of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    header: FieldName = Field(default="Idempotency-Key", description="the header that carries the key")
+    aliases: FieldNames = Field(default=(), description="other headers that are read as the key")
+    ttl: Seconds = Field(default=86400, description="how long a success is kept")
+    error_ttl: Seconds = Field(default=60, description="how long an error is kept")
+    unknown_ttl: Seconds = Field(default=86400, description="how long an attempt of unknown outcome blocks its key")
+    lease: Seconds = Field(
+        default=30, description="an attempt whose gateway is silent for this long is of unknown outcome"
+    )
+    on_error: Literal["retry", "replay"] = Field(
+        default="retry", description="a retry of an error: a new attempt, or the stored error"
+    )
+    on_unknown: Literal["refuse", "retry"] = Field(
+        default="refuse", description="a retry of an unknown outcome: 409, or a new attempt"
+    )
+    on_mismatch: Literal["error", "warn"] = Field(
+        default="error", description="another body or query under a succeeded key: 422, or warn and replay"
+    )
+    on_cache_down: Literal["fail_closed", "fail_open"] = Field(
+        default="fail_closed", description="without the cache: 503, or no enforcement"
+    )
+    scope: ScopeParts = Field(default=("header:Authorization",), description="the headers that tell callers apart")
+    require_scope: bool = Field(default=False, description="refuse a caller without any of the scope's headers")
+    require_key: bool = Field(default=False, description="refuse a request without a key")
+    generate_key: bool = Field(default=False, description="make a key for a request without one")
+    raise_on_duplicate: bool = Field(
+        default=False, description="answer a duplicate with an error that carries the original result"
+    )
+    fingerprint: Literal["raw", "json"] = Field(
+        default="raw", description="compare bodies byte by byte, or as JSON values"
+    )
+    max_json_fingerprint: Bytes = Field(
+        default=8192, description='the longest body that "json" reads; beyond: byte by byte'
+    )
+    drop_headers: FieldNames = Field(default=(), description="response headers that are not stored")
+    forward_request_headers: FieldNames = Field(
+        default=(),
+        description="request headers that travel with an asynchronous command, beside `Content-*`: they lie in its stream",
+    )
+    max_request_body: Bytes = Field(default=1048576, description="an enforced request's body; beyond: 413")
+    max_response_body: Bytes = Field(default=1048576, description="a response's body; beyond: kept without it")
+    max_wait: Wait = Field(default=30, description="the most that Prefer: wait may ask for")
+    response_timeout: Seconds = Field(
+        default=30, description="to the response's head; then 504, and the attempt goes on"
+    )
+    attempt_timeout: Seconds = Field(
+        default=900, description="to the response's last byte; then the outcome is unknown"
+    )
+    docs_url: str = Field(
+        default="https://example.com/docs/idempotency", min_length=1, description="where problems point to"
+    )
+
+    @field_validator("docs_url")
+    @classmethod
+    def _printable(cls, value: str) -> str:
+        if not value.isascii() or any(c in value for c in '<>"\\^`{}| ') or not value.isprintable():
+            raise ValueError("must be a URL of printable ASCII, without spaces, quotes or angle brackets")
+        return value
+
+    @field_validator("header", "aliases")
+    @classmethod
+    def _free(cls, value: str | Sequence[str]) -> str | Sequence[str]:
+        for name in (value,) if isinstance(value, str) else value:
+            if _MEANS_SOMETHING_ELSE.fullmatch(name):
+                raise ValueError(f"{name} means something else in HTTP and can't carry the key")
+        return value
+
+    @field_validator("forward_request_headers")
+    @classmethod
+    def _end_to_end(cls, value: Sequence[str]) -> Sequence[str]:
+        for name in value:
+            if _OF_ONE_CONNECTION.fullmatch(name):
+                raise ValueError(f"{name} is about one connection and can't travel with a command")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "IdempotencySettings":
+        if self.require_key and self.generate_key:
+            raise ValueError("require_key and generate_key exclude each other")
+        return self
+
+
+class Overrides(BaseModel):
+    """Any field of `IdempotencySettings`, as a `Route` may give it; ``None`` and what is not given: as the settings say.
+
+    Written out, so that type checkers and editors know them; a test holds them to the settings. What is wrong only together
+    with the settings, or by more than its type, fails where both come together: see `Route.settings`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    header: FieldName | None = None
+    aliases: FieldNames | None = None
+    ttl: Seconds | None = None
+    error_ttl: Seconds | None = None
+    unknown_ttl: Seconds | None = None
+    lease: Seconds | None = None
+    on_error: Literal["retry", "replay"] | None = None
+    on_unknown: Literal["refuse", "retry"] | None = None
+    on_mismatch: Literal["error", "warn"] | None = None
+    on_cache_down: Literal["fail_closed", "fail_open"] | None = None
+    scope: ScopeParts | None = None
+    require_scope: bool | None = None
+    require_key: bool | None = None
+    generate_key: bool | None = None
+    raise_on_duplicate: bool | None = None
+    fingerprint: Literal["raw", "json"] | None = None
+    max_json_fingerprint: Bytes | None = None
+    drop_headers: FieldNames | None = None
+    forward_request_headers: FieldNames | None = None
+    max_request_body: Bytes | None = None
+    max_response_body: Bytes | None = None
+    max_wait: Wait | None = None
+    response_timeout: Seconds | None = None
+    attempt_timeout: Seconds | None = None
+    docs_url: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """What is to hold in place of the settings."""
+        values = {name: getattr(self, name) for name in IdempotencySettings.model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Route(Overrides):
+    """What differs on some paths: ``path`` and ``methods`` say where, ``status`` what an answer means.
+
+    With ``mode = "async"`` (or ``"either"``, and ``Prefer: respond-async``) a request is not executed but appended to the
+    command stream ``stream`` and answered 202; ``consumer`` (the stream's name, if not given) names whose processing is told
+    to the caller.
+
+    ``path`` is matched against the decoded, normalised path, below ASGI's ``root_path``; ``*`` stands for any run of
+    characters, and frameworks' path parameters are understood: ``{id}`` (``{id:int}``) is one segment, ``{rest:path}`` any
+    run. The first route that matches counts. Any field of `IdempotencySettings` may be given beside these.
+
+    ``methods = []`` switches enforcement off on the path, whatever the method: ``Route(path="*", methods=[])`` behind the others
+    leaves only those under enforcement.
+    """
+
+    path: Annotated[str, StringConstraints(pattern=r"^[/*]")]
+    methods: Methods = DEFAULT_METHODS
+    mode: Mode = "sync"
+    stream: Name = "commands"
+    consumer: Name | None = None
+    status: dict[Annotated[int, Field(ge=200, le=599)], Kind] = Field(default_factory=dict)
+
+    @property
+    def consumer_name(self) -> str:
+        """The consumer whose processing is told to the caller."""
+        return self.consumer or self.stream
+
+    def settings(self, base: IdempotencySettings) -> IdempotencySettings:
+        """``base`` with this route's overrides, validated as a whole. Raises pydantic's ``ValidationError``.
+
+        ``model_fields_set`` are what either of them was given: it counts whether a scope was meant, or is the default.
+        """
+        overrides = self.given()
+        made = IdempotencySettings.model_validate(base.model_dump() | overrides)
+        return IdempotencySettings.model_construct(base.model_fields_set | set(overrides), **dict(made))
+
+    @field_validator("path")
+    @classmethod
+    def _understood(cls, value: str) -> str:
+        parts_of(value)
+        return value
+
+    @model_validator(mode="after")
+    def _enforces(self) -> "Route":
+        if not self.methods and self.model_fields_set > {"path", "methods"}:
+            raise ValueError("methods = [] switches enforcement off here: no other setting counts")
+        return self
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        return ((name, value) for name, value in super().__repr_args__() if name in self.model_fields_set)

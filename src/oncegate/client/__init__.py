@@ -1,0 +1,389 @@
+"""The callers' half: httpx transports that give each request a key, and keep it over its retries.
+
+    client = httpx.Client(transport=IdempotentTransport())
+    client.post("https://api.example/payments", json={"amount": 100})
+
+Each request with one of ``methods`` gets a fresh ``Idempotency-Key``; a key that the caller has set is kept. It stays the
+same over the transport's own retries, which are made only where that is safe: nothing was sent; the connection broke or
+timed out and the request has a key (or an idempotent method); or the answer is a problem whose ``retryable`` is true. What
+the caller gets in the end is the last answer, or the last error.
+
+What it can't know:
+
+- Whether the server honours the key. Towards one that ignores it, a retry after a broken connection may execute twice:
+  use it for services behind oncegate, or that document ``Idempotency-Key``; or set ``methods=()``.
+- What happened when it gives up. The outcome may be unknown then: ``error.request.headers["Idempotency-Key"]`` is the key
+  to ask again with, by sending ``error.request`` itself, or an equal request with that key.
+- That two calls mean the same command. A second ``client.post`` is a new command with a new key. Where a retry must
+  survive a restart of this process, make the key beforehand, store it with the command, and set the header.
+- Whether a response that breaks off in its body can be had again: the transport has handed it on by then. With the key it
+  can, while the record lives: send ``response.request`` again.
+
+A body that can't be sent twice (a generator, an open file, a multipart form) is sent once: such a request is retried only
+where its body had not begun to leave. Pass bytes, ``json=`` or ``data=`` to have it retried like others. A redirected request
+is another request: it gets a key of its own, unless the caller has set one.
+
+Under httpx2, httpx's successor: where httpx is not installed these are transports of httpx2; where both are, call
+``httpx2.alias_httpx()`` before anything else imports httpx. A client of the other package is refused with a ``TypeError``.
+"""
+
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+try:
+    import anyio
+
+    try:
+        import httpx
+    except ImportError:
+        import httpx2 as httpx  # type: ignore[no-redef]  # its successor, with the same classes
+except ImportError as missing:  # pragma: no cover
+    raise ImportError("oncegate.client needs httpx: pip install 'oncegate[client]'") from missing
+
+import orjson
+
+from oncegate.client.retry import IDEMPOTENT, Retries, RetryBudget, retry_after_seconds, worth_reading
+
+__all__ = ["AsyncIdempotentTransport", "IdempotentTransport", "RetryBudget"]
+
+_NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ReadTimeout, httpx.WriteTimeout)
+_MOST_OF_A_PROBLEM = 64 * 1024
+"""Bytes: a problem that is worth a retry is short. Of a longer one the rest is left for the caller to read."""
+_MADE_FOR = "oncegate.made_for"
+"""A request extension: for which method and URL the key in the headers was made here."""
+
+
+def new_key() -> str:
+    """A fresh key, as the String that the draft asks for: a quoted UUID."""
+    return f'"{uuid4()}"'
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    request: httpx.Request
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Read the body as it came over the wire, and close the response; of a long one only the beginning: then it is a `_Rest`."""
+
+    response: httpx.Response
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    response: httpx.Response
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    seconds: float
+
+
+_Step = _Send | _Read | _Close | _Pause
+_Flow = Generator[_Step, Any, httpx.Response]
+
+
+class _Rules:
+    """How requests are sent, for both transports: a generator that says what to do next, and is told what came of it."""
+
+    def __init__(
+        self,
+        methods: Collection[str],
+        header: str,
+        make_key: Callable[[], str],
+        budget: RetryBudget | None,
+        also_statuses: Collection[int],
+    ) -> None:
+        if isinstance(methods, str):  # its letters would be the methods, and no request would get a key
+            raise TypeError("methods is a collection: ('POST',)")
+        if not callable(make_key):
+            raise TypeError(f"make_key is a {type(make_key).__qualname__}: give a function that returns a key")
+        if budget is not None and not isinstance(budget, RetryBudget):
+            raise TypeError(f"budget is a {type(budget).__qualname__}: give a RetryBudget(...)")
+        self._methods = frozenset(method.upper() for method in methods)
+        self._header = header
+        self._make_key = make_key
+        self._budget = budget or RetryBudget()
+        self._also_statuses = frozenset(also_statuses)
+
+    def flow(self, request: httpx.Request) -> _Flow:
+        """One request until its last answer is returned, or its last error raised."""
+        _check_package(request)
+        self._put_key(request)
+        body = _Body(request)
+        harmless = request.method in IDEMPOTENT or self._header in request.headers
+        retries = Retries(self._budget, harmless, time.monotonic(), self._also_statuses)
+        while True:
+            try:
+                response: httpx.Response = yield _Send(request)
+                problem = None
+                if worth_reading(response.status_code, response.headers.get("content-type", "")):
+                    read = yield _Read(response)
+                    response = _again(response, read)
+                    problem = _json(response) if isinstance(read, bytes) else None
+                pause = self._judge(retries, response, body, problem)
+            except _NOTHING_SENT as error:
+                hopeless = _certificate_refused(error)
+                pause = retries.nothing_was_sent(time.monotonic(), resendable=body.resendable and not hopeless)
+                if pause is None:
+                    raise
+            except _BROKEN:
+                pause = retries.connection_broke(time.monotonic(), resendable=body.resendable)
+                if pause is None:
+                    raise
+            else:
+                if pause is None:
+                    return response
+                yield _Close(response)
+            yield _Pause(pause)
+
+    def _judge(self, retries: Retries, response: httpx.Response, body: "_Body", problem: Any) -> float | None:
+        headers = response.headers
+        after = retry_after_seconds(headers.get("retry-after"), headers.get("date"), datetime.now(UTC))
+        now = time.monotonic()
+        return retries.answered(now, response.status_code, problem, after, resendable=body.resendable)
+
+    def _put_key(self, request: httpx.Request) -> None:
+        made_for = request.extensions.get(_MADE_FOR)
+        this = (request.method, str(request.url))
+        if made_for is not None and made_for != this:  # httpx copies headers into the request that follows a redirect
+            request.headers.pop(self._header, None)
+            del request.extensions[_MADE_FOR]
+        if request.method in self._methods and self._header not in request.headers:
+            request.headers[self._header] = self._make_key()
+            request.extensions[_MADE_FOR] = this
+
+
+def _check_package(request: object) -> None:
+    """Raises ``TypeError`` for another package's request, which would be sent, and its answer not understood."""
+    if not isinstance(request, httpx.Request):
+        wanted = httpx.__name__
+        raise TypeError(
+            f"this transport is for {wanted}: for httpx2, call httpx2.alias_httpx() before httpx is imported"
+        )
+
+
+class _Body:
+    """Whether a request's body can still be sent whole: always, if it is bytes; else until the first piece was asked for."""
+
+    def __init__(self, request: httpx.Request) -> None:
+        self._bytes = isinstance(request.stream, httpx.ByteStream)
+        self.begun = False
+        if not self._bytes:
+            request.stream = _Watched(request.stream, self)
+
+    @property
+    def resendable(self) -> bool:
+        return self._bytes or not self.begun
+
+
+class _Watched(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body that tells when it begins to be sent."""
+
+    def __init__(self, stream: Any, body: _Body) -> None:
+        self._stream = stream
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._body.begun = True
+        yield from self._stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._body.begun = True
+        async for chunk in self._stream:
+            yield chunk
+
+    def close(self) -> None:
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Rest(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A response's body of which the beginning was read: that first, then the ``rest``."""
+
+    def __init__(self, begun: list[bytes], rest: Any, response: httpx.Response) -> None:
+        self._begun = begun
+        self._rest = rest
+        self._response = response
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._begun
+        yield from self._rest
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._begun:
+            yield chunk
+        async for chunk in self._rest:
+            yield chunk
+
+    def close(self) -> None:
+        self._response.close()
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+def _again(response: httpx.Response, read: bytes | _Rest) -> httpx.Response:
+    """``response`` with its body, which was read and can be read again by the caller, as it came."""
+    if isinstance(read, _Rest):
+        return httpx.Response(
+            response.status_code, headers=response.headers, stream=read, extensions=response.extensions
+        )
+    extensions = {name: value for name, value in response.extensions.items() if name != "network_stream"}
+    return httpx.Response(response.status_code, headers=response.headers, content=read, extensions=extensions)
+
+
+def _json(response: httpx.Response) -> Any:
+    """The JSON value of a body that was read whole; ``None`` where it is none."""
+    with suppress(orjson.JSONDecodeError, httpx.DecodingError):
+        return orjson.loads(response.content)
+    return None
+
+
+def _certificate_refused(error: BaseException | None) -> bool:
+    """Whether a connection failed for what another try won't change: the server's certificate is not believed."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class IdempotentTransport(httpx.BaseTransport):
+    """For ``httpx.Client``. What it does, and what it can't know: see `oncegate.client`.
+
+    ``transport`` is what sends (default: ``httpx.HTTPTransport()``), and takes what the client would have passed on to its
+    own: ``verify``, ``cert``, ``http2``, ``limits``; it is closed with this one. ``methods`` are those whose requests get a
+    key. ``also_statuses`` are retried too, where the request has a key, without a problem that says so.
+
+    Raises ``TypeError`` for ``methods`` that are a single string.
+    """
+
+    def __init__(
+        self,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        methods: Collection[str] = ("POST", "PATCH"),
+        header: str = "Idempotency-Key",
+        make_key: Callable[[], str] = new_key,
+        budget: RetryBudget | None = None,
+        also_statuses: Collection[int] = (),
+    ) -> None:
+        self._transport = transport or httpx.HTTPTransport()
+        self._rules = _Rules(methods, header, make_key, budget, also_statuses)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """See `httpx.BaseTransport`."""
+        flow = self._rules.flow(request)
+        result: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = flow.send(result) if error is None else flow.throw(error)
+            except StopIteration as ended:
+                return _returned(ended)
+            result = error = None
+            try:
+                result = self._do(step)
+            except httpx.TransportError as raised:
+                error = raised
+
+    def _do(self, step: _Step) -> Any:
+        match step:
+            case _Send(request):
+                return self._transport.handle_request(request)
+            case _Read(response):
+                begun, size, rest = list[bytes](), 0, response.iter_raw()
+                try:
+                    for chunk in rest:
+                        begun.append(chunk)
+                        size += len(chunk)
+                        if size > _MOST_OF_A_PROBLEM:
+                            return _Rest(begun, rest, response)
+                except BaseException:
+                    response.close()
+                    raise
+                response.close()
+                return b"".join(begun)
+            case _Close(response):
+                return response.close()
+            case _Pause(seconds):
+                return time.sleep(seconds)
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self._transport.close()
+
+
+class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
+    """For ``httpx.AsyncClient``; see `IdempotentTransport`."""
+
+    def __init__(
+        self,
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        methods: Collection[str] = ("POST", "PATCH"),
+        header: str = "Idempotency-Key",
+        make_key: Callable[[], str] = new_key,
+        budget: RetryBudget | None = None,
+        also_statuses: Collection[int] = (),
+    ) -> None:
+        self._transport = transport or httpx.AsyncHTTPTransport()
+        self._rules = _Rules(methods, header, make_key, budget, also_statuses)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """See `httpx.AsyncBaseTransport`."""
+        flow = self._rules.flow(request)
+        result: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = flow.send(result) if error is None else flow.throw(error)
+            except StopIteration as ended:
+                return _returned(ended)
+            result = error = None
+            try:
+                result = await self._do(step)
+            except httpx.TransportError as raised:
+                error = raised
+
+    async def _do(self, step: _Step) -> Any:
+        match step:
+            case _Send(request):
+                return await self._transport.handle_async_request(request)
+            case _Read(response):
+                begun, size, rest = list[bytes](), 0, response.aiter_raw()
+                try:
+                    async for chunk in rest:
+                        begun.append(chunk)
+                        size += len(chunk)
+                        if size > _MOST_OF_A_PROBLEM:
+                            return _Rest(begun, rest, response)
+                except BaseException:
+                    await response.aclose()
+                    raise
+                await response.aclose()
+                return b"".join(begun)
+            case _Close(response):
+                return await response.aclose()
+            case _Pause(seconds):
+                return await anyio.sleep(seconds)
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._transport.aclose()
+
+
+def _returned(ended: StopIteration) -> httpx.Response:
+    response: httpx.Response = ended.value
+    return response

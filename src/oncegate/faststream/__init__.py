@@ -1,0 +1,268 @@
+"""The hook under FastStream: one middleware for RabbitMQ, NATS JetStream, Redis Streams and Kafka.
+
+    subscription = Subscription("billing", cache=RedisCache.from_url("redis://localhost"))
+    broker = RabbitBroker(middlewares=[SubscriptionMiddleware(subscription)])
+
+Strategy. A delivery is begun in ``consume_scope`` and settled in ``after_processed``, which FastStream calls after the
+handler's reply was published and before its own acknowledgement: what is acknowledged has been recorded. What the broker is
+to be told is raised (`AckMessage`, `NackMessage`, `RejectMessage`), since a handler that merely returns would publish an
+empty reply. ``after_processed`` sees those exceptions, too, and leaves them alone.
+
+FastStream says nothing to a middleware when a consumer starts, and by the first message an unsafe one has acknowledged it
+already. So `SubscriberUsecase.start`, which every consumer passes before it asks for messages, is wrapped here, once.
+"""
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, cast
+from weakref import WeakSet
+
+try:
+    from faststream._internal.endpoint.subscriber.usecase import SubscriberUsecase
+    from faststream.exceptions import (
+        AckMessage,
+        HandlerException,
+        NackMessage,
+        RejectMessage,
+        SetupError,
+        StopConsume,
+    )
+    from faststream.message import SourceType, StreamMessage
+    from faststream.middlewares import BaseMiddleware
+except ImportError as missing:  # pragma: no cover
+    raise ImportError("oncegate.faststream needs FastStream 0.7: pip install 'oncegate[faststream]'") from missing
+
+from oncegate.faststream.rules import broker_of, complaint, message_id, octets
+from oncegate.middleware.consumers.begun import Begun
+from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
+from oncegate.middleware.consumers.handling import settle_raised
+from oncegate.middleware.consumers.subscription import Subscription
+from oncegate.middleware.rules.arguments import check_callable
+from oncegate.middleware.rules.errors import KeyInvalid
+from oncegate.middleware.rules.key import parse_key
+
+__all__ = ["DeadLetter", "SubscriptionMiddleware"]
+
+log = logging.getLogger("oncegate.faststream")
+
+DeadLetter = Callable[["StreamMessage[Any]", Begun], Awaitable[None]]
+"""Puts a message aside, with the reason. What it raises leaves the message with the broker, to be delivered again."""
+
+DEAD_STREAM = ":dead"
+"""What is added to the name of a Redis stream for its dead letters."""
+
+
+class SubscriptionMiddleware:
+    """Puts ``subscription`` under the consumers of a broker or of a router.
+
+    They are one consumer: they share its records, so they must have the same handler. A second handler needs a `Subscription`
+    of its own, in a middleware on a router of its own; the start is refused otherwise, as it is for an acknowledgement
+    policy or a kind of consumer that would lose messages.
+
+    ``header`` holds the idempotency key, written as in HTTP; ``describe`` makes the whole `Delivery` of a message instead.
+    What is to be delivered again, is so after ``pause`` seconds, doubled with each failed attempt up to ``max_pause``: by the
+    broker where it can wait (NATS), by the claim of idle entries (Redis), and else by holding the message. ``dead_letter`` is
+    awaited before a message is rejected for good; Kafka has no dead letters, and needs it.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        header: str = "Idempotency-Key",
+        describe: Callable[["StreamMessage[Any]"], Delivery] | None = None,
+        pause: float = 1.0,
+        max_pause: float = 10.0,
+        dead_letter: DeadLetter | None = None,
+    ) -> None:
+        if not isinstance(subscription, Subscription):
+            raise TypeError(f"subscription is a {type(subscription).__qualname__}: give a Subscription(...)")
+        check_callable("describe", describe, "a function that makes a Delivery of a message", optional=True)
+        check_callable("dead_letter", dead_letter, "a coroutine function of a message and its Begun", optional=True)
+        if not 0 < pause <= max_pause:
+            raise ValueError("pause must be above 0 seconds, and max_pause no less than pause")
+        self.subscription = subscription
+        self.dead_letter = dead_letter
+        self._header = header
+        self._describe = describe or self._by_header
+        self._pause = pause
+        self._max_pause = max_pause
+        self._handlers: list[Any] = []
+        self._accepted: WeakSet[Any] = WeakSet()
+
+    def __call__(self, msg: Any, /, *, context: Any) -> "BaseMiddleware[Any, Any]":
+        """FastStream's side: what accompanies one message."""
+        return _Processing(self, msg, context=context)
+
+    def check(self, subscriber: "SubscriberUsecase[Any]") -> None:
+        """Raises FastStream's `SetupError` where a message could be lost, or be taken for another consumer's."""
+        if subscriber in self._accepted or not subscriber.calls:
+            return
+        name = "/".join(call.name for call in subscriber.calls)
+        found = complaint(subscriber, dead_letter=self.dead_letter is not None)
+        if found is not None:
+            raise SetupError(f"oncegate: the {broker_of(subscriber)} consumer {name}: {found}")
+        handlers = [call.handler for call in subscriber.calls]
+        try:
+            self.subscription.only(*[handler._original_call for handler in handlers])
+        except (TypeError, ValueError) as error:
+            raise SetupError(f"oncegate: {error}, in a SubscriptionMiddleware on a router") from None
+        self._handlers = handlers
+        self._accepted.add(subscriber)
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds for the handler. A plain function runs in a thread, which can't be ended: it keeps its lease instead."""
+        timed = all(inspect.iscoroutinefunction(inspect.unwrap(handler._original_call)) for handler in self._handlers)
+        return self.subscription.settings.timeout if timed else None
+
+    def describe(self, message: "StreamMessage[Any]") -> Delivery:
+        """What the hook is to know of a message. Raises `KeyInvalid`."""
+        return self._describe(message)
+
+    def _by_header(self, message: "StreamMessage[Any]") -> Delivery:
+        # AMQP and NATS keep the case of names, HTTP libraries in between don't.
+        wanted = self._header.lower()
+        values = {octets(value) for name, value in message.headers.items() if name.lower() == wanted}
+        if len(values) > 1:
+            raise KeyInvalid(f"There is more than one {self._header} header: send one.")
+        key = parse_key(values.pop()) if values else None
+        return Delivery(key, octets(message.body), message_id="" if key is not None else message_id(message))
+
+    def pause(self, attempt: int) -> float:
+        """Seconds until the next delivery, after ``attempt`` attempts that have failed."""
+        return min(self._max_pause, self._pause * 2.0 ** min(max(attempt - 1, 0), 30))
+
+
+class _Processing(BaseMiddleware[Any, Any]):
+    """One message on its way through one consumer."""
+
+    _begun: Begun | None = None
+    _message: "StreamMessage[Any]"
+    _timed_out = False
+
+    def __init__(self, front: SubscriptionMiddleware, msg: Any, /, *, context: Any) -> None:
+        super().__init__(msg, context=context)
+        self._front = front
+
+    async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: "StreamMessage[Any]") -> Any:
+        if msg.source_type is SourceType.RESPONSE:  # the answer to a request of ours, not a command
+            return await call_next(msg)
+        subscriber, handled = self.context.get_local("handler_"), self.context.get_local("message")
+        if subscriber is None or handled is None or handled.raw_message is not msg.raw_message:
+            # Nobody would tell us how it ended. (Another middleware may have handed on a copy, of the same raw message.)
+            raise SetupError("oncegate: get_one() and iteration bypass the handler: use Subscription by hand there")
+        self._front.check(subscriber)  # a test broker does not start its consumers
+        self._message = msg
+        begun = await self._begin(msg)
+        if not begun.run:
+            raise await self._told(begun, self._front.pause(1))
+        self._begun = begun
+        async with asyncio.timeout(self._front.timeout) as limit:
+            try:
+                return await call_next(msg)
+            finally:
+                self._timed_out = limit.expired()
+
+    async def _begin(self, msg: "StreamMessage[Any]") -> Begun:
+        try:
+            delivery = self._front.describe(msg)
+        except KeyInvalid as error:
+            return Begun(DeliveryDecision.REJECTED, reason=str(error))
+        except Exception as error:  # the user's code, which an update may mend: nothing is lost for it
+            log.error("a message can't be described: %s", type(error).__name__, exc_info=error)
+            return Begun(DeliveryDecision.UNAVAILABLE, reason=type(error).__name__)
+        return await self._front.subscription.begin(delivery)
+
+    async def after_processed(
+        self,
+        exc_type: type[BaseException] | None = None,  # noqa: ARG002  # FastStream's signature
+        exc_val: BaseException | None = None,
+        exc_tb: TracebackType | None = None,  # noqa: ARG002  # FastStream's signature
+    ) -> bool | None:
+        """Record the outcome, before FastStream acknowledges. Raises what else the broker is to be told."""
+        begun = self._begun
+        if begun is None:  # not ours to run: parsing failed, or we have said what to do
+            return False
+        if isinstance(exc_val, StopConsume | asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+            await begun.abandon("the consumer was stopped")
+            if not isinstance(exc_val, asyncio.CancelledError):
+                await self._message.nack()
+            return False
+        if exc_val is None or isinstance(exc_val, AckMessage):
+            await begun.succeed()
+        elif isinstance(exc_val, RejectMessage):
+            await begun.fail("rejected by the handler", final=True)
+        elif isinstance(exc_val, HandlerException):
+            await begun.fail("sent back by the handler")
+        else:
+            self._log_failure(begun, exc_val)
+            await settle_raised(begun, exc_val, timed_out=self._timed_out)
+        if begun.action is Action.ACKNOWLEDGE:
+            return False
+        if isinstance(exc_val, NackMessage) and exc_val.extra_options and begun.action is Action.REDELIVER:
+            return False  # with the options that the handler has chosen
+        raise await self._told(begun, self._front.pause(begun.attempt)) from exc_val
+
+    async def _told(self, begun: Begun, pause: float) -> HandlerException:
+        """What to raise for ``begun.action``."""
+        if begun.action is Action.ACKNOWLEDGE:
+            return AckMessage()
+        if begun.action is Action.DEAD_LETTER:
+            log.warning("record %s: dead-lettered as %s, attempt %d", begun.record, _why(begun), begun.attempt)
+            try:
+                return await self._put_aside(begun)
+            except Exception as error:  # noqa: BLE001  # the user's code, or a broker that is away: it must not be lost for that
+                log.error("record %s: can't be put aside: %s", begun.record, type(error).__name__)
+        broker = broker_of(self.context.get_local("handler_"))
+        if broker == "nats":
+            return NackMessage(delay=pause)
+        if broker != "redis":  # there it stays pending, until it is idle for long enough to be claimed
+            await asyncio.sleep(pause)
+        return NackMessage()
+
+    async def _put_aside(self, begun: Begun) -> HandlerException:
+        message, broker = self._message_of(), broker_of(self.context.get_local("handler_"))
+        if self._front.dead_letter is not None:
+            await self._front.dead_letter(message, begun)
+        elif broker == "redis":
+            await _to_dead_stream(message, begun)
+        # Redis would leave what is rejected pending, to be claimed for ever, and Kafka commits it.
+        return RejectMessage() if broker in ("rabbit", "nats") else AckMessage()
+
+    def _message_of(self) -> "StreamMessage[Any]":
+        return cast("StreamMessage[Any]", self.context.get_local("message"))
+
+    def _log_failure(self, begun: Begun, error: BaseException) -> None:
+        logger = self.context.get_local("logger") or log
+        name = type(error).__name__
+        logger.error("%s: attempt %d at record %s failed", name, begun.attempt, begun.record, exc_info=error)
+
+
+def _why(begun: Begun) -> str:
+    return "failed" if begun.run else begun.decision.value
+
+
+async def _to_dead_stream(message: Any, begun: Begun) -> None:
+    """Copies a Redis entry to the stream's dead letters; it is acknowledged after that. A crash in between copies it twice."""
+    raw = message.raw_message
+    why = {"oncegate-reason": _why(begun), "oncegate-record": begun.record, "oncegate-attempt": begun.attempt}
+    await message.consumer.xadd(raw["channel"] + DEAD_STREAM, raw["data"] | why)
+
+
+def _checked(start: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(start)
+    async def checked_start(self: Any) -> None:
+        for middleware in self._broker_middlewares:
+            if isinstance(middleware, SubscriptionMiddleware):
+                middleware.check(self)
+        await start(self)
+
+    return checked_start
+
+
+SubscriberUsecase.start = _checked(SubscriberUsecase.start)  # type: ignore[assignment, method-assign]  # see the top

@@ -1,0 +1,111 @@
+"""What oncegate.faststream has to know of each broker, decided from FastStream's objects without importing it.
+
+A consumer is refused where the broker would take a message for done that is not recorded as done, or would never deliver
+it again.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from oncegate.middleware.rules.errors import KeyInvalid
+
+log = logging.getLogger("oncegate.faststream")
+
+_SAFE = ("NACK_ON_ERROR", "REJECT_ON_ERROR")
+"""What a handler raises is answered by us in either case. They differ in what can't be parsed: delivered again, or rejected."""
+
+
+def broker_of(thing: Any) -> str:
+    """The broker that one of FastStream's consumers or messages belongs to, also where it is a user's subclass."""
+    for kind in type(thing).__mro__:
+        package, _, rest = kind.__module__.partition(".")
+        if package == "faststream" and not rest.startswith(("_", "message")):
+            return rest.partition(".")[0]
+    return type(thing).__name__
+
+
+def complaint(subscriber: Any, *, dead_letter: bool) -> str | None:
+    """Why this consumer would lose messages, and what to set; ``None`` where it would not.
+
+    ``dead_letter``: something of the user's own puts aside what is rejected.
+    """
+    look = _COMPLAINTS.get(broker_of(subscriber))
+    if look is None:
+        return "this broker is not supported: use Subscription by hand"
+    found = look(subscriber, dead_letter)
+    if found is None and "Batch" in type(subscriber).__name__:
+        return "a batch has no one idempotency key: consume single messages"
+    return found
+
+
+def _policy(subscriber: Any, safe: tuple[str, ...] = _SAFE) -> str | None:
+    policy = subscriber.ack_policy.name
+    if policy in safe:
+        return None
+    return f"ack_policy {policy} acknowledges what is not recorded: set ack_policy=AckPolicy.NACK_ON_ERROR"
+
+
+def _rabbit(subscriber: Any, dead_letter: bool) -> str | None:
+    if not dead_letter and "x-dead-letter-exchange" not in (subscriber.queue.arguments or {}):
+        log.warning(
+            "queue %s has no x-dead-letter-exchange: unless a policy of the server sets one, what is rejected is discarded",
+            subscriber.queue.name,
+        )
+    return _policy(subscriber)
+
+
+def _nats(subscriber: Any, dead_letter: bool) -> str | None:  # noqa: ARG001  # all take the same
+    if getattr(subscriber, "stream", None) is None:
+        return "core NATS delivers a message once and never again: set stream=JStream(...)"
+    return _policy(subscriber)
+
+
+def _redis(subscriber: Any, dead_letter: bool) -> str | None:  # noqa: ARG001  # all take the same
+    stream = getattr(subscriber, "stream_sub", None)
+    if stream is None or stream.no_ack or not stream.group:
+        return "what fails is never delivered again: set stream=StreamSub(..., group=..., consumer=...), without no_ack"
+    return _policy(subscriber)
+
+
+def _kafka(subscriber: Any, dead_letter: bool) -> str | None:
+    # What is rejected is committed, also where parsing failed.
+    found = _policy(subscriber, ("NACK_ON_ERROR",))
+    if found is None and not dead_letter:
+        return "Kafka has no dead letters: give SubscriptionMiddleware a dead_letter that puts messages aside"
+    return found
+
+
+_COMPLAINTS: dict[str, Callable[[Any, bool], str | None]] = {
+    "rabbit": _rabbit,
+    "nats": _nats,
+    "redis": _redis,
+    "kafka": _kafka,
+}
+
+
+def octets(value: Any) -> bytes:
+    """A header's value, or a body. Raises `KeyInvalid` for what is neither text nor bytes, a number for instance."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    raise KeyInvalid(f"A header or body is of type {type(value).__name__}: send text.")
+
+
+def message_id(message: Any) -> str:
+    """The broker's own id of a message, the same in each of its deliveries; empty where there is none.
+
+    FastStream's ``message_id`` is not that: where the broker has none, it is made anew for each delivery.
+    """
+    raw = message.raw_message
+    match broker_of(message):
+        case "rabbit":
+            return raw.message_id or ""
+        case "redis":
+            return f"{raw['channel']}/{raw['message_ids'][0].decode()}"
+        case "nats":
+            return f"{raw.metadata.stream}/{raw.metadata.sequence.stream}"
+        case "kafka":
+            return f"{raw.topic}/{raw.partition}/{raw.offset}"
+    return ""

@@ -1,0 +1,24 @@
+"""The suite of behaviours that every cache passes, for one of your own. It needs pytest, pytest-asyncio: the extra ``testing``.
+
+Derive a test class from `CacheBehaviours`, with a fixture ``store`` that gives a `Store` for each test.
+"""
+
+try:
+    import pytest
+    import pytest_asyncio  # noqa: F401 - runs the tests
+except ImportError as missing:  # pragma: no cover
+    raise ImportError("oncegate.testing needs pytest: pip install 'oncegate[testing]'") from missing
+
+pytest.register_assert_rewrite(*(f"oncegate.testing_{part}" for part in ("claims", "looking", "resolving", "store")))
+
+from oncegate.testing.claims import Claims  # noqa: E402 - after what makes their assertions tell more
+from oncegate.testing.looking import Looking  # noqa: E402
+from oncegate.testing.resolving import Resolving  # noqa: E402
+from oncegate.testing.store import Store  # noqa: E402
+
+__all__ = ["CacheBehaviours", "Store"]
+
+
+@pytest.mark.asyncio
+class CacheBehaviours(Claims, Resolving, Looking):
+    """What every cache promises, test by test; each gets the fixture ``store``."""

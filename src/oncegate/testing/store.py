@@ -1,0 +1,88 @@
+"""A cache under test, with a hand on its time, and what the suites of behaviours say over and over."""
+
+import os
+from typing import Protocol
+
+from oncegate.cache.claim import Claim
+from oncegate.cache.record import Record, State, StoredResponse, Trace
+from oncegate.cache.store import Cache
+
+SLACK_MS = 20_000
+"""Real time that may pass within a test without changing its outcome; leases in tests are longer than this."""
+
+
+class Store(Protocol):
+    """A cache, a key in it that no other test uses, and the passage of time."""
+
+    @property
+    def cache(self) -> Cache:
+        """What is tested, empty at ``key``."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """A look-up key, ``namespace:part:part``."""
+        ...
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Let the key's record grow older."""
+        ...
+
+
+A, B, C = (os.urandom(16) for _ in range(3))
+PRINT, OTHER_PRINT = b"p" * 16, b"q" * 16
+LEASE, RETENTION, TTL = 100_000, 400_000, 900_000
+RETRY = frozenset({State.FAILED, State.UNKNOWN})
+RESPONSE = StoredResponse(
+    201, ((b"x-a", b"1"), (b"x-a", b"2"), (b"x-\xe9", b"\xff")), b"\x00\xffbody", 1_700_000_000_000
+)
+OUTCOMES = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+
+
+async def claim(store: Store, token: bytes, takeover: frozenset[State] = frozenset(), **changes: object) -> Claim:
+    """A claim by ``token``."""
+    arguments = {"fingerprint": PRINT, "lease_ms": LEASE, "retention_ms": RETENTION, **changes}
+    return await store.cache.claim(store.key, token=token, takeover=takeover, **arguments)  # type: ignore[arg-type]  # a test's own
+
+
+async def complete(store: Store, token: bytes, state: State = State.SUCCEEDED, attempt: int = 1) -> bool:
+    """The outcome that ``token`` gives."""
+    return await store.cache.complete(
+        store.key, token=token, fingerprint=PRINT, attempt=attempt, state=state, response=RESPONSE, ttl_ms=TTL
+    )
+
+
+async def leave(store: Store, milliseconds: int) -> None:
+    """Let time pass until the record has this much left to live."""
+    held = await store.cache.get(store.key)
+    assert held is not None
+    store.pass_time(held.remaining_ms - milliseconds)
+
+
+async def seen(store: Store) -> tuple[Record, Trace] | None:
+    """All that can be seen of the record."""
+    held = await store.cache.get(store.key)
+    return None if held is None else (held.record, held.record.trace)
+
+
+async def reads(store: Store) -> State:
+    """How the record reads."""
+    held = await store.cache.get(store.key)
+    return State.ABSENT if held is None else held.record.state
+
+
+def about(actual: int, expected: int) -> bool:
+    """Whether a remaining time is ``expected``, less what may have passed on the store's clock; never more."""
+    return expected - SLACK_MS < actual <= expected
+
+
+async def bring_to(store: Store, state: State, *, lapsed: bool = False) -> None:
+    """A record in ``state`` whose last owner is A."""
+    if state is State.ABSENT:
+        return
+    await claim(store, A)
+    if state is State.UNKNOWN and lapsed:
+        await leave(store, RETENTION - 1)
+    elif state is not State.IN_FLIGHT:
+        assert await complete(store, A, state)
+    assert await reads(store) is state
