@@ -14,7 +14,7 @@ empty line tells, so that it is known where the next one begins.
 # Compiled: docs/decisions/0012-compiled.md
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import httptools
 
@@ -27,9 +27,7 @@ from oncegate.app.server.head import (
     without_authority,
 )
 from oncegate.app.server.pieces import PIECE_BYTES
-
-if TYPE_CHECKING:
-    from oncegate.app.server.connection import InboundConnection
+from oncegate.app.server.sides import Parsing
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
@@ -52,7 +50,7 @@ _NO_METHOD_OF_HTTP: Final = "Invalid method for HTTP/x.x request"
 class InboundParser:
     """Makes requests of what one ``connection``'s client sends. ``in_head``: a head has begun, and isn't complete."""
 
-    def __init__(self, connection: "InboundConnection") -> None:
+    def __init__(self, connection: Parsing) -> None:
         self._connection: Any = connection
         self.in_head = False
         self._too_large = False

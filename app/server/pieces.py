@@ -1,10 +1,9 @@
 """A long read of a client's bytes, parsed in pieces: between two of them others are served."""
 # Compiled: docs/decisions/0012-compiled.md
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from oncegate.app.server.connection import InboundConnection
+from oncegate.app.server.sides import Reading
 
 PIECE_BYTES: Final = 8192
 """What is parsed at once. A read may bring 256 KiB, in which there is room for 10,000 requests, or 40,000 chunks."""
@@ -15,7 +14,7 @@ class Pieces:
 
     __slots__ = ("_connection", "_scheduled", "_unparsed")
 
-    def __init__(self, connection: "InboundConnection") -> None:
+    def __init__(self, connection: Reading) -> None:
         self._connection = connection
         self._unparsed = b""
         self._scheduled = False
@@ -51,6 +50,6 @@ class Pieces:
             self._read_on()
 
     def _read_on(self) -> None:
-        connection: InboundConnection | None = self._connection  # gone perhaps
+        connection: Reading | None = self._connection  # gone perhaps
         if not self._unparsed and connection is not None and connection.takes_more:
             connection.transport.resume_reading()

@@ -10,13 +10,11 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from oncegate.app.server.sides import Responding
 from oncegate.middleware.http.asgi import Message
 from oncegate.middleware.outcome.problems import Answer
-
-if TYPE_CHECKING:
-    from oncegate.app.server.connection import InboundConnection
 
 log = logging.getLogger("oncegate.inbound")
 
@@ -67,7 +65,7 @@ class InboundRequest:
 
     def __init__(
         self,
-        connection: "InboundConnection",
+        connection: Responding,
         scope: dict[str, Any],
         keep_alive: bool,
         expects_go_ahead: bool,

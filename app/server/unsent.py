@@ -4,13 +4,11 @@
 import socket
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from oncegate.app.server.sides import Writing
 from oncegate.app.server.socket import unacknowledged
 from oncegate.middleware.admission.unread import Unread
-
-if TYPE_CHECKING:
-    from oncegate.app.server.connection import InboundConnection
 
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """Of a socket that is closed: nothing is sent any more."""
@@ -25,7 +23,7 @@ class Unsent:
 
     __slots__ = ("_at_last_look", "_at_turn", "_connection", "_large", "_unread")
 
-    def __init__(self, connection: "InboundConnection", unread: Unread | None) -> None:
+    def __init__(self, connection: Writing, unread: Unread | None) -> None:
         self._connection = connection
         self._unread = unread
         self._large = 0

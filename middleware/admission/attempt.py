@@ -13,19 +13,16 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic, time
-from typing import TYPE_CHECKING
 
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse, Trace
 from oncegate.middleware.admission.deadlines import Deadlines
 from oncegate.middleware.admission.identity import gateway_id
+from oncegate.middleware.admission.runtime import Runtime
 from oncegate.middleware.outcome.errors import NotProcessed
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.policy import Policy
-
-if TYPE_CHECKING:
-    from oncegate.middleware.admission.in_flight import InFlight
 
 log = logging.getLogger("oncegate.attempt")
 
@@ -51,10 +48,10 @@ class Attempt:
         "_cache",
         "_deadline",
         "_ended",
-        "_in_flight",
         "_limit",
         "_limits",
         "_lost",
+        "_runtime",
         "_sent",
         "_started",
         "_then",
@@ -83,7 +80,7 @@ class Attempt:
 
     def __init__(
         self,
-        in_flight: "InFlight",
+        runtime: Runtime,
         key: str,
         fingerprint: bytes,
         policy: Policy,
@@ -120,11 +117,11 @@ class Attempt:
         self.is_over = False
         """It has answered, or nothing of it runs any more; its slot is free once it is ``told``."""
         self.has_slot = True
-        """Whether it counts towards ``max_in_flight``."""
+        """Whether it counts towards ``max_runtime``."""
         self.lasts = False
         """It takes longer than most, and the watch was told so."""
-        self._in_flight = in_flight
-        self._cache = in_flight.cache
+        self._runtime = runtime
+        self._cache = runtime.cache
         self._started = self.held_since
         self._deadline = 0.0
         self._lost = False
@@ -153,7 +150,7 @@ class Attempt:
         if self.settled:
             if self.outcome is not None:
                 self.outcome = replace(self.outcome, attempt=self.number)
-            self._in_flight.keep_trying(self)
+            self._runtime.keep_trying(self)
         elif self.task is not None:
             self._note()
             self._schedule()
@@ -197,7 +194,7 @@ class Attempt:
         heartbeat = self.policy.heartbeat
         if self.number and self._started - self.held_since < heartbeat / 4 and self._limits is None:
             # The usual attempt is over long before this, and shares its timer with the others.
-            self._limits = self._in_flight.limits.on(task.get_loop(), min(heartbeat, self.policy.attempt_timeout))
+            self._limits = self._runtime.limits.on(task.get_loop(), min(heartbeat, self.policy.attempt_timeout))
             self._limit = self._limits.set(self._tick)
         else:
             self._schedule()
@@ -206,18 +203,18 @@ class Attempt:
         """Its task is done."""
         self.task = None  # it would be kept, with its coroutine and context, until the outcome is recorded
         if not self.is_over:
-            self._in_flight.end(self)
+            self._runtime.end(self)
 
     def over(self) -> None:
         """It has answered, and is settled: its slot is free as soon as that is told, whatever its task still does."""
         self.is_over = True
         if self.told:
-            self._in_flight.end(self)
+            self._runtime.end(self)
 
     def _note(self) -> None:
         if self.number and not self.lasts:
             self.lasts = True
-            self._in_flight.tell(self._in_flight.watch.outcome_pending, self.record)
+            self._runtime.tell(self._runtime.watch.outcome_pending, self.record)
 
     def _schedule(self) -> None:
         self._unschedule()
@@ -243,7 +240,7 @@ class Attempt:
             self.overdue = True
             self.task.cancel()
         else:
-            self._in_flight.in_background(self._renew())
+            self._runtime.in_background(self._renew())
 
     async def _renew(self) -> None:
         try:
@@ -254,13 +251,13 @@ class Attempt:
             return
         if self._lost:
             log.warning("record %s: attempt %d lost its lease and runs on", self.record, self.number)
-            self._in_flight.tell(self._in_flight.watch.lease_lost, self.policy.route)
+            self._runtime.tell(self._runtime.watch.lease_lost, self.policy.route)
         self._schedule()
 
     async def _extend(self) -> bool:
         sent = monotonic()
         extended = self._cache.extend(self.key, token=self.token, lease_ms=self.policy.lease_ms)
-        ours: object = await self._in_flight.timed("extend", extended)  # a cache of one's own may say 1
+        ours: object = await self._runtime.timed("extend", extended)  # a cache of one's own may say 1
         if ours:
             self.held_since = sent
         return bool(ours)
@@ -281,15 +278,15 @@ class Attempt:
         """The same for who does not wait: ``then`` is called once, now or later."""
         self._decide(state, response, "")
         self._then, self._sent = then, monotonic()
-        outcome, cache, loop = self.outcome, self._in_flight.prompt, self.loop
+        outcome, cache, loop = self.outcome, self._runtime.prompt, self.loop
         if outcome is not None and cache is not None and loop is not None and self.number:
             ttl_ms = self.policy.ttl_ms[outcome.state]
             if cache.complete_soon(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=self._completed):
                 return
-        self._in_flight.in_background(self._record_then(then))
+        self._runtime.in_background(self._record_then(then))
 
     def _completed(self, answer: object) -> None:
-        self._in_flight.answered("complete", answer, self._sent)
+        self._runtime.answered("complete", answer, self._sent)
         if isinstance(answer, CacheError):
             self._put_off(answer)
         elif not answer:
@@ -322,7 +319,7 @@ class Attempt:
                 trace=trace,
                 submission=self.submission,
             )
-        self._in_flight.decided(self.policy.route, state, seconds)
+        self._runtime.decided(self.policy.route, state, seconds)
         return True
 
     async def _record(self) -> None:
@@ -336,17 +333,17 @@ class Attempt:
             self._put_off(error)
         finally:  # after a cancellation too: the write is idempotent, and an outcome is not dropped
             if not recorded:
-                self._in_flight.keep_trying(self)
+                self._runtime.keep_trying(self)
             self._tell()
 
     def _put_off(self, error: CacheError) -> None:
         log.warning("record %s: the outcome is not recorded yet: %s", self.record, error)
-        self._in_flight.keep_trying(self)
+        self._runtime.keep_trying(self)
 
     def _tell(self) -> None:
         self.told = True
         if self.is_over:
-            self._in_flight.end(self)
+            self._runtime.end(self)
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
@@ -354,7 +351,7 @@ class Attempt:
         """One try at recording the outcome. Raises `CacheError`; a refusal is final and only logged."""
         outcome = self.outcome
         if outcome is None:
-            await self._in_flight.timed("release", self._cache.release(self.key, token=self.token))
+            await self._runtime.timed("release", self._cache.release(self.key, token=self.token))
             return
         completed = self._cache.complete(
             self.key,
@@ -367,7 +364,7 @@ class Attempt:
             trace=outcome.trace,
             submission=outcome.submission,
         )
-        recorded: object = await self._in_flight.timed("complete", completed)
+        recorded: object = await self._runtime.timed("complete", completed)
         if not recorded:
             self._refuse()
 
@@ -378,7 +375,7 @@ class Attempt:
         # Nobody after this will be told of it, so those who wait are not either: they go by what the record says.
         self.outcome = None
         self.refused = True
-        self._in_flight.tell(self._in_flight.watch.outcome_refused, self.policy.route)
+        self._runtime.tell(self._runtime.watch.outcome_refused, self.policy.route)
 
     async def ended(self) -> None:
         """Return once the outcome is ``told``. For waiters in the attempt's own event loop."""

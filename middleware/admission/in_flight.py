@@ -4,34 +4,28 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from time import monotonic
 from typing import Any, Final, TypeVar
 
 from oncegate.cache.errors import CacheError, RecordUnreadable
-from oncegate.cache.record import State
-from oncegate.cache.store import Cache, prompt
+from oncegate.cache.store import Cache
 from oncegate.middleware.admission.attempt import Attempt
-from oncegate.middleware.admission.deadlines import LoopDeadlines
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.runtime import FAILED, NOBODY, Runtime
 
 log = logging.getLogger("oncegate.attempt")
 
-Answer = TypeVar("Answer")
 Running = TypeVar("Running", bound=asyncio.Future[None])
 
 MAX_UNSAVED_BYTES = 64 * 1024 * 1024
 """Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
-_FAILED: Final = "the watch failed"
-_NOBODY: Final = Watch()
-"""Isn't told of what each request does."""
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 _CLAIM_POLL: Final = 0.01
 
 
-class InFlight:
+class InFlight(Runtime):
     """Owns the tasks of a process's attempts, so that no client and no cancelled request can end them.
 
     ``slots`` counts the claims under way and the attempts that run, unless set `free`;
@@ -40,16 +34,12 @@ class InFlight:
     """
 
     def __init__(self, cache: Cache, max_in_flight: int, watch: Watch | None = None) -> None:
-        self.cache = cache
-        self.prompt = prompt(cache)
-        self.watch = watch or _NOBODY
+        super().__init__(cache, watch)
         self.max_in_flight = max_in_flight
         self.slots = 0
         self._freed = 0
         self.closing = False
-        self.limits = LoopDeadlines()
         self._attempts: dict[bytes, Attempt] = {}
-        self._background: set[asyncio.Task[None]] = set()
         self._unsaved: set[Attempt] = set()
         self._unsaved_bytes = 0
 
@@ -57,45 +47,6 @@ class InFlight:
         """The attempt of this process and event loop that owns ``token``, while its task runs."""
         attempt = self._attempts.get(token)
         return attempt if attempt is not None and attempt.loop is asyncio.get_running_loop() else None
-
-    def tell(self, event: Callable[..., None], *what: object) -> None:
-        """Call one of ``watch``'s methods; its errors go no further than the log."""
-        try:
-            event(*what)
-        except Exception:  # somebody else's code must not decide about a payment
-            log.exception(_FAILED)
-
-    def decided(self, route: str, state: State | None, seconds: float) -> None:
-        """Tell ``watch`` of an outcome."""
-        if self.watch is _NOBODY:
-            return
-        try:
-            self.watch.attempt_settled(route, state, seconds)
-        except Exception:
-            log.exception(_FAILED)
-
-    def answered(self, operation: str, answer: object, sent: float) -> None:
-        """Tell ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``."""
-        if self.watch is _NOBODY:
-            return
-        try:
-            if isinstance(answer, CacheError):
-                self.watch.cache_failed(operation, monotonic() - sent)
-            else:
-                self.watch.cache_answered(operation, monotonic() - sent)
-        except Exception:
-            log.exception(_FAILED)
-
-    async def timed(self, operation: str, call: Awaitable[Answer]) -> Answer:
-        """The answer to a call of the cache, which ``watch`` is told of."""
-        began = monotonic()
-        try:
-            answer = await call
-        except CacheError:
-            self.tell(self.watch.cache_failed, operation, monotonic() - began)
-            raise
-        self.tell(self.watch.cache_answered, operation, monotonic() - began)
-        return answer
 
     def run(
         self,
@@ -133,12 +84,12 @@ class InFlight:
         """The attempt runs, until `end`."""
         self._attempts[attempt.token] = attempt
         attempt.start(loop)
-        if self.watch is _NOBODY:
+        if self.watch is NOBODY:
             return
         try:
             self.watch.attempt_began(attempt.policy.route)
         except Exception:
-            log.exception(_FAILED)
+            log.exception(FAILED)
 
     def _keep(self, attempt: Attempt, running: Running) -> Running:
         attempt.keep(running)
@@ -158,12 +109,12 @@ class InFlight:
             self._freed -= 1
         if attempt.lasts:
             self.tell(self.watch.outcome_known, attempt.record)
-        if self.watch is _NOBODY:
+        if self.watch is NOBODY:
             return
         try:
             self.watch.attempt_ended(attempt.policy.route)
         except Exception:
-            log.exception(_FAILED)
+            log.exception(FAILED)
 
     def free(self, attempt: Attempt) -> None:
         """The attempt runs on, but needs its slot no more: how long it takes is up to its client."""
@@ -171,13 +122,6 @@ class InFlight:
             attempt.has_slot = False
             self.slots -= 1
             self._freed += 1
-
-    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work``, which must not raise, for as long as the process lives."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
 
     def keep_trying(self, attempt: Attempt) -> None:
         """Record the outcome of ``attempt`` as soon as the cache lets us; bounded in bytes: then without the body."""

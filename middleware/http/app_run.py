@@ -5,18 +5,16 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.http.asgi import App, Message
 from oncegate.middleware.http.capture import Capture
+from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.redact import redacted
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown, is_closed
-
-if TYPE_CHECKING:
-    from oncegate.middleware.http.enforcement import Enforcement
 
 log = logging.getLogger("oncegate.http")
 
@@ -44,7 +42,7 @@ class Execution(Capture):
 
     _scope: dict[str, Any]
 
-    def __init__(self, enforcement: "Enforcement", attempt: Attempt) -> None:
+    def __init__(self, enforcement: Enforcement, attempt: Attempt) -> None:
         super().__init__(attempt.policy.max_response_body)
         self.attempt = attempt
         self.slug: str | None = None

@@ -5,7 +5,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.middleware.admission.admission import Ask, Verdict
@@ -15,15 +15,13 @@ from oncegate.middleware.admission.within import within
 from oncegate.middleware.http.app_run import Execution
 from oncegate.middleware.http.asgi import App, Receive, Send
 from oncegate.middleware.http.bypass import Bypass
+from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import EnforcedRequest
 from oncegate.middleware.http.request import BodyAgain, read_body
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.rules.errors import Overloaded, Refusal
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
-
-if TYPE_CHECKING:
-    from oncegate.middleware.http.enforcement import Enforcement
 
 log = logging.getLogger("oncegate.http")
 
@@ -71,7 +69,7 @@ class Exchange:
 
     def __init__(
         self,
-        enforcement: "Enforcement",
+        enforcement: Enforcement,
         policy: Policy,
         scope: Mapping[str, Any],
         receive: Receive,

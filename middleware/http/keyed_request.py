@@ -7,7 +7,7 @@ The drivers are `oncegate.middleware.http.exchange` (ASGI, for every case) and t
 import logging
 from collections.abc import Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State
@@ -17,6 +17,7 @@ from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.bypass import tell
 from oncegate.middleware.http.caller import named_caller
+from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.request import (
     is_signed,
     request_key,
@@ -31,9 +32,6 @@ from oncegate.middleware.rules.errors import Refusal
 from oncegate.middleware.rules.fingerprint import fingerprint, forgiving
 from oncegate.middleware.rules.key import Fields, pick, record_id, record_key
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, PREFER, RAISE_HEADER, Policy
-
-if TYPE_CHECKING:
-    from oncegate.middleware.http.enforcement import Enforcement
 
 log = logging.getLogger("oncegate.http")
 
@@ -77,7 +75,7 @@ class EnforcedRequest:
         "record",
     )
 
-    def __init__(self, enforcement: "Enforcement", policy: Policy, scope: Mapping[str, Any]) -> None:
+    def __init__(self, enforcement: Enforcement, policy: Policy, scope: Mapping[str, Any]) -> None:
         self.policy = policy
         self.fields: Fields = {}
         self.key: str | None = None

@@ -1,6 +1,6 @@
 """The HTTP door: `IdempotencyMiddleware`, pure ASGI.
 
-Requests go on to `oncegate.middleware.http.enforcement`, where what isn't enforced passes first, untouched. One under
+Requests go on to `oncegate.middleware.http.enter`, where what isn't enforced passes first, untouched. One under
 enforcement goes through one `Exchange`: key and scope, body, admission, then either the attempt and the relay of its
 response, or the answer that the gate's verdict calls for.
 """
@@ -20,6 +20,7 @@ from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.caller import Caller
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.enter import enter
 from oncegate.middleware.http.redact import Redact
 from oncegate.middleware.rules.arguments import (
     check_callable,
@@ -126,7 +127,7 @@ class IdempotencyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
         if scope["type"] == "http":
-            await self.enforcement.enter(scope, receive, send)
+            await enter(self.enforcement, scope, receive, send)
             return
         if scope["type"] == "lifespan":
             if not _on_asyncio():

@@ -21,9 +21,10 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from oncegate.cache.errors import CacheError, CacheUnavailable, CacheUnsupported
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.connect import Dialler
+from oncegate.cache.redis.connection.loop_guard import LoopGuard
 from oncegate.cache.redis.connection.pipe import Bounds
-from oncegate.cache.redis.connection.routes import MOST_TRIES, Detour, LoopGuard
-from oncegate.cache.redis.connection.server import Session
+from oncegate.cache.redis.connection.routes import MOST_TRIES
+from oncegate.cache.redis.connection.server import Detour, Session
 from oncegate.cache.redis.connection.slots import Table, ask_for_table
 from oncegate.cache.redis.connection.withdrawal import Withdrawal, Withdrawals
 from oncegate.cache.redis.url import Server

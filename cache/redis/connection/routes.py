@@ -6,29 +6,15 @@ refuses a command may name a detour: in each of these cases the command did not 
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from hiredis import ReplyError
 
+from oncegate.cache.redis.connection.server import Detour, Session
 from oncegate.cache.redis.connection.withdrawal import Withdrawal
-
-if TYPE_CHECKING:
-    from oncegate.cache.redis.connection.server import Session
-
 
 MOST_TRIES = 6
 """How often one command is sent before its last refusal counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detour:
-    """Where to send a command that was refused; ``asking`` if that node must be told that it may answer (``ASKING``)."""
-
-    session: "Session"
-    asking: bool = False
 
 
 class Routes(Protocol):
@@ -36,16 +22,16 @@ class Routes(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    def holder(self, key: bytes) -> "Session | None":
+    def holder(self, key: bytes) -> Session | None:
         """The session of whoever holds ``key``, where that is known without asking."""
         ...
 
-    async def locate(self, key: bytes, deadline: float) -> "Session":
+    async def locate(self, key: bytes, deadline: float) -> Session:
         """The same, asking if need be. Raises `CacheUnavailable`."""
         ...
 
     async def detour(
-        self, refusal: ReplyError, key: bytes, asked: "Session", tries: int, deadline: float
+        self, refusal: ReplyError, key: bytes, asked: Session, tries: int, deadline: float
     ) -> Detour | None:
         """Where to send a command that ``asked`` has refused, and that was sent ``tries`` times; ``None``: nowhere."""
         ...
@@ -58,7 +44,7 @@ class Routes(Protocol):
         """See to it that what waits to be withdrawn is withdrawn."""
         ...
 
-    async def sessions(self, deadline: float) -> "list[Session]":
+    async def sessions(self, deadline: float) -> list[Session]:
         """One for each server that holds keys. Raises `CacheUnavailable` where they can't be found out."""
         ...
 
@@ -85,37 +71,3 @@ class Topology(Protocol):
     def open(self) -> Routes:
         """The routes for the running loop. Connects when it is first asked."""
         ...
-
-
-class LoopGuard:
-    """Calls ``close`` when its event loop ends.
-
-    An asynchronous generator that stands still inside the loop is closed by ``shutdown_asyncgens``, which every way of
-    running a loop calls last, while transports can still be closed cleanly.
-    """
-
-    def __init__(self, close: Callable[[], None]) -> None:
-        self._close = close
-        self._generator: AsyncGenerator[None, None] | None = None
-
-    async def arm(self) -> None:
-        """Watch over the running loop. Only the first call does anything."""
-        if self._generator is None:
-            self._generator = self._wait_for_the_end()
-            await self._generator.asend(None)
-
-    async def end(self) -> None:
-        """Close now, and give the transports time to do so."""
-        if self._generator is None:
-            self._close()
-        else:
-            await self._generator.aclose()
-
-    async def _wait_for_the_end(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            with contextlib.suppress(RuntimeError):  # a loop that was closed under us takes no more callbacks
-                self._close()
-            for _ in range(3):  # a transport closes itself in the loop's next rounds: TLS needs two
-                await asyncio.sleep(0)

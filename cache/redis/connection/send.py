@@ -11,8 +11,8 @@ from oncegate.cache.errors import CacheError, CacheUnavailable, CacheUnsupported
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import OVERDUE, Call, Link, Orphan, Reply, forget
 from oncegate.cache.redis.connection.reconnecting import Lane
-from oncegate.cache.redis.connection.routes import MOST_TRIES, Detour, Routes
-from oncegate.cache.redis.connection.server import Session
+from oncegate.cache.redis.connection.routes import MOST_TRIES, Routes
+from oncegate.cache.redis.connection.server import Detour, Session
 from oncegate.cache.redis.scripts import ASKING, SCRIPTS
 from oncegate.cache.store import Then
 

@@ -1,7 +1,7 @@
 """What a cache has open to one server on one event loop: its connections, and the task that withdraws claims over them.
 
 Connections belong to the loop that opened them, and some programs make a loop per request (test clients do). So each loop
-has its own session, and a session ends with its loop (`oncegate.cache.redis.connection.routes.LoopGuard`).
+has its own session, and a session ends with its loop (`LoopGuard`).
 """
 
 import asyncio
@@ -9,15 +9,16 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from hiredis import ReplyError
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.connect import Opener, Peer
+from oncegate.cache.redis.connection.loop_guard import LoopGuard
 from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.connection.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Lane
-from oncegate.cache.redis.connection.routes import Detour, LoopGuard
 from oncegate.cache.redis.connection.withdrawal import Elsewhere, Withdrawal, Withdrawals, nowhere
 from oncegate.cache.redis.scripts import pack
 
@@ -29,6 +30,14 @@ LONGEST_HOLD = 5.0
 _PING = pack(b"PING")
 _DBSIZE = pack(b"DBSIZE")
 _OTHER_MASTER = "Redis has another master now"
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """Where to send a command that was refused; ``asking`` if that node must be told that it may answer (``ASKING``)."""
+
+    session: "Session"
+    asking: bool = False
 
 
 class Session:

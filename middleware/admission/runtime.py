@@ -1,0 +1,87 @@
+"""What an attempt needs of the process in which it runs: the cache, time limits, tasks in the background, and who watches."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from oncegate.cache.errors import CacheError
+from oncegate.cache.record import State
+from oncegate.cache.store import Cache, prompt
+from oncegate.middleware.admission.deadlines import LoopDeadlines
+from oncegate.middleware.admission.observe import Watch
+
+log = logging.getLogger("oncegate.attempt")
+
+Answer = TypeVar("Answer")
+
+FAILED: Final = "the watch failed"
+NOBODY: Final = Watch()
+"""Isn't told of what each request does."""
+
+
+class Runtime:
+    """Attempts know `oncegate.middleware.admission.in_flight.InFlight` as this: it owns them, and they don't know how."""
+
+    def __init__(self, cache: Cache, watch: Watch | None) -> None:
+        self.cache = cache
+        self.prompt = prompt(cache)
+        self.watch = watch or NOBODY
+        self.limits = LoopDeadlines()
+        self._background: set[asyncio.Task[None]] = set()
+
+    def end(self, attempt: Any) -> None:
+        """The attempt runs no more: its slot is free, as soon as its outcome is told. Later calls do nothing."""
+        raise NotImplementedError
+
+    def keep_trying(self, attempt: Any) -> None:
+        """Record the outcome of ``attempt`` as soon as the cache lets us; bounded in bytes: then without the body."""
+        raise NotImplementedError
+
+    def tell(self, event: Callable[..., None], *what: object) -> None:
+        """Call one of ``watch``'s methods; its errors go no further than the log."""
+        try:
+            event(*what)
+        except Exception:  # somebody else's code must not decide about a payment
+            log.exception(FAILED)
+
+    def decided(self, route: str, state: State | None, seconds: float) -> None:
+        """Tell ``watch`` of an outcome."""
+        if self.watch is NOBODY:
+            return
+        try:
+            self.watch.attempt_settled(route, state, seconds)
+        except Exception:
+            log.exception(FAILED)
+
+    def answered(self, operation: str, answer: object, sent: float) -> None:
+        """Tell ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``."""
+        if self.watch is NOBODY:
+            return
+        try:
+            if isinstance(answer, CacheError):
+                self.watch.cache_failed(operation, monotonic() - sent)
+            else:
+                self.watch.cache_answered(operation, monotonic() - sent)
+        except Exception:
+            log.exception(FAILED)
+
+    async def timed(self, operation: str, call: Awaitable[Answer]) -> Answer:
+        """The answer to a call of the cache, which ``watch`` is told of."""
+        began = monotonic()
+        try:
+            answer = await call
+        except CacheError:
+            self.tell(self.watch.cache_failed, operation, monotonic() - began)
+            raise
+        self.tell(self.watch.cache_answered, operation, monotonic() - began)
+        return answer
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work``, which must not raise, for as long as the process lives."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
