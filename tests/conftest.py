@@ -17,12 +17,12 @@ hypothesis.settings.load_profile("patient")
 LONGEST = (
     "tests/test_user_types.py",
     "tests/loadtests/test_benches.py",
-    "tests/test_docs_blocks.py",
+    "tests/docs/test_blocks.py",
     "tests/system/test_redis_faults.py",
     "tests/system/test_leases.py",
     "tests/system/test_submission.py",
     "tests/system/test_upstream_faults.py",
-    "tests/app/test_cost_is_linear.py",
+    "tests/app/gateway/test_cost_is_linear.py",
 )
 """Files that take longest. They begin first: one of them at the end would have a process to itself, and the others wait."""
 

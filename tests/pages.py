@@ -20,7 +20,7 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-from tests.app.cli import ENVIRONMENT
+from tests.app.command_line import ENVIRONMENT
 from tests.servers import free_port
 from tests.wheelhouse import copy_checkout, pack_wheels
 

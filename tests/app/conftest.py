@@ -1,4 +1,4 @@
-"""A gateway with commands. Forwarder, inbound protocol and lane are tested on both loops, which differ in what they raise."""
+"""A gateway with commands. What is marked so runs on both event loops, which differ in what they raise."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -17,7 +17,7 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name.startswith(("test_forward", "test_inbound", "test_direct.", "test_direct_same")):
+    if item.get_closest_marker("both_loops"):
         loops["uvloop"] = uvloop.new_event_loop
     return loops
 

@@ -16,7 +16,7 @@ from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.rules.settings import IdempotencySettings
-from tests.middleware.consumers import Records
+from tests.middleware.deliveries import Records
 from tests.middleware.door import PATIENCE, Door
 from tests.middleware.till import Make
 from tests.servers import RedisServer

@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.app.cli import invoke
+from tests.app.command_line import invoke
 from tests.servers import RedisServer, free_port
 from tests.system.caller import CALLER_MARK, Caller, fresh_key, is_replay, slug, until, until_answer
 from tests.system.conftest import UNHURRIED, Start
@@ -28,7 +28,7 @@ ANSWER = b'{"receipt":"found in the books"}'
 def oncegate(
     *arguments: str, stdin: str = "", token: str | None = None, code: int = 0
 ) -> "subprocess.CompletedProcess[str]":
-    """What an operator types, without a process of its own; tests/app/test_keys_purge.py and test_check.py start such."""
+    """What an operator types, without a process of its own; tests/app/cli/test_keys_purge.py and test_check.py start such."""
     environment = {"ONCEGATE_CACHE_TIMEOUT": str(UNHURRIED)} | (
         {} if token is None else {"ONCEGATE_ADMIN_TOKEN": token}
     )

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
-from tests.app.cli import run
+from tests.app.command_line import run
 from tests.worker.shop import Shop, until
 
 SECRET = "secret-of-alice"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
 from oncegate.app.settings.worker import WorkerSettings
-from tests.app.cli import running
+from tests.app.command_line import running
 from tests.worker.shop import DEADLINE, LASTING, Shop, WorkerProcess, until
 
 REDIS = ["--cache", "redis://127.0.0.1:1/0"]

@@ -1,0 +1,219 @@
+"""``oncegate keys`` as it is typed: what it refuses, and that nothing secret is taken from or shown on the command line.
+
+Rules of docs/contract.md: R10.1, R10.5, R11.9, R11.10.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oncegate.app.cli.keys_view import show_list, show_records
+from oncegate.cache.record import State
+from oncegate.cache.redis.store import RedisCache
+from oncegate.middleware.rules.key import record_id, record_key
+from tests.app.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, running
+from tests.servers import RedisServer
+
+RECORD = f"{'a' * 20}:{'b' * 20}"
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """One of our own: how far a list comes depends on what else there is."""
+    with RedisServer("unix") as server:
+        yield server
+
+
+@pytest.fixture
+def where(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setitem(ENVIRONMENT, "ONCEGATE_CACHE_TIMEOUT", "10")  # a machine may stand still for a while
+    return ["--cache", redis.url, "--namespace", f"keys-{os.urandom(4).hex()}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show"], "give either a key or --record ID"),
+        (["show", "k", "--record", RECORD], "give either a key or --record ID"),
+        (["show", "--record", RECORD, "--caller", "-"], "leave out --caller"),
+        (["show", "k", "--caller", "Bearer hunter2"], "a credential is nothing for a command line"),
+        (["show", "--record", "other:a:b"], "a record's id is two digests"),
+        (["show", '"unclosed'], "close it with"),
+        (["resolve", "k"], "say --status, or --as failed"),
+        (["resolve", "k", "--as", "succeeded"], "--status is missing"),
+        (["resolve", "k", "--as", "failed", "--body", "x"], "--status is missing"),
+        (["resolve", "k", "--status", "204", "--body", "x"], "has no body"),
+        (["resolve", "k", "--status", "201", "--body", "@/no/such/file"], "can't be read"),
+        (["resolve", "k", "--status", "201", "--body", "@-", "--caller", "-"], "can't be both"),
+        (["resolve", "k", "--status", "201", "--header", "nonsense"], "takes a header line"),
+        (["resolve", "k", "--as", "failed", "--ttl", "nan"], "--ttl is above 0"),
+        (["resolve", "k", "--as", "failed", "--ttl", "inf"], "--ttl is above 0"),
+        (["resolve", "k", "--as", "failed", "--ttl", "0"], "--ttl is above 0"),
+        (["show", "\udcff"], "no UTF-8 text"),
+        (["list", "--cursor", "absurd"], "no cursor"),
+        (["list", "--gateway", "http://127.0.0.1:1"], "--gateway excludes"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(where: list[str], arguments: list[str], said: str) -> None:
+    done = invoke("keys", *arguments, *where)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "hunter2" not in done.stderr
+
+
+def test_which_records_must_be_said() -> None:
+    done = invoke("keys", "list")
+    assert done.returncode == 2
+    assert "--gateway URL" in done.stderr
+    done = invoke("keys", "list", "--gateway", "http://127.0.0.1:1")
+    assert done.returncode == 2
+    assert "ONCEGATE_ADMIN_TOKEN is not set" in done.stderr
+    done = invoke("keys", "list", "--gateway", "http://user:hunter2@127.0.0.1:1", ONCEGATE_ADMIN_TOKEN="t")
+    assert done.returncode == 2
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "gateway", ["http://a..b", "http://127.0.0.1:1/a b", f"http://{'a' * 80}.x", "http://[::1", "x"]
+)
+def test_what_can_be_no_gateway_is_wrong_usage(gateway: str) -> None:
+    done = invoke("keys", "list", "--gateway", gateway, ONCEGATE_ADMIN_TOKEN="t")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["keys", "list", "--gateway", "http://127.0.0.1:1"],
+        ["serve", "--upstream", "http://127.0.0.1:1", "--port", "0"],
+        ["check", "--upstream", "http://127.0.0.1:1"],
+    ],
+)
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(command: list[str]) -> None:
+    done = invoke(*command, ONCEGATE_ADMIN_TOKEN="hunter2\nhunter3")
+    assert done.returncode == 2
+    assert "ONCEGATE_ADMIN_TOKEN holds a control character" in done.stderr + done.stdout
+    assert "hunter" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(("gateways", "mine"), [("the token\n", "the token"), ("t\u00e9\u2603", "t\u00e9\u2603\n")])
+def test_white_space_around_the_token_is_not_part_of_it(gateways: str, mine: str) -> None:
+    """As files and mounted secrets have it."""
+    with running("serve", "--upstream", "http://127.0.0.1:1", "--port", "0", ONCEGATE_ADMIN_TOKEN=gateways) as gateway:
+        done = invoke("keys", "list", "--gateway", gateway.url(), ONCEGATE_ADMIN_TOKEN=mine)
+    assert (done.returncode, done.stdout.strip()) == (0, "No such records.")
+
+
+def test_a_caller_may_be_no_text(where: list[str]) -> None:
+    for wrong, code in ((b"Authorization: Basic \xff", 1), (b"\xff", 2)):
+        command = [*ONCEGATE, "keys", "show", "k", "--caller", "-", *where]
+        done = subprocess.run(command, input=wrong, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE)
+        assert (done.returncode, len(done.stderr.splitlines())) == (code, 1)
+
+
+def test_where_nothing_answers_the_exit_code_is_1() -> None:
+    done = invoke("keys", "list", "--gateway", "http://127.0.0.1:1", ONCEGATE_ADMIN_TOKEN="t")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    done = invoke("keys", "list", "--cache", "redis://:hunter2@127.0.0.1:1")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "release"])
+def test_what_is_not_there_is_told(where: list[str], command: str) -> None:
+    for which in (["k"], ["--record", RECORD]):
+        done = invoke("keys", command, *which, *where)
+        assert done.returncode == 1
+        assert "no such record" in done.stderr
+    assert json.loads(invoke("keys", "list", "--json", *where).stdout) == {"records": [], "cursor": ""}
+
+
+async def test_the_few_that_are_looked_for_are_found_among_many(redis: RedisServer, where: list[str]) -> None:
+    cache, unknown = RedisCache.from_url(redis.url, timeout=PATIENCE), set()
+    for number in range(400):
+        key, token = record_key(where[-1], f"k-{number}", None), os.urandom(16)
+        state = State.UNKNOWN if number % 150 == 7 else State.SUCCEEDED
+        if state is State.UNKNOWN:
+            unknown.add(record_id(key))
+        await cache.complete(
+            key, token=token, fingerprint=b"f" * 16, attempt=1, state=state, response=None, ttl_ms=600_000
+        )
+    await cache.close()
+    done = await asyncio.to_thread(invoke, "keys", "list", "--state", "unknown", "--json", *where)
+    assert {each["id"] for each in json.loads(done.stdout)["records"]} == unknown
+    assert len(unknown) == 3
+    found: set[str] = set()
+    cursor, steps = "", 0
+    while cursor or not steps:
+        more = ["--cursor", cursor] if cursor else []
+        done = await asyncio.to_thread(invoke, "keys", "list", "--limit", "150", "--json", *more, *where)
+        page = json.loads(done.stdout)
+        found |= {each["id"] for each in page["records"]}
+        cursor, steps = page["cursor"], steps + 1
+    assert len(found) == 400
+    assert steps > 1
+
+
+async def test_a_record_that_can_not_be_read_hides_no_other(redis: RedisServer, where: list[str]) -> None:
+    cache = RedisCache.from_url(redis.url, timeout=PATIENCE)
+    for state, caller in ((State.SUCCEEDED, b"alice"), (State.UNKNOWN, b"bob")):
+        fields: dict[str, Any] = {"fingerprint": b"f" * 16, "attempt": 1, "response": None, "ttl_ms": 600_000}
+        await cache.complete(record_key(where[-1], "k", [caller]), token=os.urandom(16), state=state, **fields)
+    await cache.close()
+    damaged = record_key(where[-1], "k", [b"bob"])
+    redis.command("SET", damaged, "nonsense", "EX", "600")
+    shown = await asyncio.to_thread(invoke, "keys", "show", "k", "--json", *where)
+    assert sorted(each["state"] for each in json.loads(shown.stdout)["records"]) == ["succeeded", "unreadable"]
+    shown = await asyncio.to_thread(invoke, "keys", "show", "k", *where)
+    assert "unreadable: damaged" in shown.stdout
+    alone = await asyncio.to_thread(invoke, "keys", "show", "--record", record_id(damaged), *where)
+    assert (alone.returncode, len(alone.stderr.splitlines())) == (1, 1)
+
+
+def told(**changes: object) -> dict[str, object]:
+    record: dict[str, object] = {"id": RECORD, "state": "failed", "attempt": 2, "lapsed": False, "began_at": None}
+    record |= {"ended_at": "2026-01-01T00:00:00.000+00:00", "took": 1.5, "gateway": None, "note": None, "status": 500}
+    return record | {"lease_left": None, "expires_in": 30.0, "found": None, "response": None} | changes
+
+
+def test_what_comes_from_elsewhere_does_not_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    response = {"status": 500, "headers": [], "body": "\x1b]0;owned\x07[red]no markup[/red]"}
+    show_records([told(response=response, note="\x1b[2J", gateway="[blink]\x9b")], as_json=False)
+    show_list([told(gateway="[/]\x1b[2J")], "", as_json=False)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\x9b" not in shown
+    assert "[red]no markup[/red]" in shown
+    assert "[blink]" in shown
+
+
+@pytest.mark.parametrize("state", ["in-flight", "succeeded", "failed", "unknown"])
+def test_every_state_is_told_in_words(capsys: pytest.CaptureFixture[str], state: str) -> None:
+    lease = -30.0 if state == "unknown" else 12.0 if state == "in-flight" else None
+    show_records([told(state=state, lapsed=state == "unknown", lease_left=lease, ended_at=None)], as_json=False)
+    shown = capsys.readouterr().out
+    assert state in shown
+    assert "a retry" in shown
+    assert ("oncegate keys resolve" in shown) == (state == "unknown")
+
+
+@pytest.mark.parametrize("state", ["succeeded", "unknown"])
+def test_a_submission_is_called_one(capsys: pytest.CaptureFixture[str], state: str) -> None:
+    show_records([told(state=state, submission=True)], as_json=False)
+    shown = capsys.readouterr().out
+    assert f"oncegate commands show {RECORD}" in shown
+    assert ("accepted anew" in shown) == (state == "unknown")
+    assert "oncegate keys resolve" not in shown, "nobody has to"
+
+
+def test_a_record_that_can_not_be_read_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    show_list([{"id": RECORD, "state": "unreadable"}, told()], "17", as_json=False)
+    shown = capsys.readouterr().out
+    assert "unreadable" in shown
+    assert "--cursor 17" in shown

@@ -1,0 +1,90 @@
+"""``oncegate keys --gateway`` towards what is no gateway, or has no records to tell of: one line, and no word about a record.
+
+Rules of docs/contract.md: R11.9.
+"""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner
+
+from oncegate.app.cli.main import main
+from tests.app.command_line import invoke, running
+
+RECORD = f"{'a' * 20}:{'b' * 20}"
+WHICH = ["--record", RECORD]
+TOKEN = {"ONCEGATE_ADMIN_TOKEN": "t"}
+
+
+class Liar(BaseHTTPRequestHandler):
+    """Answers everything alike."""
+
+    answer: ClassVar[tuple[int, bytes]] = (200, b"")
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(self.answer[0])
+        self.send_header("content-length", str(len(self.answer[1])))
+        self.end_headers()
+        self.wfile.write(self.answer[1])
+
+    do_POST = do_GET  # noqa: N815 - http.server's name for it
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def liar() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b""),
+        (200, b"[]"),
+        (200, b'{"a":1}'),
+        (200, b'{"records":[1],"cursor":5,"ids":5,"resolution":"funny","id":"x","state":"y"}'),
+        (200, b'{"records":[{"id":"x","state":"unknown"}],"cursor":"","ids":["../x"],"resolution":1}'),
+        (200, b'{"records":null,"cursor":null,"ids":null,"resolution":null}'),
+        (404, b"<html>"),
+        (404, b'{"detail":"Not Found"}'),
+        (409, b'{"resolution":"funny"}'),
+        (500, b'{"title":5}'),
+        (302, b""),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["list"], ["show", *WHICH], ["show", "k"], ["release", *WHICH], ["resolve", *WHICH, "--as", "failed"]]
+)
+def test_what_is_no_gateway_is_told_so(liar: str, status: int, body: bytes, command: list[str]) -> None:
+    Liar.answer = (status, body)
+    done = CliRunner().invoke(main, ["keys", *command, "--gateway", liar], env=TOKEN)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"oncegate: that is no gateway's records/: it answered {status}\n"
+
+
+def test_what_a_stranger_answers_does_not_command_the_terminal(liar: str) -> None:
+    Liar.answer = (503, b'{"title":"x","status":503,"detail":"\\u001b[2Jgone\\nand more"}')
+    done = invoke("keys", "list", "--gateway", liar, **TOKEN)
+    assert done.stderr == "oncegate: the gateway answered 503:  [2Jgone and more\n"
+
+
+def test_a_cursor_that_leads_nowhere_is_not_followed_for_ever(liar: str) -> None:
+    Liar.answer = (200, b'{"records":[],"cursor":"7"}')
+    assert invoke("keys", "list", "--gateway", liar, **TOKEN).stdout == "None so far.\nThere is more: --cursor 7\n"
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", *WHICH], ["show", "k"], ["release", *WHICH]])
+def test_a_gateway_without_records_says_nothing_about_one(command: list[str]) -> None:
+    with running("serve", "--upstream", "http://127.0.0.1:1", "--port", "0") as gateway:
+        done = invoke("keys", *command, "--gateway", gateway.url(), **TOKEN)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("oncegate: no records here: the gateway has no ONCEGATE_ADMIN_TOKEN")

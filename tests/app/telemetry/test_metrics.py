@@ -1,0 +1,317 @@
+"""Metrics: what the running gateway tells, that no key and no caller is in it, and that the dashboard asks for what there is.
+
+Rules of docs/contract.md: R6.9, R11.3, R11.15, R11.16.
+"""
+
+import asyncio
+import json
+import os
+import re
+from pathlib import Path
+from time import time
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from oncegate.app.telemetry.metrics import CACHE_BOUNDS, Metrics
+from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
+from oncegate.app.telemetry.shared_numbers import Columns, Histogram, SharedNumbers
+from oncegate.cache.record import State
+from oncegate.middleware.admission.observe import Observation
+from tests.app.served import served
+from tests.servers import RedisServer, free_port
+from tests.upstreams import OK, PATIENCE, Peer, Upstream, answering, resetting_after
+
+DASHBOARD = Path(__file__).parents[3] / "docs/deploy/grafana.json"
+ROUTES = [{"path": "/warned/*", "on_mismatch": "warn"}]
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+async def scrape(client: httpx.AsyncClient) -> Samples:
+    answer = await client.get("/_oncegate/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def of(samples: Samples, name: str, **labels: str) -> float:
+    return sum(value for (found, has), value in samples.items() if found == name and has >= set(labels.items()))
+
+
+async def post(client: httpx.AsyncClient, key: str, path: str = "/payments", body: bytes = b"{}") -> int:
+    headers = {"idempotency-key": key, "authorization": "Bearer secret-of-alice"}
+    return (await client.post(path, content=body, headers=headers)).status_code
+
+
+async def test_decisions_attempts_and_latencies_are_counted_by_route() -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url, routes=ROUTES) as (client, _):
+        assert await post(client, "k-1") == 200
+        assert await post(client, "k-1") == 200
+        assert await post(client, "k-1", body=b"[]") == 422
+        assert await post(client, "k-2", "/warned/a") == 200
+        assert await post(client, "k-2", "/warned/a", b"[]") == 200
+        await client.post("/payments")
+        samples = await scrape(client)
+    name = "oncegate_requests_total"
+    told = {labels: value for (found, labels), value in samples.items() if found == name and value}
+    assert told == {
+        frozenset({("route", route), ("method", "POST"), ("decision", decision)}): count
+        for route, decision, count in [
+            ("*", "first", 1),
+            ("*", "replayed", 1),
+            ("*", "key-reused", 1),
+            ("*", "bypass", 1),
+            ("/warned/*", "first", 1),
+            ("/warned/*", "replayed", 1),
+        ]
+    }
+    assert of(samples, "oncegate_mismatches_warned_total", route="/warned/*") == 1
+    assert of(samples, "oncegate_mismatches_warned_total") == 1
+    assert of(samples, "oncegate_attempts_total", outcome="succeeded", route="*") == 1
+    assert of(samples, "oncegate_attempts_total") == 2
+    assert of(samples, "oncegate_upstream_seconds_count", route="*") == 1
+    assert of(samples, "oncegate_cache_seconds_count", operation="claim") == 5
+    assert of(samples, "oncegate_cache_seconds_count", operation="complete") == 2
+    assert of(samples, "oncegate_attempts_in_flight") == 0
+    assert of(samples, "oncegate_memory_cache_bytes") > 0
+
+
+async def test_what_is_not_enforced_is_not_counted() -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        before = await scrape(client)
+        for method in ("GET", "PUT", "DELETE", "OPTIONS"):
+            assert (await client.request(method, "/payments")).status_code == 200
+        assert await scrape(client) == before
+
+
+async def test_no_key_no_caller_and_no_path_is_in_the_metrics() -> None:
+    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+        await post(client, "raw-key-1", "/payments/4711")
+        await client.request("PATCH", "/x", headers={"idempotency-key": "raw-key-2"})
+        text = (await client.get("/_oncegate/metrics")).text
+    for secret in ("raw-key", "secret-of", "4711", "t9uHGWx"):
+        assert secret not in text
+    labels = {name for family in text_string_to_metric_families(text) for s in family.samples for name in s.labels}
+    assert labels == {"route", "method", "decision", "outcome", "operation", "le", "version"}
+
+
+async def test_what_alerts_are_made_of_is_there_before_it_happens() -> None:
+    async with served(f"http://127.0.0.1:{free_port()}", routes=ROUTES) as (client, _):
+        samples = await scrape(client)
+    for name, labels in [
+        ("oncegate_requests_total", {"decision": "outcome-unknown", "method": "POST", "route": "/warned/*"}),
+        ("oncegate_requests_total", {"decision": "cache-unavailable", "method": "PATCH", "route": "*"}),
+        ("oncegate_attempts_total", {"outcome": "unknown", "route": "*"}),
+        ("oncegate_worker_deaths_total", {}),
+        ("oncegate_attempts_lost_total", {}),
+    ]:
+        assert samples[name, frozenset(labels.items())] == 0
+
+
+async def test_an_unknown_outcome_is_counted() -> None:
+    async with Upstream(resetting_after()) as upstream, served(upstream.url) as (client, _):
+        assert await post(client, "k-1") == 502
+        assert await post(client, "k-1") == 409
+        samples = await scrape(client)
+    assert of(samples, "oncegate_attempts_total", outcome="unknown") == 1
+    assert of(samples, "oncegate_requests_total", decision="upstream-failed") == 1
+    assert of(samples, "oncegate_requests_total", decision="outcome-unknown") == 1
+
+
+async def test_a_cache_that_is_away_is_counted() -> None:
+    cache = f"redis://127.0.0.1:{free_port()}"
+    async with Upstream(answering(OK)) as upstream, served(upstream.url, cache=cache) as (client, _):
+        assert await post(client, "k-1") == 503
+        samples = await scrape(client)
+    assert of(samples, "oncegate_cache_errors_total", operation="claim") == 1
+    assert of(samples, "oncegate_requests_total", decision="cache-unavailable") == 1
+
+
+async def test_what_goes_on_without_a_cache_is_counted_as_a_bypass() -> None:
+    cache, rules = f"redis://127.0.0.1:{free_port()}", {"on_cache_down": "fail_open"}
+    async with Upstream(answering(OK)) as upstream, served(upstream.url, cache=cache, idempotency=rules) as (client, _):
+        assert await post(client, "k-1") == 200
+        samples = await scrape(client)
+    assert of(samples, "oncegate_requests_total", decision="bypass") == 1
+    assert of(samples, "oncegate_requests_total") == 1
+
+
+async def test_openmetrics_is_told_to_who_asks_for_it() -> None:
+    async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
+        accept = "application/openmetrics-text; version=1.0.0"
+        answer = await client.get("/_oncegate/metrics", headers={"accept": accept})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text; version=a.b", "text/plain; version=\xff", "text/plain; version=9", ";=,;"]
+)
+async def test_what_can_not_be_asked_for_gets_what_there_is(accept: str) -> None:
+    async with served(f"http://127.0.0.1:{free_port()}") as (client, _):
+        answer = await client.get("/_oncegate/metrics", headers=[(b"accept", accept.encode("latin-1"))])
+    assert answer.status_code == 200
+    assert re.search(r"; version=(0\.0\.4|1\.0\.0);", answer.headers["content-type"])
+
+
+async def test_the_dashboard_asks_for_what_the_gateway_tells() -> None:
+    nowhere, routes = f"127.0.0.1:{free_port()}", [{"path": "/reports", "mode": "either"}]
+    async with served(f"http://{nowhere}", cache=f"redis://{nowhere}", routes=routes) as (client, _):
+        on_redis = (await client.get("/_oncegate/metrics")).text
+    async with Upstream(answering(OK)) as upstream, served(upstream.url, sample_records=600) as (client, _):
+        await post(client, "k-1")
+        async with asyncio.timeout(PATIENCE):
+            while ("oncegate_records", frozenset({("state", "unknown")})) not in await scrape(client):  # noqa: ASYNC110 - a number in a page
+                await asyncio.sleep(0.02)
+        text = on_redis + (await client.get("/_oncegate/metrics")).text
+    told: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(text):
+        told.setdefault(f"{family.name}_total" if family.type == "counter" else family.name, set())
+        for sample in family.samples:
+            told.setdefault(sample.name, set()).update(sample.labels)
+    dashboard = json.loads(DASHBOARD.read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    asked += [variable["query"] for variable in dashboard["templating"]["list"]]
+    assert len(asked) > 15
+    used = set()
+    for expression in asked:
+        for name in re.findall(r"\boncegate_\w+", expression):
+            assert name in told, expression
+            used.add(re.sub(r"_(bucket|sum|count)$", "", name))
+        (name, *_) = [*re.findall(r"\boncegate_\w+", expression), ""]
+        for label in re.findall(r"by \(([^)]*)\)", expression) + re.findall(r"(\w+)=\"", expression):
+            assert {*label.split(", ")} <= told.get(name, set()) | {"le"}, expression
+    # And nothing that is told is looked at nowhere.
+    missing = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in told} - used
+    assert missing == set()
+
+
+def observation(decision: str = "first", method: str = "POST") -> Observation:
+    return Observation(decision, 200, 1, "", "*", method, 0.1)
+
+
+def test_what_nobody_foresaw_is_other() -> None:
+    metrics = Metrics([("*", ("POST",))])
+    metrics.observed(observation("a-new-slug"))
+    assert 'decision="other",method="POST",route="*"} 1.0' in metrics.page("")[0].decode()
+
+
+def test_workers_are_forked_count_apart_and_are_summed() -> None:
+    metrics = Metrics([("*", ("POST",))], workers=2)
+    for index in (0, 1, 1):  # the last one replaces the one before
+        child = os.fork()
+        if child == 0:
+            metrics.enter(index)
+            metrics.observed(observation())
+            metrics.attempt_began("*")
+            metrics.attempt_settled("*", State.SUCCEEDED, 0.2)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    text = metrics.page("")[0].decode()
+    assert 'oncegate_requests_total{decision="first",method="POST",route="*"} 3.0' in text
+    assert 'oncegate_upstream_seconds_count{route="*"} 3.0' in text
+    assert "oncegate_attempts_in_flight 2.0" in text, "what a dead worker had under way is gone"
+
+
+def test_what_a_worker_had_under_way_is_counted_when_it_dies_and_named_where_it_lasted() -> None:
+    metrics = Metrics([("*", ("POST",))], workers=2)
+    for _ in range(2):  # its successor dies in the same way
+        child = os.fork()
+        if child == 0:
+            metrics.enter(1)
+            for record in ("short", "long", "both", "ended"):
+                metrics.attempt_began("*")
+                if record != "short":
+                    metrics.outcome_pending(record)
+            metrics.attempt_ended("*")
+            metrics.outcome_known("ended")
+            metrics.outcome_pending("both")
+            metrics.outcome_known("both")
+            metrics.outcomes_waiting(1)
+            os._exit(1)
+        os.waitpid(child, 0)
+        assert metrics.worker_died(1) == (4, ["long", "both"])
+        assert metrics.worker_died(1) == (0, [])
+    assert metrics.worker_died(0) == (0, [])
+    text = metrics.page("")[0].decode()
+    assert "oncegate_attempts_lost_total 8.0" in text
+    assert "oncegate_worker_deaths_total 5.0" in text
+    assert "oncegate_attempts_in_flight 0.0" in text
+    assert "oncegate_outcomes_waiting 0.0" in text
+
+
+def test_records_are_named_as_far_as_there_is_room() -> None:
+    pending = PendingRecords(2)
+    pending.enter(1)
+    records = [f"{number:04d}:{'x' * 100}" for number in range(SLOTS + 10)]
+    for record in records:
+        pending.note(record)
+    assert [name[:4] for name in pending.of(1)] == [record[:4] for record in records[:SLOTS]]
+    assert pending.of(0) == []
+    for record in records:
+        pending.drop(record)
+    assert pending.of(1) == []
+    pending.note("again")
+    assert pending.of(1) == ["again"]
+
+
+async def test_unknown_records_of_the_cache_are_counted_where_that_is_wanted(redis_server: RedisServer) -> None:
+    shared: dict[str, Any] = {"cache": redis_server.url, "cache_timeout": 10, "namespace": uuid4().hex}
+    async with Upstream(resetting_after()) as upstream, served(upstream.url, **shared) as (client, _):
+        for number in range(3):
+            assert await post(client, f"k-{number}") == 502
+        assert not [name for name, _ in await scrape(client) if name.startswith("oncegate_records")]
+        async with served(upstream.url, sample_records=0.05, **shared) as (sampling, _):
+            async with asyncio.timeout(PATIENCE):
+                while of(await scrape(sampling), "oncegate_records", state="unknown") != 3:  # noqa: ASYNC110 - a number in a page
+                    await asyncio.sleep(0.02)
+            samples = await scrape(sampling)
+    assert abs(of(samples, "oncegate_records_sampled_timestamp_seconds") - time()) < PATIENCE
+
+
+@pytest.mark.parametrize("value", [0.0, 0.0001, 0.00011, 2.5, 2.6])
+def test_a_bucket_takes_what_does_not_exceed_its_bound(value: float) -> None:
+    columns = Columns()
+    columns.take(3)
+    histogram = Histogram(columns, CACHE_BOUNDS)
+    numbers = SharedNumbers(columns.count, 3)
+    numbers.take(1)
+    histogram.add(numbers.row, value)
+    buckets, total = histogram.read(numbers)
+    assert total == pytest.approx(value)
+    assert [count for _, count in buckets] == [float(value <= bound) for bound in (*CACHE_BOUNDS, float("inf"))]
+
+
+async def test_outcomes_that_wait_for_the_cache_are_counted() -> None:
+    """A Redis that goes away while the upstream works, and comes back."""
+    release = asyncio.Event()
+
+    async def slow(peer: Peer) -> None:
+        await peer.request()
+        await release.wait()
+        await peer.send(OK)
+
+    with RedisServer(persist=True) as redis:
+        async with Upstream(slow) as upstream, served(upstream.url, cache=redis.url, cache_timeout=10) as (client, _):
+            first = asyncio.create_task(post(client, "k-1"))
+            await upstream.received(1)
+            assert of(await scrape(client), "oncegate_attempts_in_flight") == 1
+            redis.stop()
+            release.set()
+            assert await first == 200
+            assert of(await scrape(client), "oncegate_outcomes_waiting") == 1
+            redis.start()
+            async with asyncio.timeout(PATIENCE):
+                while of(await scrape(client), "oncegate_outcomes_waiting"):  # noqa: ASYNC110 - a number in a page
+                    await asyncio.sleep(0.02)
+            assert await post(client, "k-1") == 200
+            samples = await scrape(client)
+    assert of(samples, "oncegate_requests_total", decision="replayed") == 1
+    assert of(samples, "oncegate_cache_errors_total", operation="complete") >= 1

@@ -1,0 +1,125 @@
+"""Every block of the guides runs, in its page's order: files, servers, commands and what they print (see tests/pages.py)."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.http.keyed_request import _DETAILS
+from oncegate.middleware.outcome.problems import KINDS, problem
+from oncegate.middleware.rules.key import record_id, record_key
+from tests import pages
+
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDES = [
+    "contract",
+    "walkthrough",
+    "tutorial",
+    "policies",
+    "async",
+    "worker",
+    "subscriptions",
+    "problems",
+    "security",
+    "functions",
+    "comparison",
+    "faq",
+]
+RUN_AS_PAGES = ["walkthrough", "tutorial", "policies", "async", "worker"]
+
+
+def blocks(guide: str) -> list[tuple[str, str]]:
+    return pages.BLOCK.findall((DOCS / f"{guide}.md").read_text("utf-8"))
+
+
+def test_no_page_has_blocks_that_nothing_runs() -> None:
+    """A page with something to type or to execute is a guide, or run by tests/docs/test_patterns.py, tests/brokers/test_page.py
+    or tests/test_own_backend.py.
+    """
+    for page in DOCS.rglob("*.md"):
+        kinds = {kind for kind, _ in pages.BLOCK.findall(page.read_text("utf-8"))}
+        if kinds & {"python", "sh", "bash", "shell", "console"}:
+            assert page.stem in (*GUIDES, "brokers", "caches") or page.parent.name == "patterns", page
+
+
+@pytest.mark.timeout(300)  # a page installs and starts things, on a machine that may be busy
+@pytest.mark.parametrize("guide", RUN_AS_PAGES)
+def test_a_page_does_what_it_shows(guide: str) -> None:
+    page = DOCS / f"{guide}.md"
+    results = pages.run(page)
+    assert len(results) == len(re.findall(r"^\$ ", page.read_text("utf-8"), re.M))
+    for command, shown, printed in results:
+        assert pages.normal(printed) == pages.normal(shown), f"{command}\n(python -m tests.pages docs/{guide}.md)"
+
+
+@pytest.mark.parametrize("guide", [guide for guide in GUIDES if guide not in RUN_AS_PAGES])
+def test_an_example_in_python_runs(guide: str, tmp_path: Path) -> None:
+    kinds = {kind for kind, _ in blocks(guide)}
+    # js: tests/foreign runs it, where node is.
+    assert kinds <= {"python", "json", "text", "toml", "js"}, "what is typed into a shell belongs on a page that is run"
+    for kind, example in blocks(guide):
+        if kind == "python":
+            done = subprocess.run(
+                [sys.executable, "-c", example], capture_output=True, text=True, cwd=tmp_path, timeout=30
+            )
+            assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("guide", [guide for guide in GUIDES if guide not in RUN_AS_PAGES])
+def test_an_example_of_a_configuration_is_one(guide: str, tmp_path: Path) -> None:
+    from oncegate.app.settings.sources import load
+
+    for kind, example in blocks(guide):
+        if kind == "toml":
+            (tmp_path / "example.toml").write_text(example)
+            load({"upstream": "http://127.0.0.1:9000"}, str(tmp_path / "example.toml"))
+
+
+def test_every_guide_is_listed_in_the_readme() -> None:
+    readme = (DOCS.parent / "README.md").read_text("utf-8")
+    assert [guide for guide in GUIDES if f"](docs/{guide}.md)" not in readme] == []
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_links_within_a_guide_lead_to_a_heading(guide: str) -> None:
+    for page in GUIDES:
+        text = (DOCS / f"{guide}.md").read_text("utf-8")
+        headings = re.findall(r"^#+ (.*)$", (DOCS / f"{page}.md").read_text("utf-8"), re.M)
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        target = rf"\]\((?:{page}\.md)?#([^)]*)\)" if page == guide else rf"\]\({page}\.md#([^)]*)\)"
+        assert set(re.findall(target, text)) <= anchors
+
+
+# -- problems.md says of each problem what the code does --------------------------------------------------------------
+
+PROBLEMS = (DOCS / "problems.md").read_text("utf-8")
+
+
+def test_the_example_of_a_problem_is_one() -> None:
+    (example,) = [block for kind, block in blocks("problems") if kind == "json"]
+    shown = json.loads(example)
+    made = problem("in-flight", _DETAILS[Decision.IN_FLIGHT], docs_url="https://example.com/docs/idempotency")
+    assert {name: shown[name] for name in json.loads(made.body)} == json.loads(made.body)
+    assert record_id(record_key("any", shown["idempotency_key"], None)) == shown["record"]
+
+
+def test_the_table_of_problems_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| \[`([\w-]+)`\]\(#([\w-]+)\) \| (\d+) \| (.*?) \| (yes|no)\b.*\|$", PROBLEMS, re.M)
+    shown = {slug: (int(status), title, again == "yes") for slug, _, status, title, again in rows}
+    assert shown == {slug: (kind.status, kind.title, kind.retryable) for slug, kind in KINDS.items()}
+    assert all(slug == anchor for slug, anchor, *_ in rows)
+
+
+def test_each_problem_has_its_section_and_each_section_its_answers() -> None:
+    sections = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", PROBLEMS, re.M | re.S))
+    assert list(sections) == list(KINDS)
+    for slug, text in sections.items():
+        for answer in ("**What happened.**", "**What was executed.**", "**Send it again?**", "**What to do.**"):
+            assert answer in text, slug
+        again = re.search(r"\*\*Send it again\?\*\* (\w+)", text)
+        assert again, slug
+        assert again[1] == ("Yes" if KINDS[slug].retryable else "No"), slug

@@ -1,0 +1,119 @@
+"""The documents stay true: transcripts are replayed, generated pages compared, examples run, links followed.
+
+Rules of docs/contract.md: R10.3.
+"""
+
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import pages
+from tests.app.command_line import running
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+DEMO = "http://127.0.0.1:8080"
+ASYNC = README.partition("\n## Asynchronous commands\n")[2].partition("\n## ")[0]
+"""A page of its own: its blocks belong together, and run against a worker."""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README.replace(ASYNC, ""), re.M | re.S)
+
+
+def normal(transcript: str) -> str:
+    """``transcript`` without what differs from run to run: dates, and seconds that pass."""
+    transcript = re.sub(r"(?m)^date: .*$", "date: (a date)", transcript)
+    transcript = re.sub(r"ttl=\d+", "ttl=(seconds)", transcript)
+    return re.sub(r'"completed_at":"[^"]*"', '"completed_at":"(a time)"', transcript).replace("\r", "").strip()
+
+
+def test_the_transcripts_of_the_readme_are_true() -> None:
+    curl = shutil.which("curl")
+    assert curl, "the transcripts are curl's: apt-get install curl"
+    transcripts = blocks("console")
+    assert len(transcripts) >= 5
+    with running("demo", "--port", "0") as demo:
+        demo.wait_for("Listening")
+        url = demo.wait_for(r"oncegate in front of it on (http://[^ ]+?)\.?\n")[1]
+        for transcript in transcripts:
+            command, _, shown = transcript.partition("\n")
+            assert command.startswith(f"$ curl -i {DEMO}/")
+            _, *arguments = shlex.split(command.removeprefix("$ ").replace(DEMO, url))
+            got = subprocess.run([curl, "--silent", *arguments], capture_output=True, text=True, timeout=60).stdout
+            assert normal(got) == normal(shown), command
+        assert demo.stop(signal.SIGINT) == 0
+
+
+def test_the_readme_s_asynchronous_command_goes_from_202_to_its_result_and_back_to_the_202(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(ASYNC, "utf-8")
+    results = pages.run(page)
+    assert len(results) == 3
+    for command, shown, printed in results:
+        assert pages.normal(printed) == pages.normal(shown), command
+    submitted, told, again = (shown for _, shown, _ in results)
+    assert submitted.splitlines()[-1] == again.splitlines()[-1]
+    assert "idempotent-replayed: true" in again
+    assert '"status":"succeeded"' in told
+
+
+def test_the_first_shell_block_of_a_section_is_its_one_command() -> None:
+    for section, command in (("Quick start", "scripts/demo"), ("Test", "scripts/test")):
+        text = README.partition(f"\n## {section}\n")[2]
+        first = re.search(r"^```sh\n(.*?)^```$", text, re.M | re.S)
+        assert first, section
+        assert first[1] == f"{command}\n"
+        assert (ROOT / command).stat().st_mode & 0o111
+
+
+def test_ci_runs_the_command_of_the_test_section() -> None:
+    assert (ROOT / ".ci/run").read_text("utf-8").splitlines()[-1] == "exec scripts/test"
+
+
+@pytest.mark.parametrize(
+    ("script", "page"),
+    [
+        ("state_machine.py", "state-machine.md"),
+        ("reference.py", "configuration.md"),
+        ("public_interface.py", "reference.md"),
+    ],
+)
+def test_generated_pages_are_up_to_date(script: str, page: str) -> None:
+    made = subprocess.run([sys.executable, ROOT / "scripts" / script], capture_output=True, text=True, check=True)
+    assert made.stdout == (ROOT / "docs" / page).read_text("utf-8"), "run scripts/docs"
+
+
+def test_the_examples_in_python_run() -> None:
+    for example in blocks("python"):
+        done = subprocess.run([sys.executable, "-W", "error", "-c", example], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_example_of_a_configuration_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from oncegate.app.settings.sources import load
+
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:6379/0")
+    for example in blocks("toml"):
+        (tmp_path / "example.toml").write_text(example)
+        settings = load({}, str(tmp_path / "example.toml"))
+        assert settings.routes[0].status == {402: "success"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text("utf-8")):
+        assert (document.parent / target).exists(), target
+
+
+def test_every_decision_is_listed_by_its_number() -> None:
+    numbers = sorted(path.name[:4] for path in (ROOT / "docs/decisions").glob("*.md"))
+    assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]
+    assert numbers

@@ -1,0 +1,124 @@
+"""A consumer is killed (SIGKILL) at one point after the other. Its effects are in a file, apart from Redis.
+
+Rules of docs/contract.md: R8.17.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from oncegate import DeliveryDecision
+from oncegate.cache.record import State
+from tests.middleware.conftest import MakeSubscription
+from tests.middleware.deliveries import PAY, Records
+from tests.middleware.door import eventually
+from tests.servers import RedisServer
+
+ROOT = Path(__file__).parents[3]
+
+CONSUMER = """
+import asyncio, os, signal, sys
+from oncegate import RedisCache, Subscription, SubscriptionSettings
+from tests.middleware.deliveries import PAY
+
+url, namespace, ledger, point = sys.argv[1:]
+
+def reached(here):
+    if here == point:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    cache = RedisCache.from_url(url, timeout=30)
+    rules = SubscriptionSettings(lease=0.5, max_attempts=2)
+    subscription = Subscription("ledger", cache=cache, namespace=namespace, settings=rules)
+    while True:
+        reached("before the claim")
+        begun = await subscription.begin(PAY)
+        if begun.run:
+            reached("before the effect")
+            with open(ledger, "a") as file:
+                print("effect", begun.attempt, file=file)
+            reached("after the effect")
+            await begun.succeed()
+            reached("before the acknowledgement")
+        if begun.action.value != "redeliver":
+            print(begun.decision.value, flush=True)
+            break
+        await asyncio.sleep(0.02)
+    await cache.close()
+
+asyncio.run(main())
+"""
+
+
+async def consume(server: RedisServer, namespace: str, ledger: Path, point: str = "") -> str:
+    """Run a consumer until it would acknowledge or dead-letter, and says of what it was; or until it dies at ``point``."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        CONSUMER,
+        server.url,
+        namespace,
+        str(ledger),
+        point,
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        said, _ = await process.communicate()
+        assert process.returncode == (-9 if point else 0)
+        return said.decode().strip()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize("cache", ["redis"], indirect=True)
+@pytest.mark.parametrize(
+    ("point", "decision", "effects"),
+    [
+        ("before the claim", "run", ["effect 1"]),
+        ("before the effect", "run", ["effect 2"]),
+        ("after the effect", "run", ["effect 1", "effect 2"]),
+        ("before the acknowledgement", "duplicate", ["effect 1"]),
+    ],
+)
+async def test_after_a_kill_the_redelivery_does_what_is_still_to_be_done(
+    redis_server: RedisServer,
+    records: Records,
+    namespace: str,
+    tmp_path: Path,
+    point: str,
+    decision: str,
+    effects: list[str],
+) -> None:
+    """After the effect and before its record is the window: the effect comes twice."""
+    ledger = tmp_path / "ledger"
+    await consume(redis_server, namespace, ledger, point)
+    assert await consume(redis_server, namespace, ledger) == decision
+    assert ledger.read_text().splitlines() == effects
+    assert await records.state("ledger") is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("cache", ["redis"], indirect=True)
+async def test_a_command_that_kills_its_consumer_is_dead_after_the_last_attempt(
+    subscribe: MakeSubscription, redis_server: RedisServer, namespace: str, records: Records, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        await consume(redis_server, namespace, tmp_path / "ledger", "before the effect")
+    ledger = subscribe("ledger", lease=0.5, max_attempts=2)
+
+    async def is_over() -> bool:
+        begun = await ledger.begin(PAY)
+        assert not begun.run
+        return begun.decision is DeliveryDecision.EXHAUSTED
+
+    await eventually(is_over)
+    record = await records.execution("ledger")
+    assert record is not None
+    assert record.response is not None
+    assert (record.state, record.attempt) == (State.FAILED, 2)
+    assert b'"dead":true' in (record.response.body or b"")

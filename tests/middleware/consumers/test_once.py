@@ -1,0 +1,243 @@
+"""A delivery as a loop of zero or one rounds: what is not to be executed is not reached, and each way out is an outcome."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from oncegate import (
+    Action,
+    Delivery,
+    DeliveryDecision,
+    NotProcessed,
+    NotRecorded,
+    NotRetryable,
+    OutcomeUnknown,
+    Recording,
+    Subscription,
+)
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.cache.record import State
+from oncegate.middleware.consumers.once import Once
+from tests.middleware.conftest import Elsewhere, MakeSubscription
+from tests.middleware.deliveries import PAY, Records, taking_over
+from tests.middleware.door import PATIENCE, eventually
+
+
+class Abort(BaseException):
+    """As time-out libraries raise it into a handler."""
+
+
+async def consume(once: Once, effects: list[str], *, ends: str = "") -> None:
+    async for attempt in once:
+        async with attempt as begun:
+            effects.append(f"attempt {begun.attempt}")
+            if ends == "break":
+                break
+            if ends == "return":
+                return
+            if ends == "continue":
+                continue
+            if ends == "succeed":
+                await begun.succeed(b"7")
+            if ends == "fail":
+                await begun.fail("no")
+
+
+@pytest.mark.parametrize("ends", ["", "break", "return", "continue", "succeed"])
+async def test_a_command_is_executed_in_one_round_and_its_duplicate_in_none(
+    subscribe: MakeSubscription, records: Records, ends: str
+) -> None:
+    effects: list[str] = []
+    for decision in (DeliveryDecision.RUN, DeliveryDecision.DUPLICATE):
+        once = subscribe("ledger").once(PAY)
+        assert (once.action, once.begun) == (Action.REDELIVER, None), "nothing is decided yet"
+        await consume(once, effects, ends=ends)
+        assert once.action is Action.ACKNOWLEDGE
+        assert once.begun
+        assert once.begun.decision is decision
+        await consume(once, effects)  # it is the same delivery still
+    assert effects == ["attempt 1"]
+    assert await records.state("ledger") is State.SUCCEEDED
+    assert once.begun
+    assert once.begun.result == (b"7" if ends == "succeed" else b"null")
+
+
+async def test_what_is_not_to_be_executed_is_not_reached(subscribe: MakeSubscription) -> None:
+    first = await subscribe("ledger").begin(PAY)
+    effects: list[str] = []
+    for delivery, action in [
+        (PAY, Action.REDELIVER),
+        (Delivery("key-1", b"another"), Action.DEAD_LETTER),
+        (Delivery(""), Action.DEAD_LETTER),
+    ]:
+        once = subscribe("ledger").once(delivery)
+        await consume(once, effects)
+        assert once.action is action
+    assert effects == []
+    await first.succeed()
+
+
+async def test_a_failure_that_is_given_is_left_quietly(subscribe: MakeSubscription, records: Records) -> None:
+    once = subscribe("ledger").once(PAY)
+    await consume(once, [], ends="fail")
+    assert once.action is Action.REDELIVER
+    assert await records.state("ledger") is State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("raised", "state", "action"),
+    [
+        (ValueError("no"), State.FAILED, Action.REDELIVER),
+        (Abort("no"), State.FAILED, Action.REDELIVER),
+        (NotRetryable("no"), State.FAILED, Action.DEAD_LETTER),
+        (OutcomeUnknown("no"), State.UNKNOWN, Action.REDELIVER),
+        (NotProcessed("no"), None, Action.REDELIVER),
+        (asyncio.CancelledError("no"), State.UNKNOWN, Action.REDELIVER),
+        (StopAsyncIteration("no"), State.FAILED, Action.REDELIVER),
+    ],
+)
+@pytest.mark.parametrize("way", ["once", "delivery"])
+async def test_an_exception_is_recorded_and_goes_on(
+    subscribe: MakeSubscription, records: Records, way: str, raised: BaseException, state: State | None, action: Action
+) -> None:
+    once, begun = subscribe("ledger").once(PAY), None
+
+    async def execute() -> None:
+        nonlocal begun
+        if way == "delivery":
+            async with subscribe("ledger").delivery(PAY) as begun:
+                raise raised
+        async for attempt in once:
+            async with attempt as begun:
+                raise raised
+
+    try:
+        await execute()
+    except BaseException as error:  # whatever it is
+        told: BaseException = error
+    assert told is raised or told.__cause__ is raised
+    assert begun
+    assert begun.action is action
+    assert await records.state("ledger") is state
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize("way", ["once", "delivery"])
+async def test_the_end_of_the_process_leaves_an_unknown_outcome(
+    subscribe: MakeSubscription, records: Records, way: str, ending: BaseException
+) -> None:
+    async def execute() -> None:
+        if way == "delivery":
+            async with subscribe("ledger").delivery(PAY):
+                raise ending
+        async for attempt in subscribe("ledger").once(PAY):
+            async with attempt:
+                raise ending
+
+    with pytest.raises(type(ending)):
+        await execute()
+    assert await records.state("ledger") is State.UNKNOWN
+
+
+@pytest.mark.parametrize("way", ["once", "delivery"])
+async def test_a_generator_that_is_closed_in_the_middle_lets_its_lease_go(
+    subscribe: MakeSubscription, records: Records, way: str
+) -> None:
+    async def parts() -> AsyncIterator[int]:
+        if way == "delivery":
+            async with subscribe("ledger").delivery(PAY):
+                yield 1
+        async for attempt in subscribe("ledger").once(PAY):
+            async with attempt:
+                yield 1
+
+    generator: Any = parts()
+    assert await anext(generator) == 1
+    await generator.aclose()
+
+    async def unknown() -> bool:
+        return await records.state("ledger") is State.UNKNOWN
+
+    await eventually(unknown)
+
+
+def test_what_is_closed_after_its_loop_ends_quietly() -> None:
+    held: list[Any] = []
+    reached: list[bool] = []
+
+    async def execute() -> None:
+        async for attempt in Subscription("ledger", cache=MemoryCache()).once(PAY):
+            async with attempt:
+                reached.append(True)
+                await asyncio.get_running_loop().create_future()
+
+    async def begin() -> None:
+        executing = execute()
+        held.append(executing)
+        while not reached:  # as a task does it, but one that no runner cancels
+            awaited: Any = executing.send(None)
+            if awaited is not None and not reached:
+                awaited._asyncio_future_blocking = False
+                await asyncio.wait([awaited])
+
+    with asyncio.Runner() as runner:
+        runner.run(begin())
+    assert reached
+    held.pop().close()
+
+
+async def test_a_success_that_is_refused_raises(
+    subscribe: MakeSubscription, records: Records, elsewhere: Elsewhere
+) -> None:
+    once = subscribe("ledger", lease=0.3).once(PAY)
+    with pytest.raises(NotRecorded) as told:  # noqa: PT012 - the loop is what raises
+        async for attempt in once:
+            async with attempt:
+                elsewhere(taking_over(records.of("ledger"), b"the next owner's"))
+    assert told.value.recording is Recording.REFUSED
+    assert once.action is Action.REDELIVER
+
+
+async def test_a_cancelled_round_leaves_an_unknown_outcome(subscribe: MakeSubscription, records: Records) -> None:
+    began = asyncio.Event()
+
+    async def execute() -> None:
+        async for attempt in subscribe("ledger").once(PAY):
+            async with attempt:
+                began.set()
+                await asyncio.sleep(PATIENCE)
+
+    task = asyncio.create_task(execute())
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await records.state("ledger") is State.UNKNOWN
+
+
+# -- used otherwise ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_round_without_its_context_is_refused_at_its_end(subscribe: MakeSubscription, records: Records) -> None:
+    rounds = 0
+    with pytest.raises(RuntimeError, match="async with attempt"):  # noqa: PT012 - the loop is what raises
+        async for _ in subscribe("ledger").once(PAY):
+            rounds += 1
+    assert rounds == 1
+    assert await records.state("ledger") is State.UNKNOWN
+
+
+async def test_the_context_without_its_loop_is_refused_before_anything_is_executed(subscribe: MakeSubscription) -> None:
+    once = subscribe("ledger").once(PAY)
+    with pytest.raises(RuntimeError, match="async for"):
+        async with once:
+            pytest.fail("executed")
+    await consume(once, [])
+    duplicate = subscribe("ledger").once(PAY)
+    await consume(duplicate, [])
+    for over in (once, duplicate):
+        with pytest.raises(RuntimeError, match="not to be executed"):
+            async with over:
+                pytest.fail("executed")
