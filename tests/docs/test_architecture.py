@@ -1,0 +1,30 @@
+"""docs/architecture.md says through which modules a request goes, and which rooms there are."""
+
+import re
+
+import pytest
+
+from tests.docs.ways import PAGE, ROOT, ways, written
+from tests.servers import RedisServer
+
+MOST_OF_A_FIRST_REQUEST = 38
+"""A number that may fall. It is 24 that we are after."""
+
+
+@pytest.mark.interpreted
+async def test_the_page_names_the_modules_of_each_way(redis_server: RedisServer) -> None:
+    found = await ways(redis_server)
+    assert written(found) in PAGE.read_text("utf-8"), "python -m tests.docs.ways writes it anew"
+    assert len(found["passes"]) < len(found["retry"]) < len(found["first request"]) <= MOST_OF_A_FIRST_REQUEST
+
+
+def test_the_page_names_every_room() -> None:
+    rooms = {path.parent.name for top in ("app", "middleware", "cache") for path in (ROOT / top).glob("*/__init__.py")}
+    assert len(rooms) > 15
+    assert rooms - set(re.findall(r"`(\w+)/`", PAGE.read_text("utf-8"))) == set()
+
+
+def test_every_path_of_the_page_is_there() -> None:
+    paths = re.findall(r"`((?:app|middleware|cache|src|tests|docs|openapi)/[\w/.]*)`", PAGE.read_text("utf-8"))
+    assert len(paths) > 15
+    assert [path for path in paths if not (ROOT / path).exists()] == []

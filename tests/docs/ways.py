@@ -1,0 +1,102 @@
+"""Which modules a request goes through in the gateway, from its first byte to the last of its answer, by tracing real ones.
+
+    python -m tests.docs.ways
+
+writes them anew into docs/architecture.md.
+"""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from tests.app.lane import Talk, gateway_at, keyed, request
+from tests.servers import RedisServer
+from tests.upstreams import OK, Upstream, answering
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+_OURS = tuple(f"{ROOT / folder}/" for folder in ("app", "middleware", "cache"))
+TIMERS = frozenset({"app/server/deadline.py", "middleware/admission/deadlines.py"})
+"""They run when time goes by, for whatever request that may be of."""
+
+
+@contextmanager
+def traced() -> Iterator[set[str]]:
+    """The files of ours in which a function is called meanwhile, relative to the checkout."""
+    found: set[str] = set()
+    paths: dict[str, str | None] = {}
+
+    def name(file: str) -> str | None:
+        path = str(Path(file).resolve())
+        return path.removeprefix(f"{ROOT}/") if path.startswith(_OURS) else None
+
+    def called(frame: FrameType, event: str, _argument: object) -> None:
+        if event != "call":
+            return
+        file = frame.f_code.co_filename
+        if file not in paths:
+            paths[file] = name(file)
+        if (path := paths[file]) is not None:
+            found.add(path)
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+
+
+async def _way(talk: Talk, data: bytes) -> list[str]:
+    with traced() as found:
+        await talk.ask(data)
+        await asyncio.sleep(0)
+    return sorted(found - TIMERS)
+
+
+async def ways(redis: RedisServer) -> dict[str, list[str]]:
+    """The modules by the kind of request. Connections and scripts are there before, as they are for nearly all requests."""
+    async with (
+        Upstream([answering(OK)] * 8) as upstream,
+        gateway_at(upstream.url, redis.url) as (talk, _, _),
+    ):
+        for data in (request("GET"), keyed("warm"), keyed("warm")):
+            await talk.ask(data)
+        return {
+            "passes": await _way(talk, request("GET")),
+            "first request": await _way(talk, keyed("k")),
+            "retry": await _way(talk, keyed("k")),
+        }
+
+
+def written(found: dict[str, list[str]]) -> str:
+    """They as a table of Markdown."""
+    lines = ["| request | modules | which, by room |", "| --- | --- | --- |"]
+    for kind, modules in found.items():
+        by_room: dict[str, list[str]] = {}
+        for module in modules:
+            room, _, name = module.rpartition("/")
+            by_room.setdefault(room, []).append(name.removesuffix(".py"))
+        rooms = "; ".join(f"`{room}/` {', '.join(names)}" for room, names in by_room.items())
+        lines.append(f"| {kind} | {len(modules)} | {rooms} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write the table anew."""
+    assert threading.current_thread() is threading.main_thread()
+    with RedisServer("unix") as redis:
+        table = written(asyncio.run(ways(redis)))
+    text = PAGE.read_text("utf-8")
+    head, begin, rest = text.partition("<!-- ways -->\n")
+    _, end, tail = rest.partition("<!-- /ways -->")
+    assert begin, "docs/architecture.md has no place for it"
+    PAGE.write_text(f"{head}{begin}{table}\n{end}{tail}", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
