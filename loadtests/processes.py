@@ -243,7 +243,7 @@ def oncegate(
 def nginx(template: str, *, core: int | str, folder: Path, **words: object) -> Process:
     """An nginx on ``template`` (a file beside this one). ``words`` fill its @WORDS@; the first is the port to await."""
     home = tool("nginx")
-    values = {"NGINX": home, "FOLDER": folder, "HERE": HERE, "SCRIPTS": ROOT / "cache", "BODY": BODY}
+    values = {"NGINX": home, "FOLDER": folder, "HERE": HERE, "SCRIPTS": ROOT / "cache/redis/lua", "BODY": BODY}
     values |= {name.upper(): value for name, value in words.items()}
     text = re.sub(r"@([A-Z_]+)@", lambda word: str(values[word[1]]), (HERE / template).read_text())
     name = template.partition(".")[0]

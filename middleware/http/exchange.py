@@ -103,8 +103,8 @@ class Exchange:
         refusal: Refusal | None = None
         try:
             body = await read_body(self._receive, request.fields, limit, self._enforcement.body_timeout, self._hold)
-        except Refusal as error:
-            refusal = error
+        except Refusal as raised:
+            refusal = raised
         except BaseException:
             self._let_go()
             raise

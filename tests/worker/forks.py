@@ -75,11 +75,12 @@ def serve(environment: dict[str, str]) -> int:
 def work(environment: dict[str, str]) -> int:
     os.environ.update(environment)
     tests.worker.handlers.settle_in()
-    for name, value in json.loads(
-        environment["CONSTANTS"]
-    ).items():  # some are too large, or too long, to be waited for
-        module, _, constant = name.partition(".")
-        setattr(importlib.import_module(f"oncegate.app.{module}"), constant, value)
+    # Some are too large, or too long, to be waited for.
+    for name, value in json.loads(environment["CONSTANTS"]).items():
+        module, _, constant = name.rpartition(".")
+        found = importlib.import_module(f"oncegate.app.{module}")
+        assert hasattr(found, constant), name
+        setattr(found, constant, value)
     return run_worker(load({}, defaults={"upstream": "http://localhost"}), create=create)
 
 

@@ -93,7 +93,7 @@ def test_of_too_many_dead_letters_the_oldest_go_and_it_is_told(shop: Shop) -> No
 def test_dead_letters_that_are_too_old_go_although_nothing_dies_any_more(shop: Shop) -> None:
     die(shop, "old", "older")
     shop.redis.set(f"{shop.dead}:marker", "")  # nothing else goes
-    shop.start(dead_letter_ttl=0.001, constants={"worker.SWEEP_SECONDS": 0.05}).says(
+    shop.start(dead_letter_ttl=0.001, constants={"commands.worker.SWEEP_SECONDS": 0.05}).says(
         "2 dead letters of stream commands"
     )
     assert shop.letters() == []
@@ -106,7 +106,7 @@ def test_a_limit_that_was_lowered_takes_letters_out_in_pieces(shop: Shop) -> Non
     for number in range(2500):
         pipe.xadd(shop.dead, {"key": f"k{number}"})
     pipe.execute()
-    worker = shop.start(max_dead_letters=10, constants={"worker.SWEEP_SECONDS": 0.05})
+    worker = shop.start(max_dead_letters=10, constants={"commands.worker.SWEEP_SECONDS": 0.05})
     worker.says("490 dead letters of stream commands")
     assert worker.text().count("1000 dead letters of stream commands") == 2
     assert [letter["key"] for letter in shop.letters()] == [f"k{number}" for number in range(2490, 2500)]

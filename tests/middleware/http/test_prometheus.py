@@ -20,7 +20,7 @@ from oncegate.prometheus import MiddlewareMetrics
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 
-ALERTS = Path(__file__).parents[2] / "docs/deploy/alerts.yaml"
+ALERTS = Path(__file__).parents[3] / "docs/deploy/alerts.yaml"
 ROUTES = [Route(path="/payments/*", methods=["POST", "PUT"], on_mismatch="warn"), Route(path="/hooks/*", methods=[])]
 OF_THE_GATEWAY = {
     "oncegate_attempts_lost",

@@ -106,7 +106,7 @@ async def test_authentication(where: str) -> None:
 
 
 def test_each_row_of_the_table_is_one_of_these() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "faq.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "faq.md").read_text()
     rows = [line.split("|")[1:3] for line in page.splitlines() if "Middleware` |" in line]
     assert {(name.strip(" `"), where.strip()) for name, where in rows} == {
         (f"{name}Middleware", where) for name in OTHERS for where in ("outside", "inside")
