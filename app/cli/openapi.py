@@ -1,6 +1,6 @@
-"""``oncegate openapi``: an upstream's own OpenAPI description with what the gateway adds to it, by route policy.
+"""``oncegate openapi``: adds what the gateway does to an upstream's OpenAPI description, by route policy.
 
-JSON in, JSON out, YAML in, YAML out, unless told otherwise; what isn't ours comes out as it went in, comments apart.
+JSON stays JSON and YAML stays YAML, unless ``out`` is given; what isn't ours is left unchanged, except for comments.
 """
 
 import json

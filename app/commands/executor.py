@@ -1,4 +1,4 @@
-"""What a worker hands a command to, and what may come of it."""
+"""The executor interface: what a worker hands a command to, the command's context, and the errors it may raise."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -85,7 +85,7 @@ def key_line(key: str) -> str:
 
 
 class CommandRefused(NotRetryable):
-    """Whoever executes commands has refused this one for good. ``status`` is what the record says, as that of a response."""
+    """The executor has refused this command for good. ``status`` is what the record says, as that of a response."""
 
     def __init__(self, text: str, *, status: int) -> None:
         super().__init__(text)
@@ -129,5 +129,5 @@ class Executor(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of what it holds. Does not wait for what still runs."""
+        """Release its resources. Does not wait for what still runs."""
         ...

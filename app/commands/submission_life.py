@@ -1,4 +1,4 @@
-"""A submission's record and its execution's end together, whichever of their times is longer.
+"""Keeps a submission's record and its execution's for the same time, whichever of their times is longer.
 
 Strategy. What is processed is decided by the execution's record, what is accepted by the submission's. Were the execution's to
 outlive the other, a key that is free again would be accepted anew and skipped as processed; the other way round, a status would

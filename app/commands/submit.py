@@ -1,4 +1,4 @@
-"""Submission: the command processor of asynchronous requests. It appends the command to its stream and answers 202.
+"""Submits asynchronous requests: an ASGI app that appends the command to its stream and answers 202.
 
 The middleware runs it like any other: a claim before, a record after. So its 202 is what each retry gets, byte for byte,
 without code of its own. Where nothing was appended, or nobody can tell, the same request may be sent again. A copy may be in the

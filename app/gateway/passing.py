@@ -1,4 +1,4 @@
-"""A request that passes through the gateway in its lane (see `oncegate.app.gateway.fast_path`)."""
+"""A request that passes through the gateway on the fast path (see `oncegate.app.gateway.fast_path`)."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -32,7 +32,7 @@ class Passing:
         self._bypass = bypass
 
     def begin(self, headers: Headers) -> bool:
-        """Send it, with ``headers``, if that can be done at once."""
+        """Send it, with ``headers``, if that needs no waiting."""
         request = self._request
         connection = self._forwarder.begin(request.scope, headers, request.body)
         if connection is None:
@@ -48,7 +48,7 @@ class Passing:
         return True
 
     def _hear(self) -> None:
-        """There is news of the response."""
+        """The upstream's response has progressed, or failed."""
         connection, request = self._connection, self._request
         try:
             ended = self._forwarder.end(connection)

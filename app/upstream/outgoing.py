@@ -1,4 +1,4 @@
-"""The client's half of an exchange with the upstream: its body on the way out, and whether it is still there.
+"""The request side of an exchange with the upstream: sends the client's body, and notices a client that leaves.
 
 A client that leaves in the middle of its upload has made no request, and one that leaves while it waits wants no answer: for
 requests that pass through both end the upstream's connection, so that nothing goes on for nobody. An enforced attempt has no
@@ -18,7 +18,7 @@ WATCH_AFTER = 1.0
 
 
 def watches(loop: asyncio.AbstractEventLoop, timeout: float) -> Deadlines:
-    """When to look after exchanges that last, for all of one loop and ``timeout``."""
+    """The watch over exchanges that last, one for each event loop and ``timeout``."""
     return Deadlines(loop, min(WATCH_AFTER, timeout))
 
 
