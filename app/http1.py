@@ -45,10 +45,10 @@ _SAID_BY_PROXIES: Final = _spellings(
     ["forwarded", "x-real-ip"]
     + ["x-forwarded-" + part for part in ("for", "proto", "host", "port", "prefix", "scheme", "server", "ssl", "by")]
 )
-"""What a server behind a proxy believes of it: from a peer that is not trusted, none of it passes."""
+"""Fields that a server trusts a proxy to set: dropped from a peer that is not trusted."""
 _FORWARDED: Final = b"forwarded"
 _is_said_by_proxies: Final = re.compile(rb"x[^0-9a-z:]forwarded(?![0-9a-z])").match
-"""Nor does any other line that begins like that, whatever comes behind it: ``X-Forwarded-User``, ``-Client-Cert``, ``-Uri``."""
+"""So is any other field whose name begins like that: ``X-Forwarded-User``, ``-Client-Cert``, ``-Uri``."""
 _AMBIGUOUS: Final = _spellings(["content-length", "transfer-encoding", "idempotency-key", "idempotency-attempt"])
 """For the same reason none of these passes in another spelling: it would be read beside the one that was judged."""
 # Read here and written anew, or answered for by the server in front of us (Expect: 100-continue).

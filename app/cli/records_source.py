@@ -24,7 +24,7 @@ from oncegate.cache.store import Resolution
 Told = TypeVar("Told")
 
 SECONDS = 30.0
-"""For a gateway to answer."""
+"""The time-out for a gateway's answer."""
 PREFIX = "/_oncegate"
 
 

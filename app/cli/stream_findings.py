@@ -11,7 +11,7 @@ from oncegate.cache.redis.streams.memory import StreamMemory
 from oncegate.cache.redis.streams.stream import CommandStream
 
 FAR_BEHIND = 0.5
-"""Of what the stream may hold: a group with as much before it is far behind, and submissions will soon be refused."""
+"""Of a stream's limit: a group with as many entries still to read is far behind, and submissions will soon be refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 _WIDE = 200
-"""Columns where nobody looks: a table that a program reads must not be folded."""
+"""Columns where a program reads the output: its tables must not be folded."""
 
 
 def console() -> Console:

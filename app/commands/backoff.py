@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _MOST_DOUBLINGS = 62
-"""Beyond, every cap is reached; and a float would overflow some time."""
+"""Beyond it every cap is reached, and a float would overflow in the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ _SILENT = (
 )
 
 Count = Callable[[str, str], None]
-"""Told of each submission's route and of what came of it: ``accepted``, ``full`` or ``unavailable``."""
+"""Called with each submission's route and result: ``accepted``, ``full`` or ``unavailable``."""
 
 
 class Submitter:

@@ -28,17 +28,17 @@ from oncegate.cache.redis.streams.group import Fields, Group, GroupMissing, Stre
 log = logging.getLogger("oncegate.worker")
 
 BLOCK_MS = 500
-"""For how long reading waits for something new: how long a stop may take to be noticed."""
+"""For how long reading waits for new entries, and so how long it may take to notice a stop."""
 MOST_AT_ONCE = 16
 """Entries in one answer, whose payloads may be large: it has to come within the time-out of a command."""
 MOST_WAITING = 100_000
 """Entries that may wait here to be looked at again, by their ids alone: as many as a stream holds. With more nothing is read."""
 FAREWELL_SECONDS = 2.0
 SWEEP_SECONDS = 30.0
-"""Between two rounds of trimming, and of striking off workers that are gone."""
+"""Between two rounds of trimming, and of removing workers that are gone."""
 _RECONNECT = Backoff(0.1, 2.0)
 _RECONNECT_WITHIN = 1 / 8
-"""Of ``idle``, at most: who comes back last must have spoken before anybody who came back first takes over."""
+"""Of ``idle``, the longest pause: the last worker to come back must have refreshed before the first one takes over."""
 _START, _END = b"0-0", b"0-0"
 
 Told = TypeVar("Told")
@@ -75,7 +75,7 @@ class Worker:
         self._queue: asyncio.Queue[tuple[bytes, Fields | None] | None] = asyncio.Queue()
         self._schedule = Schedule()
         self._held: dict[bytes, int] = {}
-        """How often each entry that is ours was looked at."""
+        """How often each entry that is ours was tried."""
         self.ended_by_handler = False
         """It stops because a handler raised ``KeyboardInterrupt`` or ``SystemExit``."""
         self._running = 0

@@ -11,7 +11,7 @@ from oncegate.middleware.http.bypass import Bypass
 from oncegate.middleware.outcome.responses import Headers
 
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
-"""Awaits what answers a request by the upstream, and answers with a problem where it can't (`oncegate.app.gateway.gateway`)."""
+"""Awaits an answer by the upstream, and answers with a problem where that fails (`oncegate.app.gateway.gateway`)."""
 
 
 class Passing:

@@ -11,7 +11,7 @@ from oncegate.middleware.http.asgi import Receive, Scope, Send
 from oncegate.middleware.outcome.errors import NotProcessed
 
 KEEP_SECONDS = 1.0
-"""A state is asked for at most this often, however many probes there are."""
+"""A state is checked at most this often, however many probes there are."""
 KEEP_WRITING_SECONDS = 5.0
 """The same where a record is written for it."""
 PROBE_SECONDS = 2.0
@@ -135,7 +135,7 @@ READING: dict[str, Callable[[Operations, Scope], Awaitable[Reply]]] = {
     "metrics": Operations._tell_metrics,
     "policy": Operations._tell_policy,
 }
-"""What answers GET and HEAD, by its name below the prefix. Each of them is described in openapi/oncegate.yaml."""
+"""The answers to GET and HEAD, by name below the prefix. Each of them is described in openapi/oncegate.yaml."""
 
 
 class _State:

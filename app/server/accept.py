@@ -25,7 +25,7 @@ MOST = 64
 """Connections that one turn accepts: what is open is served in between."""
 LOOK_SECONDS = 0.005
 PATIENCE = 200
-"""Looks at connections that are left to others, before some of them are accepted after all."""
+"""Checks of connections that are left to others, before some of them are accepted after all."""
 RETRY_SECONDS = 1.0
 """Where no descriptor or no memory is free."""
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

@@ -12,9 +12,9 @@ from typing import Final
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 
 SLACK: Final = 1.25
-"""So many times its fair part a worker may hold, before it leaves connections to others."""
+"""A worker may hold so many times its fair share before it leaves connections to others."""
 STALE_SECONDS: Final = 1.0
-"""Who has published nothing for as long is stopped, or stuck, and gets no part. It does so ten times as often."""
+"""A worker that has published nothing for so long is stopped, or stuck, and gets no share. Workers publish ten times as often."""
 _HELD, _AT = 0, 1
 
 

@@ -49,8 +49,8 @@ STALL_SECONDS = 60.0
 """A client that takes nothing of its response for so long is dropped; so is one that sends nothing more of a body that is
 waited for. (The body of an enforced request has a limit of its own, as a whole.)"""
 HALF_CLOSED_SECONDS = 60.0
-"""For who has said all (has shut its sending side) is answered, but can't be told from who has left: so long without anything
-to be written, then it counts as gone."""
+"""A client that has shut its sending side is answered, but can't be told from one that has left: after so long without anything
+to be written it counts as gone."""
 HIGH_WATER = 65536
 """Bytes of a request's body that wait to be received; with more, reading pauses."""
 

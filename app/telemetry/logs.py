@@ -15,7 +15,7 @@ from oncegate.middleware.admission.observe import Observation
 log = logging.getLogger("oncegate.request")
 
 QUIET = frozenset({"first", "replayed", "bypass"})
-"""Decisions that are everyday business: logged at debug. All others are problems, whose ``record`` can be found in the log."""
+"""Usual decisions: logged at debug. All others are problems, whose ``record`` can be found in the log."""
 
 
 def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> None:

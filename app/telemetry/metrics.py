@@ -39,7 +39,7 @@ FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "
 """Decisions that alerts are made of (docs/deploy/alerts.yaml): a series that began at 1 would have had no increase."""
 
 Gauges = Mapping[str, tuple[str, Callable[[], float]]]
-"""By name: what it means, and how it is read when it is asked for."""
+"""By name: its help text, and the function that reads it at a scrape."""
 
 
 class Metrics(Watch):

@@ -37,7 +37,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.then: Callable[[], None] | None = None
-        """Called, in place of waking who waits, whenever there is something to take or the exchange has failed."""
+        """Called, instead of waking a waiter, whenever there is something to take or the exchange has failed."""
         self._writable: asyncio.Future[None] | None = None
         self._reading_paused = False
         self._writing_paused = False

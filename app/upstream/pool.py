@@ -15,7 +15,7 @@ from oncegate.app.upstream.opening import Opener
 from oncegate.middleware.outcome.errors import NotProcessed
 
 KEEPALIVE_MARGIN: Final = 0.5
-"""Seconds by which we let go of an idle connection before the time that the upstream announced."""
+"""Seconds by which we close an idle connection before the time that the upstream announced."""
 
 
 class Upstream:

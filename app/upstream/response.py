@@ -179,7 +179,7 @@ class ResponseReader:
         self.complete = self._is_head
 
     def _read_fields(self, version: str) -> tuple[Set[bytes], bool, bool]:
-        """Keeps the end-to-end fields. Returns ``Connection``'s options, whether there is a length, whether the body is chunked."""
+        """Keeps the end-to-end fields. Returns ``Connection``'s options; is there a length; is the body chunked."""
         kept = self.headers
         options: Set[bytes] = _NONE
         has_length = chunked = False
