@@ -1,4 +1,4 @@
-"""What this process is called in the records that it makes, so that an operator knows where to look."""
+"""This process's name in the records that it makes, so that an operator knows where to look."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import os

@@ -1,4 +1,4 @@
-"""Plain functions are executed in the thread that calls them: its database connection, its transaction and its locals are there.
+"""Executes plain functions in the calling thread, which has the database connection, the transaction and the thread's locals.
 
 The claim, the lease and the outcome are the event loop's, in the `SyncCommandProcessor`'s own thread. It asks the calling thread,
 which does nothing but wait for it, to make the call.
@@ -31,7 +31,7 @@ class ThreadedCall(Call):
         self._left = False
 
     async def made(self) -> Any:
-        """In the event loop: what comes of the call. Raises `NotProcessed` where nobody is left to make it."""
+        """In the event loop: the call's result. Raises `NotProcessed` where no thread is left to make it."""
         turn = _Turn(self.make)
         with self._guard:
             if self._left:

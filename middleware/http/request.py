@@ -1,4 +1,4 @@
-"""What the HTTP door reads of a request: preferences, and the body, whole or not at all."""
+"""Reads from an HTTP request its key, scope and preferences, and its body, whole or not at all."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from collections.abc import Callable

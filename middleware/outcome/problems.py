@@ -1,4 +1,4 @@
-"""What HTTP makes of a decision: the one place that knows statuses, titles and the form of a problem (RFC 9457)."""
+"""Problems (RFC 9457): the one place that knows statuses, titles and the form of an error answer."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from base64 import b64encode

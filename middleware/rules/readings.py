@@ -1,7 +1,7 @@
-"""How servers read one and the same request target: which paths they take it for, where they differ.
+"""The paths that different servers may read from one request target.
 
-Which of them the upstream is, nobody here knows. What one of them takes for a guarded path must not be free to who spells it so
-that we take it for another one: of all readings, the strictest rules count (`oncegate.middleware.rules.policy.Policies`).
+Which of them the upstream is isn't known here. A spelling that one of them reads as a guarded path must not escape because we
+read it as another: of all readings, the strictest rules count (`oncegate.middleware.rules.policy.Policies`).
 
 | reading | of whom |
 | --- | --- |

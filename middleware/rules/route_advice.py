@@ -1,4 +1,4 @@
-"""Routes that say something and guard nothing, found before the first request does."""
+"""Finds routes that no request can match, and advises on them at start."""
 
 import re
 from collections.abc import Sequence
