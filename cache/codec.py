@@ -1,4 +1,4 @@
-"""Records as bytes: a fixed header that scripts compare at known offsets, a small JSON head, an opaque body.
+"""Encodes records as bytes: a fixed header that scripts compare at known offsets, a small JSON head, an opaque body.
 
 Version 1, integers big-endian:
 
@@ -83,7 +83,7 @@ _NO_TRACE: Final = Trace()
 _MARKED: Final = b'{"a":1'
 _UNSEALED: Final = (b'{"s":', b'{"a":1,"s":')
 _SEALS: Final = {code[0]: code.decode() for code in STATE_CODES.values()}
-"""What seals are called, by the states' codes."""
+"""The names of seals, by the states' codes."""
 _SEAL_BEGINS: Final = {code: b'"%b":"' % code for code in STATE_CODES.values()}
 """Found in the head only as what they are: within a string each quote has a backslash before it."""
 _NAMES: Final = frozenset(_SEALS.values())
@@ -109,7 +109,7 @@ _is_length: Final = re.compile(rb"[0-9]{1,18}").fullmatch
 HOP_BY_HOP: Final = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 )
-"""Those of `oncegate.middleware.rules.policy`: a door keeps none of them, and replayed they would spoil a connection."""
+"""Those of `oncegate.middleware.rules.policy`: no entry point keeps them, and replayed they would break a connection."""
 
 
 def encode_claim(
@@ -241,7 +241,7 @@ def _look_at_numbers(status: object, completed_at_ms: object) -> None:
 def _look_at(
     packed: bytes, sealed: int, head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], body: bytes
 ) -> None:
-    """Raises ``ValueError`` for what can't be replayed. For what no seal was checked of: one says that we wrote all of it."""
+    """Raises ``ValueError`` for what can't be replayed. Thorough where no seal was checked: one proves that we wrote it all."""
     _look_at_numbers(head["s"], head["t"])
     if sealed >= 0:
         return

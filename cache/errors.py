@@ -1,4 +1,4 @@
-"""What a cache can raise: one small tree, so that callers never see a store's own exceptions."""
+"""The errors of caches: one small tree, so that callers never see a store's own exceptions."""
 # Compiled: docs/decisions/0012-compiled.md
 
 

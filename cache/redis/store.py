@@ -1,8 +1,8 @@
-"""Records in Redis 7.0 or newer: each call of the protocol is one script on one key (see the ``.lua`` files for why).
+"""`RedisCache`: records in Redis 7.0 or newer; each call of the protocol is one script on one key (the ``.lua`` files say why).
 
 A first request costs two commands, a replay one. All callers of a loop share one connection to a server
-(`oncegate.cache.redis.connection.pipe`), with a second one for large outcomes. Which server that is for a key,
-`oncegate.cache.redis.connection.routes` tells. What happens to a claim whose reply was lost is told in
+(`oncegate.cache.redis.connection.pipe`), with a second one for large outcomes. Which server holds a key is found by
+`oncegate.cache.redis.connection.routes`. A claim whose reply was lost is handled by
 `oncegate.cache.redis.connection.withdrawal`.
 """
 
@@ -43,7 +43,7 @@ from oncegate.cache.redis.scripts import (
 from oncegate.cache.store import Adopt, Page, Resolution, Then
 
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
-"""What a MATCH pattern takes for something else than itself."""
+"""The special characters of a MATCH pattern."""
 _CURSOR = re.compile(r"([0-9]{1,4}\.)?[0-9]{1,20}")
 _RESOLUTIONS = {
     1: Resolution.RESOLVED,

@@ -1,4 +1,4 @@
-"""Claims that nobody wants any more, given back: the answer to "the reply was lost, did the claim happen?".
+"""Withdraws claims whose caller is gone: the answer to "the reply was lost, did the claim happen?".
 
 A claim whose caller left before the reply came may have been made. Left alone it would block its key until the lease
 lapses, and then read as an attempt of unknown outcome, which never ran. So it is released with its own token: that undoes
@@ -16,7 +16,7 @@ undoes the claim if it was replicated in time, and otherwise there is nothing to
 In a cluster, too, the release goes to whoever holds the slot now. If the slot was moved away by resharding, the old owner
 refuses a claim that arrives late (`MOVED`, or `ASK` while it is being moved), and one that it had made has moved along.
 
-What can't be guaranteed is told in docs/decisions/0008-failover.md: a claim that was made on an old master, and answered,
+What can't be guaranteed is in docs/decisions/0008-failover.md: a claim that was made on an old master, and answered,
 may not have reached the new one.
 """
 
@@ -86,7 +86,7 @@ class Withdrawals:
         self._broken[peer] = None
 
     def leave(self, stays: Callable[[Withdrawal], bool]) -> list[Withdrawal]:
-        """Take out what does not stay here: the slots of its keys have another owner now."""
+        """Take out the withdrawals whose slots have another owner now."""
         leaving = [claim for claim in self._claims if not stays(claim)]
         self._claims = deque(claim for claim in self._claims if stays(claim))
         return leaving
@@ -131,7 +131,7 @@ class Withdrawals:
 
 def _send(link: Link, command: bytes, deadline: float) -> asyncio.Future[Reply]:
     future = link.send(command, deadline)
-    forget(future)  # when an earlier one fails, nobody waits for this one any more
+    forget(future)  # when an earlier one fails, this one is not awaited any more
     return future
 
 

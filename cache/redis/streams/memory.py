@@ -1,4 +1,4 @@
-"""Whether a Redis has the memory for another command: enough must be left to execute all that is accepted.
+"""Checks whether Redis has memory for another command: enough must be left to execute all that are accepted.
 
 Strategy. An entry takes memory, and to execute it takes more before anything is freed: a claim, then a record that stays. A Redis
 that was filled by accepted commands could not execute a single one of them. So submissions are refused while what is left is less
@@ -47,7 +47,7 @@ class StreamMemory:
 
 
 class MemorySamples:
-    """What is known of the memory where streams are, in the Redis of ``cache``, sampled at most every `SAMPLE_SECONDS`."""
+    """Samples of the memory where streams are, in the Redis of ``cache``, taken at most every `SAMPLE_SECONDS`."""
 
     def __init__(self, cache: RedisCache) -> None:
         self._cache = cache
