@@ -193,7 +193,7 @@ class RequestWriter:
             lines += _forwarded_anew(peer, scheme)
             lines.append(b"x-forwarded-host: " + host)
         lines += self._last_lines
-        # A line break within a line would begin a field, or a request, that nobody has judged.
+        # A line break within a line would begin a field, or a request, that was not checked.
         if _LF in content or _CR in content or _NUL in content:
             raise RequestRefused(400, "a header field holds a line break or a NUL")
         return RequestHead(b"\r\n".join(lines), length, chunked, method == "HEAD")

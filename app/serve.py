@@ -141,7 +141,7 @@ def _work(
         unblock_signals()
     try:
         server.run(sockets=list(sockets))
-    except SystemExit:  # how uvicorn tells that it could not start
+    except SystemExit:  # how uvicorn reports that it could not start
         if not index:  # all workers are refused for the same reason: one line, not one per worker
             _refused(gateway.refusal or "could not start")
         return REFUSED

@@ -32,7 +32,7 @@ def describe_upstream(settings: GatewaySettings, file: str, *, prefix: str | Non
         described = describe(spec, Policies(settings.idempotency, settings.routes), prefix=before)
     except NotOpenAPI as error:
         raise SpecError(f"{file}: {error}") from None
-    except (AttributeError, TypeError, ValueError):  # whatever else somebody calls a description
+    except (AttributeError, TypeError, ValueError):  # anything else that is given as a description
         raise SpecError(f"{file}: is not a valid OpenAPI description") from None
     if (out or read_as) == "json":
         return _to_json(described)

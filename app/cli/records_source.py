@@ -111,7 +111,7 @@ class SharedCache:
 class RemoteGateway:
     """The records of the gateway at ``url``, with the operators' ``token``. A path in the URL is the gateway's ``prefix``.
 
-    Redirects are not followed and proxies not used: the token goes to nobody else. Raises ``ValueError`` for a bad URL.
+    Redirects are not followed and proxies not used: the token goes nowhere else. Raises ``ValueError`` for a bad URL.
     """
 
     def __init__(self, url: str, token: str) -> None:

@@ -50,7 +50,7 @@ class SubmissionLife:
         now = now_ms()
         accepted_at_ms = (
             command.accepted_at_ms if 0 < command.accepted_at_ms < now else now
-        )  # anybody may have written it
+        )  # any client may have written it
         response = StoredResponse(202, headers, body, accepted_at_ms)
         record = Record(State.SUCCEEDED, bytes(TOKEN_BYTES), command.fingerprint, 1, response, submission=True)
         ttl_ms = self._ttl_ms + _AHEAD_MS

@@ -55,7 +55,7 @@ class Process(Protocol):
 class Worker:
     """Processes the entries that ``group`` gives out by ``process``, at most ``concurrency`` at a time.
 
-    ``idle`` (s): see above; ``trim`` removes what nobody needs from the stream. `run` until `stop`.
+    ``idle`` (s): see above; ``trim`` removes what no group needs from the stream. `run` until `stop`.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class Worker:
             if fields is None:
                 fields = await self._group.take(entry)
                 self._answered()
-            if fields is None:  # somebody else was done with it meanwhile
+            if fields is None:  # another worker was done with it meanwhile
                 self._held.pop(entry, None)
                 return
             verdict = await self._process(entry, fields, looks)

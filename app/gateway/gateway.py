@@ -33,7 +33,7 @@ class Gateway:
     """``forward`` is the way to the upstream, with the middleware in front of it.
 
     `start` and `stop` belong to the lifespan; ``drain`` is awaited between, when the server stops: attempts end there.
-    ``enter`` tells a forked worker's number to what workers share; ``worker_died`` returns, for one that ended unasked, how many
+    ``enter`` passes a forked worker's number to what workers share; ``worker_died`` returns, for one that ended unasked, how many
     outcomes it took with it, and the ids of those records that are known. ``sample`` runs from start to stop, in one process.
     """
 
@@ -77,7 +77,7 @@ class Gateway:
     def direct(self, request: InboundRequest) -> bool:
         """Take a whole request that can be answered without a task. ``False``: nothing was done, call the app.
 
-        None that asks for a WebSocket comes here.
+        Requests for a WebSocket don't come here.
         """
         scope, lane = request.scope, self._lane
         if lane is None or scope["path"].startswith(self._prefix) or self.operations.owns(scope):

@@ -27,7 +27,7 @@ class Bearer:
         """Whether the request of ``scope`` carries the token, in its only Authorization header."""
         lines = [value for name, value in scope["headers"] if name == b"authorization"]
         scheme, _, given = lines[0].partition(b" ") if len(lines) == 1 else (b"", b"", b"")
-        # Always compared, so that the time taken tells nothing.
+        # Always compared, so that the time taken reveals nothing.
         same = hmac.compare_digest(given.strip(), self._token)
         return same and scheme.lower() == b"bearer"
 

@@ -71,7 +71,7 @@ class CommandsPage:
         cors = self._cors
         if cors is None:
             return await self._answer(scope, receive, identifier)
-        if scope["method"] == "OPTIONS":  # below the prefix, nobody else answers it
+        if scope["method"] == "OPTIONS":  # below the prefix, nothing else answers it
             allowed = [*dict.fromkeys(name.decode() for names in self._scopes for name in names), "prefer"]
             return Reply(
                 200, b"", headers=tuple(cors.preflight(scope["headers"], methods="GET, HEAD", allowed=allowed))
@@ -104,7 +104,7 @@ class CommandsPage:
         claim = await self._cache.get(key)
         submission = claim.record if claim is not None else None
         if submission is None and identifier.endswith(_NAMELESS):
-            return _NO_COMMAND  # what a consumer did under a key without a caller may never have been anybody's request
+            return _NO_COMMAND  # what a consumer did under a key without a caller may never have been a request
         execution = await self._execution(key, submission)
         if not is_command(submission, execution):
             return _NO_COMMAND

@@ -211,7 +211,7 @@ class Commands:
         """Put a dead letter back into its stream, for the consumer that gave it up; the new entry's id.
 
         ``None``: there is no such letter, any more. It is one step: nothing is lost on the way, and nothing comes back twice.
-        Raises `GroupMissing` where that consumer has no group, as after a change of its name: nobody would read the entry.
+        Raises `GroupMissing` where that consumer has no group, as after a change of its name: no consumer would read the entry.
         """
         keys = (self._stream.key, self._stream.dead_key)
         entry = await REDRIVE.run(self._client, keys, letter)

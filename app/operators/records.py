@@ -147,7 +147,7 @@ class Records:
             response=resolve.response,
             ttl_ms=resolve.ttl_ms or (self._ttl_ms[resolve.state] if resolve.state else 0),
             force=resolve.force,
-            # What was looked at is what is resolved, also where nobody said which: a takeover may come between.
+            # The attempt that was read is the one resolved, also where none was named: a takeover may come between.
             attempt=resolve.attempt or held.record.attempt,
             trace=replace(trace, note=BY_OPERATOR) if resolve.state else None,
             submission=held.record.submission,
@@ -248,5 +248,5 @@ def instant(unix_ms: int) -> str | None:
     """Unix time as RFC 3339 spells it; ``None`` where it isn't known, or is none."""
     try:
         return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds") if unix_ms else None
-    except (ValueError, OverflowError, OSError):  # a trace that was made up: a record is told of all the same
+    except (ValueError, OverflowError, OSError):  # a forged trace: the record is shown all the same
         return None

@@ -112,7 +112,7 @@ class InboundParser:
             self._url = url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head. (Of trailers, too: the list is one that nobody reads by then.)"""
+        """One field of the head. (Of trailers, too: by then the list is not read any more.)"""
         if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
             value = value.rstrip(b" \t")
         self._headers.append((name.lower(), value))

@@ -40,7 +40,7 @@ _FAILED: Final = (
 class InboundRequest:
     """``upgrades``: it asks for a WebSocket.
 
-    ``begun``: something of the response may have been written; ``gone``: nobody is there any more to take it.
+    ``begun``: something of the response may have been written; ``gone``: the client has left.
     """
 
     __slots__ = (
@@ -156,7 +156,7 @@ class InboundRequest:
         self._wake()
 
     async def receive(self) -> Message:
-        """ASGI ``receive``: the body, once, in as many pieces as it takes; then nothing, until there is nobody to answer."""
+        """ASGI ``receive``: the body, once, in as many pieces as needed; then waits until the client left or is answered."""
         if self._expects_go_ahead and not self.begun:
             self._expects_go_ahead = False
             self._connection.write(_GO_AHEAD)
@@ -266,7 +266,7 @@ class InboundRequest:
         self._frame_body(status, lines)
         if not self._keep_alive:
             lines.append(b"connection: close")
-        # A line break within a line would begin a field, or a response, of somebody else's making.
+        # A line break within a line would begin a field, or a response, that the app did not mean.
         content = b"".join(lines)
         if _LF in content or _CR in content or _NUL in content:
             raise RuntimeError("a header field holds a line break or a NUL")
@@ -284,7 +284,7 @@ class InboundRequest:
                 # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
                 self._keep_alive = False
         if self._keep_alive and (self._connection.stopping or (self._expects_go_ahead and self._more)):
-            # A client that got no ``100 Continue`` may send its body or the next request: nobody can tell which.
+            # A client that got no ``100 Continue`` may send its body or the next request: there is no telling which.
             self._keep_alive = False
 
     def _framed(self, body: bytes, more: bool) -> bytes:

@@ -24,7 +24,7 @@ LEASE_PER_CACHE_TIMEOUT = 3
 
 
 class GatewaySettings(BaseSettings):
-    """Everything that ``oncegate serve`` can be told. The names are those of the TOML file."""
+    """All settings of ``oncegate serve``. The names are those of the TOML file."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 

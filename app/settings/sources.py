@@ -55,7 +55,7 @@ def load(
 ) -> GatewaySettings:
     """The settings in force. ``arguments`` are those given on the command line, by the settings' names; ``config`` its file.
 
-    ``defaults`` stand in for what nobody gives, for commands that need less than the gateway does.
+    ``defaults`` stand in for what isn't given, for commands that need less than the gateway does.
     Raises `ConfigurationError`.
     """
     config = config or os.environ.get("ONCEGATE_CONFIG") or None

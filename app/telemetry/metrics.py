@@ -46,7 +46,7 @@ class Metrics(Watch):
     """All counters. ``routes`` are the patterns under enforcement with their methods; ``workers`` share one object.
     ``submissions`` are those of the patterns whose commands are accepted to be processed later.
 
-    To be made before workers are forked; each then calls `enter`. ``gauges`` are read in whichever process is asked.
+    To be made before workers are forked; each then calls `enter`. ``gauges`` are read in the process that is scraped.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Metrics(Watch):
     # -- exposing -----------------------------------------------------------------------------------------------------
 
     def page(self, accept: str) -> tuple[bytes, str]:
-        """All of it in the format that ``accept`` asks for, and the content type of that."""
+        """All metrics in the format that ``accept`` asks for, and its content type."""
         # Only the format is the client's choice: prometheus-client fails on a version that is no number, and echoes others.
         encode, content_type = choose_encoder(OPENMETRICS if OPENMETRICS.partition(";")[0] in accept.lower() else "")
         return encode(self._registry), content_type

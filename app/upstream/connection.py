@@ -60,7 +60,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        """Hands bytes to the reader and wakes whoever waits for them."""
+        """Passes bytes to the reader and wakes the waiter."""
         if not self._busy:  # bytes on an idle connection: a response without a request, or a time-out's 408
             self.abort()
             return

@@ -40,7 +40,7 @@ class Forwarder:
     """Forwards HTTP requests to ``upstream`` (``http://host[:port][/base]``, ``https://...``, ``unix:///path/to/socket``).
 
     Times are in seconds: ``connect_timeout`` until a connection is open (names and TLS included); ``response_timeout`` until
-    the response's head, for requests that pass through (an enforced attempt's time belongs to who runs it);
+    the response's head, for requests that pass through (an enforced attempt's time limits are its owner's);
     ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``trusted_proxies``:
     addresses or networks whose ``X-Forwarded-*`` are believed. ``end_to_end``: request fields that ``Connection`` can't have
     removed, besides the usual ones. ``via``: requests and responses that pass get a ``Via`` of ours. Raises `ValueError` for
@@ -175,7 +175,7 @@ class Forwarder:
         except (OutcomeUnknown, NotProcessed, asyncio.CancelledError):
             connection.abort()  # its exchange has no owner any more
             raise
-        except Exception as error:  # a fault of ours, or of who takes the response: no failure of the upstream's
+        except Exception as error:  # a fault of ours, or of the response's receiver: not the upstream's
             connection.abort()
             raise OutcomeUnknown(f"the response could not be forwarded ({type(error).__name__})") from error
         finally:

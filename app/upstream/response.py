@@ -4,11 +4,11 @@ The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it
 
 - a HEAD response's Content-Length announces no body: the message is complete with its head, unlike in the parser. What
   servers send behind the head of a message without content (HEAD, 204, 304) is dropped, with the connection;
-- 1xx responses are reported as messages of their own: they are passed over, and 101 is refused (nobody asked for it);
+- 1xx responses are reported as messages of their own: they are skipped, and 101 is refused (it was not requested);
 - the parser has no function for the end of the stream: a body that lasts until then is completed, or found cut off, here;
 - it removes white space before a field's value, but not behind it: removed here (RFC 9110 section 5.5);
 - it takes any transfer coding, any version and any number for a status: only what HTTP/1 defines passes here;
-- it goes on to a response behind the first: nobody asked for that one, so neither is to be trusted;
+- it parses a second response behind the first: no request belongs to that one, so neither is to be trusted;
 - it takes more for the end of a connection than HTTP does (``Proxy-Connection: close``, a 1xx with ``Connection: close`` or of
   HTTP/1.0), and refuses what follows: a connection with such a field is not used again, and the response behind a 1xx is read.
 """
@@ -143,7 +143,7 @@ class ResponseReader:
             raise HttpParserError("surplus")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head; or of the trailers, which nobody reads (RFC 9110 section 6.5.1)."""
+        """One field of the head; or of the trailers, which are ignored (RFC 9110 section 6.5.1)."""
         if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
             value = value.rstrip(b" \t")
         self._lines.append((name.lower(), value))
@@ -220,7 +220,7 @@ class ResponseReader:
         self._overhead = 0
 
     def on_message_complete(self) -> None:
-        """The end of a message: of an interim response, or of the one that was asked for."""
+        """The end of a message: of an interim response, or of the final one."""
         if self._interim:
             parser = self._parser
             assert parser is not None  # noqa: S101 - it is what calls us  # nosec B101
