@@ -27,7 +27,7 @@ head of length 0 otherwise.
 The mark ``a`` (always 1) says that the record is a submission's. It is the first member of whichever object there is.
 
 The last member is the seal: the CRC-32 of all other bytes of the record, as 8 hex digits, then the length of the body in
-decimal ones. It is called as the state is (``S``, ``F``, ``U``), so that a script can tell a damaged state without computing
+decimal ones. It is called as the state is (``S``, ``F``, ``U``), so that a script can detect a damaged state without computing
 it. In flight it is called ``I`` and has no length; it leaves out what a takeover writes (attempt number, state found and its
 time), and begins with what all claims of a process under one policy have in common: retention, the object, token, fingerprint.
 
@@ -175,7 +175,7 @@ def _check_of_flight(fixed: bytes, apart: bytes) -> int:
 def decode(data: bytes, remaining_ms: int, *, traced: bool = False, size: int = -1) -> Record:
     """The record as it reads with ``remaining_ms`` left to live. Raises `RecordUnreadable`, with no part of the data in its text.
 
-    Its trace is read only where ``traced`` asks for it: no request does, and each would pay for it.
+    Its trace is read only if ``traced``: no request needs it, and each would pay for it.
     With ``size``, the bytes of the whole record, ``data`` ends where the body begins, which reads as empty then.
     A record in flight has lapsed exactly when what it has left is no more than its own retention.
     """

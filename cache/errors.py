@@ -31,4 +31,4 @@ class RecordUnreadable(CacheError):
 
 
 class IllegalTransition(CacheError):
-    """A record was asked to make a move that the table of transitions does not have: a bug in the caller."""
+    """A move that the table of transitions does not have was requested: a bug in the caller."""

@@ -138,7 +138,7 @@ DEFAULT_ROUTE: Final = "*"
 class Trace:
     """An attempt's trace for people: which gateway made it, when it began, how long it took, what was noted at its end.
 
-    ``method`` and ``route`` say what was asked: the request's method, the pattern of its route; empty where they aren't known.
+    ``method`` and ``route`` are the request's method and the pattern of its route; empty where they aren't known.
     Times are Unix milliseconds on the gateway's clock, 0 where they aren't known; ``took_ms`` is ``None`` while it runs.
     Nothing here decides anything, and every part is cut to a size that the memory of a store can bear.
     """

@@ -266,7 +266,7 @@ class RedisCache:
 
         ``fields`` are names and values in turn. Not of the `Cache` protocol: only Redis has streams. It goes by the way of the
         records, so that it arrives where the record of the same command is: a connection of its own might still be to an old
-        master, which takes writes until it hears of its demotion, and then forgets them.
+        master, which takes writes until it is demoted, and then forgets them.
 
         Raises `CacheRefused`: nothing was appended; other `CacheUnavailable`: the entry may be there or not.
         """
@@ -380,5 +380,5 @@ async def _sessions(routes: Routes, deadline: float) -> list[Session]:
 
 
 def _is_text(key: bytes) -> bool:
-    """Whether this can be a look-up key at all: somebody else's in the namespace must not end a scan."""
+    """Whether this can be a look-up key at all: a foreign key in the namespace must not end a scan."""
     return key.isascii()

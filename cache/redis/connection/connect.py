@@ -29,9 +29,9 @@ _INFO = pack(b"INFO", b"server")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not told).
+    """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not known).
 
-    ``role`` is what the server was when the connection opened: ``master``, ``replica``, or empty (not told). ``place`` is
+    ``role`` is what the server was when the connection opened: ``master``, ``replica``, or empty (not known). ``place`` is
     its address, as its `Opener` names it.
     """
 
@@ -110,7 +110,7 @@ class Dialler:
         link.take_over(await self.connect())
         try:
             return link, replace(await greet(link, asyncio.get_running_loop().time() + timeout), place=self.place)
-        except BaseException:  # also a cancellation: a connection that nobody gets is closed
+        except BaseException:  # also a cancellation: a connection without an owner is closed
             link.fail("the connection to Redis was not accepted")
             raise
 

@@ -125,7 +125,7 @@ class Link(asyncio.Protocol):
     def send(self, packed: bytes, deadline: float, orphan: Orphan | None = None) -> asyncio.Future[Reply]:
         """Queue one packed command; the future gives its reply, or `CacheUnavailable` at ``deadline`` (the loop's clock).
 
-        Once this has returned, whoever gives up on the future leaves the reply to ``orphan``. Raises `CacheUnavailable`,
+        Once this has returned, a caller that gives up on the future leaves the reply to ``orphan``. Raises `CacheUnavailable`,
         with nothing queued, where the connection is gone or too much is unanswered.
         """
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -219,7 +219,7 @@ class Link(asyncio.Protocol):
                     call.answered(reply)
                 except Exception:  # one call's error must not break the connection for the others
                     log.exception(_RAISED)
-        except (hiredis.ProtocolError, IndexError):  # IndexError: a reply that nobody asked for
+        except (hiredis.ProtocolError, IndexError):  # IndexError: a reply without a call
             self.fail("the connection to Redis is out of step")
 
     def _flush(self) -> None:

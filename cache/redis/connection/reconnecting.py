@@ -58,7 +58,7 @@ class Lane:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is unanswered and nobody waits for a connection."""
+        """Whether nothing is unanswered and no call waits for a connection."""
         return self._opening is None and (self.link is None or not self.link.unanswered)
 
     async def ready(self, deadline: float) -> Link:
@@ -77,7 +77,7 @@ class Lane:
         opening = self._opening
         self._callers += 1
         try:
-            # wait, not wait_for: the attempt to open is everybody's, and goes on when one caller's time is over.
+            # wait, not wait_for: the attempt to open is shared, and goes on when one caller's time is over.
             await asyncio.wait((opening,), timeout=max(0.0, deadline - self._loop.time()))
         finally:
             self._callers -= 1

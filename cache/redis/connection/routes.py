@@ -23,7 +23,7 @@ class Routes(Protocol):
     loop: asyncio.AbstractEventLoop
 
     def holder(self, key: bytes) -> Session | None:
-        """The session of whoever holds ``key``, where that is known without asking."""
+        """The session to the server that holds ``key``, where that is known without a look-up."""
         ...
 
     async def locate(self, key: bytes, deadline: float) -> Session:
@@ -69,5 +69,5 @@ class Topology(Protocol):
     """What a cache's URL names, not bound to an event loop yet."""
 
     def open(self) -> Routes:
-        """The routes for the running loop. Connects when it is first asked."""
+        """The routes for the running loop. Connects on first use."""
         ...

@@ -166,6 +166,6 @@ async def _answer(future: asyncio.Future[Reply], orphan: Orphan | None) -> Reply
 
 
 def _abandon(future: asyncio.Future[Reply], orphan: Orphan | None) -> None:
-    """Answered and cancelled within one tick: the reply is in the future and nobody will ever read it."""
+    """Answered and cancelled within one tick: the reply is in the future and will never be read."""
     if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
         orphan.came_late(future.result())

@@ -34,7 +34,7 @@ _OTHER_MASTER = "Redis has another master now"
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """Where to send a command that was refused; ``asking`` if that node must be told that it may answer (``ASKING``)."""
+    """Where to send a command that was refused; ``asking`` if the command needs ``ASKING`` before it on that node."""
 
     session: "Session"
     asking: bool = False
@@ -157,7 +157,7 @@ class Session:
         if before is not None and None not in (before.run_id, peer.run_id) and before.run_id != peer.run_id:
             self._counting = self.loop.create_task(self._tell_of_other(peer))
         # Behind Sentinel, the last to be opened knows best who the master is. What the other one still talks to may be an
-        # old master that takes writes until it hears of its demotion, and then forgets them.
+        # old master that takes writes until it is demoted, and then forgets them.
         for lane in (self.claims, self.bodies):
             if lane.link is not None and lane.peer is not None and lane.peer.run_id != peer.run_id:
                 lane.link.fail(_OTHER_MASTER)

@@ -85,7 +85,7 @@ class Group:
         return bool(await CREATE.run(self._client, (self.stream.key,), self.name))
 
     async def read(self, count: int, block_ms: int) -> list[tuple[bytes, Fields]]:
-        """At most ``count`` entries that nobody in the group has read, waiting for the first one for ``block_ms``."""
+        """At most ``count`` entries that the group has not read, waiting for the first one for ``block_ms``."""
         told = await self._ask(
             self._reading.xreadgroup(self.name, self.worker, {self.stream.key: ">"}, count=count, block=block_ms)
         )

@@ -157,7 +157,7 @@ async def append(cache: RedisCache, key: str, command: Command, limit: int) -> s
 
 
 class CommandStream:
-    """The command stream ``name`` of ``namespace``, for those who read it. ``client`` stays its owner's, who closes it.
+    """The command stream ``name`` of ``namespace``, for readers. ``client`` stays its owner's, who closes it.
 
     What Redis or the way to it refuses is raised as `CacheUnavailable`.
     """
@@ -190,7 +190,7 @@ class CommandStream:
         return StreamMemory(used, most, entries)
 
     async def length(self) -> int:
-        """How many entries there are, those included that nobody needs any more."""
+        """How many entries there are, those included that no group needs any more."""
         try:
             return int(await self.client.xlen(self.key))
         except REDIS_ERRORS as error:
