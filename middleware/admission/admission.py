@@ -106,7 +106,7 @@ class Enforcer:
         self._cache = cache
 
     async def admit(self, ask: Ask, found: Verdict | None = None) -> Attempt | Verdict:
-        """Decide about one request, about which was ``found`` what it was, if that was asked for already.
+        """Decide about one request; ``found`` is the record in its way, where that is known already.
 
         Raises `Overloaded`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`.
         """
@@ -205,8 +205,8 @@ class Enforcer:
         )
 
     def claim_soon(self, ask: Ask, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | CacheError], None]) -> bool:
-        """The first half of `admit` without any waiting: ``then`` is called once, perhaps before this returns, and has
-        `admitted` to ask what it means. ``False``: that can't be done now, and ``then`` is never called.
+        """The first half of `admit` without any waiting: ``then`` is called once, perhaps before this returns, and gets
+        its meaning from `admitted`. ``False``: that can't be done now, and ``then`` is never called.
         """
         in_flight, policy = self.in_flight, ask.policy
         cache = in_flight.prompt

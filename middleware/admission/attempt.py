@@ -222,7 +222,7 @@ class Attempt:
         wait = self._deadline - now
         if self.number and not self._lost:
             heartbeat = self.policy.heartbeat
-            # At least a quarter of it from now: a cache that fails at once is not asked in a busy loop.
+            # At least a quarter of it from now: a cache that fails at once is not called in a busy loop.
             wait = min(wait, max(self.held_since + heartbeat - now, heartbeat / 4))
         self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
 

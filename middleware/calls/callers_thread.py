@@ -1,7 +1,7 @@
 """Executes plain functions in the calling thread, which has the database connection, the transaction and the thread's locals.
 
-The claim, the lease and the outcome are the event loop's, in the `SyncCommandProcessor`'s own thread. It asks the calling thread,
-which does nothing but wait for it, to make the call.
+The claim, the lease and the outcome are the event loop's, in the `SyncCommandProcessor`'s own thread. The calling thread only
+waits, until the loop hands it the call to make.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class _Turn:
         self.outcome: asyncio.Future[_Outcome] = self._loop.create_future()
 
     def take(self) -> None:
-        """Make the call, and tell the loop."""
+        """Make the call, and pass its result to the loop."""
         if self._begun:
             return
         self._begun = True

@@ -214,7 +214,7 @@ class _Door:
         with self._guard:
             if self._threads is None:
                 self._threads = CallingThreads(processor)
-                atexit.register(self._threads.close)  # what the cache has not yet been told is told it
+                atexit.register(self._threads.close)  # outcomes that the cache does not have yet are recorded
             return self._threads
 
 

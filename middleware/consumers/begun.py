@@ -99,7 +99,7 @@ class Begun:
         return self._outcome is State.SUCCEEDED
 
     async def exhaust(self, error: StoredResponse, reason: str) -> None:
-        """The claim was won, but no attempt is left: record the last error, so that everybody sees the end."""
+        """The claim was won, but no attempt is left: record the last error, so that all see the end."""
         self._begin_settling(State.FAILED)
         self.decision, self.reason, self.response = DeliveryDecision.EXHAUSTED, reason, error
         self.action = self.decision.action

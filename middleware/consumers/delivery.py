@@ -175,7 +175,7 @@ def command_key(namespace: str, delivery: Delivery, settings: SubscriptionSettin
 
 
 def delivery_fingerprint(delivery: Delivery) -> bytes:
-    """What tells this command's payload from another's. Raises `Rejected` for a payload or a fingerprint that is none."""
+    """The fingerprint of this command's payload. Raises `Rejected` for a payload or a fingerprint that is none."""
     if delivery.fingerprint is None:
         return fingerprint("DELIVERY", b"", b"", _payload(delivery.payload))
     try:

@@ -38,8 +38,8 @@ class NotRecorded(OncegateError):
 async def run_handler(begun: Begun, call: Callable[[], Any], handler: Callable[..., Any], timeout: float) -> None:
     """Call the handler for a delivery that runs, and settle it. Raises only a cancellation, and what ends the process.
 
-    A coroutine is cancelled after ``timeout``. A thread can't be: it runs on, and its end is recorded if nobody has taken
-    the command over by then.
+    A coroutine is cancelled after ``timeout``. A thread can't be: it runs on, and its end is recorded unless the command
+    was taken over by then.
     """
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
         await _settle(begun, cast(Callable[[], Awaitable[Any]], call), timeout)

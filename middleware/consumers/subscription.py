@@ -2,7 +2,7 @@
 
 Strategy. Each consumer has an execution record of its own beside the command's record, under the same law: claimed with a
 lease, renewed while the handler runs, settled once with the owner token. Before the claim two things are looked at that
-nobody writes here: the gateway's record of a command that came through it, whose success counts only where the gateway
+are not written here: the gateway's record of a command that came through it, whose success counts only where the gateway
 executed the command itself (without the mark ``submission``), and the execution records of the consumer's former names.
 
 They are read before the claim because a delivery that they decide needs none: a duplicate costs no write. The window

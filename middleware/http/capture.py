@@ -130,7 +130,7 @@ class Capture:
         self._due = declared_length(status, self.headers)
         self.bodiless = self._due == 0
         self._drop_limit()
-        # Most apps go on with the whole body at once: then nobody needs to be told of the head alone.
+        # Most apps go on with the whole body at once: then the head alone need not be announced.
         if self._news is not None and not (self.patient and 0 < self._due <= WINDOW):
             self._news.get_loop().call_soon(self._show_head)
 
@@ -231,7 +231,7 @@ class Capture:
 
 
 def declared_length(status: int, headers: list[tuple[bytes, bytes]]) -> int:
-    """The length of the body by the head alone (RFC 9112 section 6.3), -1 where that does not tell."""
+    """The length of the body by the head alone (RFC 9112 section 6.3), -1 where the head does not determine it."""
     if status in (204, 304):
         return 0
     for name, value in headers:

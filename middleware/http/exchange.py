@@ -151,7 +151,7 @@ class Exchange:
         return self.decide(self._ask, self._body, found)
 
     def _claimed(self, answer: Any) -> None:
-        """The cache has answered, in a context of its own. An answer that is none must not end here: who waits is told."""
+        """Callback of the cache's answer, in a context of its own. An error must not end here: the waiting request gets it."""
         if self._left or self._told.done():  # the request is gone: `_leave` gives a won claim back
             return
         context, self._context = self._context, None
@@ -392,6 +392,6 @@ class Exchange:
 async def _either(told: "asyncio.Future[None]", run: Execution) -> None:
     try:
         await told
-    except BaseException:  # however the wait ends, nobody reads the response any more
+    except BaseException:  # however the wait ends, the response has no reader any more
         run.leave()
         raise

@@ -65,7 +65,7 @@ def problem_schema(slugs: list[str]) -> Description:
 
 
 def error_schema(slugs: list[str]) -> Description:
-    """The JSON Schema of the member by which some SDKs tell a problem from a success."""
+    """The JSON Schema of the member by which some SDKs distinguish a problem from a success."""
     return {
         "type": "object",
         "description": "The same, for SDKs that look for it",

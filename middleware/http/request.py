@@ -48,7 +48,7 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
 
 
 def request_scope(fields: Fields, policy: Policy, *, generated: bool = False) -> list[bytes] | None:
-    """What tells the caller from others. Raises `CallerMissing`. ``generated``: the key was made here, so nobody else has it."""
+    """The caller's scope. Raises `CallerMissing`. ``generated``: the key was made here, so no other caller has it."""
     parts = scope_parts(fields, policy.scope_names)
     if parts is not None:
         return parts

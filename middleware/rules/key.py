@@ -113,7 +113,7 @@ def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None
 
 
 def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
-    """What tells this caller from others: the scope's headers with all their values, or ``None`` without any of them."""
+    """What identifies the caller: the scope's headers with all their values, or ``None`` without any of them."""
     if len(names) == 1 and len(only := fields.get(names[0], ())) == 1:  # as a rule
         return [names[0], b"1", only[0]]
     parts: list[bytes] = []

@@ -141,7 +141,7 @@ def compile_policy(settings: IdempotencySettings, route: Route | None = None) ->
     if route.mode == "sync":
         return policy
     # What is answered to a submission is the gateway's own: nothing of it is left out, and its 202 is its success whatever
-    # the upstream means by one. Without a record there would be nothing to tell copies apart by: it never fails open.
+    # the upstream means by one. Without a record copies could not be recognised: it never fails open.
     kept = {"drop_headers": (), "max_response_body": _SUBMISSION_BYTES, "on_cache_down": "fail_closed"}
     submission = _compile(settings.model_copy(update=kept), route.path, {})
     return replace(policy, mode=route.mode, submission=_submitted(submission, route))
@@ -205,7 +205,7 @@ def _ms(seconds: float) -> int:
 
 
 class Policies:
-    """All routes. `match` is what a request asks first, so its answers are kept, for a bounded number of short paths."""
+    """All routes. Every request calls `match` first, so its results are cached, for a bounded number of short paths."""
 
     def __init__(self, settings: IdempotencySettings, routes: Sequence[Route] = ()) -> None:
         self._default = compile_policy(settings)

@@ -172,7 +172,7 @@ def _check_package(request: object) -> None:
 
 
 class _Body:
-    """Whether a request's body can still be sent whole: always, if it is bytes; else until the first piece was asked for."""
+    """Whether a request's body can still be sent whole: always, if it is bytes; else until its first piece was read."""
 
     def __init__(self, request: httpx.Request) -> None:
         self._bytes = isinstance(request.stream, httpx.ByteStream)
