@@ -1,4 +1,4 @@
-"""The one place that wires: settings in, gateway out."""
+"""Builds the gateway from its settings: the one place where its parts are put together."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -33,9 +33,9 @@ CONNECT_TIMEOUT = 5.0
 def create_gateway(
     settings: GatewaySettings, *, observe: Observe | None = None, admin_token: str | None = None
 ) -> Gateway:
-    """The gateway for ``settings``, not started yet. ``observe`` is told of each enforced request.
+    """The gateway for ``settings``, not started yet. ``observe`` is called for each enforced request.
 
-    ``admin_token`` is what operators show to see records; without one, there is nothing to be seen.
+    ``admin_token`` is the operators' token for records; without one, records are not served.
     Raises ``OSError`` where ``upstream_ca`` can't be read, ``ValueError`` for a URL that its user can't take.
     """
     rules = settings.idempotency
@@ -139,7 +139,7 @@ def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Call
 
 
 def create_records(settings: GatewaySettings, cache: Cache) -> Records:
-    """The records of the gateway for ``settings``, as operators ask for them."""
+    """The operators' access to the records of the gateway for ``settings``."""
     policies = Policies(settings.idempotency, settings.routes)
     return Records(cache, settings.namespace, policies.all())
 
@@ -207,7 +207,7 @@ def _both(first: Observe, second: Observe | None) -> Observe:
 
 
 def _read_headers(settings: GatewaySettings) -> set[str]:
-    """The request headers that enforcement reads: a client must not have them dropped on the way, after they counted."""
+    """The request headers that enforcement reads: a client's ``Connection`` must not remove them after they were read."""
     rules = [settings.idempotency, *(route.settings(settings.idempotency) for route in settings.routes)]
     names = {name for each in rules for name in (each.header, *each.aliases)}
     return names | {part.removeprefix("header:") for each in rules for part in each.scope}

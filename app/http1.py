@@ -1,4 +1,4 @@
-"""The rules of HTTP/1.1 that a gateway keeps towards its upstream: which request head goes out for an ASGI scope. No I/O.
+"""Builds the HTTP/1.1 request head that goes upstream for an ASGI scope, by the rules for a gateway. No I/O.
 
 Framing is never copied from one side to the other. It is read, judged, dropped with the other hop-by-hop fields, and
 written anew from what was understood: two servers that frame the same bytes differently are what request smuggling is.
@@ -45,10 +45,10 @@ _SAID_BY_PROXIES: Final = _spellings(
     ["forwarded", "x-real-ip"]
     + ["x-forwarded-" + part for part in ("for", "proto", "host", "port", "prefix", "scheme", "server", "ssl", "by")]
 )
-"""What a server behind a proxy believes of it: from a peer that is not trusted, none of it passes."""
+"""Fields that a server trusts a proxy to set: dropped from a peer that is not trusted."""
 _FORWARDED: Final = b"forwarded"
 _is_said_by_proxies: Final = re.compile(rb"x[^0-9a-z:]forwarded(?![0-9a-z])").match
-"""Nor does any other line that begins like that, whatever comes behind it: ``X-Forwarded-User``, ``-Client-Cert``, ``-Uri``."""
+"""So is any other field whose name begins like that: ``X-Forwarded-User``, ``-Client-Cert``, ``-Uri``."""
 _AMBIGUOUS: Final = _spellings(["content-length", "transfer-encoding", "idempotency-key", "idempotency-attempt"])
 """For the same reason none of these passes in another spelling: it would be read beside the one that was judged."""
 # Read here and written anew, or answered for by the server in front of us (Expect: 100-continue).
@@ -188,12 +188,12 @@ class RequestWriter:
             lines += said
             content += b"".join(said)
         else:
-            # One look at all of them, instead of one at each.
+            # One check of all lines together, instead of one for each.
             lines = _without_claims(lines) if content.find(_FORWARDED) >= 0 else lines
             lines += _forwarded_anew(peer, scheme)
             lines.append(b"x-forwarded-host: " + host)
         lines += self._last_lines
-        # A line break within a line would begin a field, or a request, that nobody has judged.
+        # A line break within a line would begin a field, or a request, that was not checked.
         if _LF in content or _CR in content or _NUL in content:
             raise RequestRefused(400, "a header field holds a line break or a NUL")
         return RequestHead(b"\r\n".join(lines), length, chunked, method == "HEAD")
@@ -217,7 +217,7 @@ class RequestWriter:
 def _forwarded_on(
     peer: str, scheme: str, host: bytes, special: list[tuple[bytes, bytes]], named: Set[bytes]
 ) -> list[bytes]:
-    """Says who asked, as lines: a trusted proxy's word is kept and added to."""
+    """The forwarding fields of a trusted proxy's request, as lines: its own are kept and added to."""
     lines: list[bytes] = []
     said: set[bytes] = set()
     path: list[bytes] = []
@@ -237,13 +237,13 @@ def _forwarded_on(
 
 
 def _without_claims(lines: list[bytes]) -> list[bytes]:
-    """The lines of a head without those that say what only a proxy can know."""
+    """The lines of a head without forwarding fields, which only a proxy may set."""
     return lines[:2] + [line for line in lines[2:] if _is_said_by_proxies(line) is None]
 
 
 @lru_cache(maxsize=4096)
 def _forwarded_anew(peer: str, scheme: str) -> tuple[bytes, bytes]:
-    """What is said of a peer that is not trusted, as lines: its own word is dropped. The server in front of us knows both."""
+    """The forwarding fields for a peer that is not trusted, as lines: its own are dropped, the server's are used."""
     lines = b"x-forwarded-for: " + peer.encode("latin-1"), b"x-forwarded-proto: " + scheme.encode("latin-1")
     if any(octet in line for line in lines for octet in (_LF, _CR, _NUL)):
         raise RequestRefused(400, "the client's address holds a line break or a NUL")
@@ -274,7 +274,7 @@ def with_options(named: Set[bytes], value: bytes) -> set[bytes]:
 
 
 def _judge(special: list[tuple[bytes, bytes]], length: int | None) -> tuple[Set[bytes], bool]:
-    """Reads what else decides: which fields ``Connection`` names, and whether the body is chunked."""
+    """Reads which fields ``Connection`` names, and whether the body is chunked."""
     named: Set[bytes] = _NOTHING
     coding: bytes | None = None
     for name, value in special:
@@ -290,7 +290,7 @@ def _judge(special: list[tuple[bytes, bytes]], length: int | None) -> tuple[Set[
 
 
 def _number(value: bytes) -> int:
-    """What ``Content-Length`` says. Raises `RequestRefused` unless it is one plain number."""
+    """The value of ``Content-Length``. Raises `RequestRefused` unless it is one plain number."""
     if value.isdigit() and len(value) <= _LENGTH_DIGITS:
         return int(value)
     text = value.strip(b" \t")

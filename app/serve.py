@@ -1,4 +1,4 @@
-"""Running the gateway: sockets, processes, signals, and a stop that finishes what was begun.
+"""Runs the gateway: sockets, processes, signals, and a stop that finishes what was begun.
 
 SIGTERM, SIGINT or SIGQUIT: not ready from now on; after ``drain_delay`` the port closes; attempts in flight end, those whose
 clients have left too; exit code 0. What is still running after ``shutdown_timeout`` is left to its lease.
@@ -42,7 +42,7 @@ LAST_WORDS_SECONDS = 1.0
 def serve(
     settings: GatewaySettings, *, observe: Observe = logs.observed, announce: Callable[[str], None] | None = None
 ) -> int:
-    """Run the gateway until it is told to stop; returns the exit code. ``announce`` is told its URL once it listens."""
+    """Run the gateway until it is stopped; returns the exit code. ``announce`` is called with its URL once it listens."""
     logs.configure(settings.log_level, settings.log_format)
     try:
         # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
@@ -97,7 +97,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def server_config(gateway: Gateway) -> uvicorn.Config:
-    """uvicorn as a gateway needs it: nothing added to responses, nothing believed of requests, heads bounded."""
+    """uvicorn's configuration for a gateway: nothing added to responses, no forwarding header trusted, heads bounded."""
     return uvicorn.Config(
         gateway,
         interface="asgi3",
@@ -141,8 +141,8 @@ def _work(
         unblock_signals()
     try:
         server.run(sockets=list(sockets))
-    except SystemExit:  # how uvicorn tells that it could not start
-        if not index:  # all workers are refused for the same reason: one line, not one of each
+    except SystemExit:  # how uvicorn reports that it could not start
+        if not index:  # all workers are refused for the same reason: one line, not one per worker
             _refused(gateway.refusal or "could not start")
         return REFUSED
     except OSError as error:
@@ -151,8 +151,8 @@ def _work(
 
 
 def _spare_the_collector() -> None:
-    """What is there by now stays: don't look through it again and again. Requests leave no cycles behind, so that looking for
-    new ones now and then is enough. For this process alone: in somebody else's, it is not for us to decide.
+    """Exempt what exists by now from garbage collection, since it stays. Requests leave no cycles behind, so that collecting
+    now and then is enough. In our own process alone: another's settings are not ours to change.
     """
     gc.collect()
     gc.freeze()

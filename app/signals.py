@@ -1,7 +1,7 @@
-"""What signals do to a gateway and to a worker: some stop it in an orderly way, and none of the usual others ends it.
+"""Signals of a gateway and of a worker: some stop it in an orderly way, and the usual others are ignored.
 
-Left alone, SIGHUP, SIGUSR1 and SIGUSR2 end a process at once, and cut off whoever waits for an answer. They come from a
-terminal that is closed, from scripts that rotate logs, from habits of other servers.
+By default SIGHUP, SIGUSR1 and SIGUSR2 end a process at once, and with it the requests under way. They come from a
+terminal that is closed, from scripts that rotate logs, from habits with other servers.
 """
 
 import asyncio

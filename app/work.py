@@ -1,4 +1,4 @@
-"""Running a worker: what it is made of, signals, and a stop that finishes what was begun.
+"""Runs a worker: builds it from its settings, handles signals, and stops once what was begun is finished.
 
 SIGTERM, SIGINT or SIGQUIT: nothing more is read, what waits to be tried again is left to others, what is executed ends, within
 ``shutdown_timeout``; exit code 0. A second one ends it at once: what was executed is left to its lease. A handler that raises
@@ -50,7 +50,7 @@ class WorkerRefused(Exception):
 
 
 def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings], Cache] = create_cache) -> int:
-    """Run a worker until it is told to stop; returns the exit code. ``create`` makes the cache of its records."""
+    """Run a worker until it is stopped; returns the exit code. ``create`` makes the cache of its records."""
     logs.configure(settings.log_level, settings.log_format)
     signals.ignore()
     try:
@@ -60,14 +60,14 @@ def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings],
     except WorkerRefused as refusal:
         sys.stderr.write(f"oncegate: {refusal}\n")
         return refusal.code
-    except Exception:
+    except Exception:  # anything else is logged, and becomes the exit code
         log.exception("the worker failed")
         return _end(FAILED)
     return _end(code) if left else code
 
 
 def create_executor(settings: GatewaySettings) -> Executor:
-    """What the worker of ``settings`` hands commands to. Raises `WorkerRefused`."""
+    """The executor of the worker of ``settings``. Raises `WorkerRefused`."""
     worker, rules = settings.worker, settings.idempotency
     if worker.handler:
         try:
@@ -98,7 +98,7 @@ def create_executor(settings: GatewaySettings) -> Executor:
 
 
 def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
-    """The hook's settings: its own where the worker has them, else those of all routes."""
+    """The subscription's settings: the worker's own where given, else those of all routes."""
     rules = settings.idempotency
     return SubscriptionSettings(
         lease=rules.lease,

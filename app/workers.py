@@ -1,4 +1,4 @@
-"""Several processes on one port: started, replaced when they die, told to stop, waited for.
+"""Worker processes on one port: forks them, replaces those that die, stops them and waits for them.
 
 A worker is a fork, made while the parent is a single thread without an event loop: the listening sockets are simply
 inherited. The parent does nothing but wait for signals, so that it can't be what fails. uvicorn's own supervisor was not
@@ -28,8 +28,8 @@ _RESTART_PAUSE = 1.0
 class Workers:
     """``count`` processes that each run ``work(index)`` and exit with what it returns.
 
-    ``died`` is told of the index of each that ended unasked, before another one is started in its place: how many outcomes
-    died with it, and the ids of those records that are known.
+    ``died`` is called with the index of each that ended unasked, before another one is started in its place; it returns how many
+    outcomes died with it, and the ids of those records that are known.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Workers:
     def _start(self, index: int) -> None:
         process = os.fork()
         if process == 0:
-            code = 70  # what a crash here looks like from outside
+            code = 70  # the exit code of a crash
             try:
                 code = self._work(index)
             finally:
@@ -111,7 +111,7 @@ class Workers:
         if not self._stopping:
             self._stopping = True
             for listening in self._sockets:
-                listening.close()  # as long as anybody holds it, the kernel takes connections that nobody would accept
+                listening.close()  # as long as it is open, the kernel takes connections that no process would accept
         for process in self._running:
             os.kill(process, received)
 

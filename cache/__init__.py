@@ -1,1 +1,1 @@
-"""Records and the stores that hold them. Imports nothing else of oncegate."""
+"""Records, their law (`TRANSITIONS`) and the stores that hold them (`Cache`, `open_cache`). Imports nothing else of oncegate."""

@@ -1,4 +1,4 @@
-"""What a cache answers to a claim, and to the question for a record."""
+"""`Claim`: a cache's answer to a claim, and to a read of a record."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Records as bytes: a fixed header that scripts compare at known offsets, a small JSON head, an opaque body.
+"""Encodes records as bytes: a fixed header that scripts compare at known offsets, a small JSON head, an opaque body.
 
 Version 1, integers big-endian:
 
@@ -27,7 +27,7 @@ head of length 0 otherwise.
 The mark ``a`` (always 1) says that the record is a submission's. It is the first member of whichever object there is.
 
 The last member is the seal: the CRC-32 of all other bytes of the record, as 8 hex digits, then the length of the body in
-decimal ones. It is called as the state is (``S``, ``F``, ``U``), so that a script can tell a damaged state without computing
+decimal ones. It is called as the state is (``S``, ``F``, ``U``), so that a script can detect a damaged state without computing
 it. In flight it is called ``I`` and has no length; it leaves out what a takeover writes (attempt number, state found and its
 time), and begins with what all claims of a process under one policy have in common: retention, the object, token, fingerprint.
 
@@ -83,7 +83,7 @@ _NO_TRACE: Final = Trace()
 _MARKED: Final = b'{"a":1'
 _UNSEALED: Final = (b'{"s":', b'{"a":1,"s":')
 _SEALS: Final = {code[0]: code.decode() for code in STATE_CODES.values()}
-"""What seals are called, by the states' codes."""
+"""The names of seals, by the states' codes."""
 _SEAL_BEGINS: Final = {code: b'"%b":"' % code for code in STATE_CODES.values()}
 """Found in the head only as what they are: within a string each quote has a backslash before it."""
 _NAMES: Final = frozenset(_SEALS.values())
@@ -109,7 +109,7 @@ _is_length: Final = re.compile(rb"[0-9]{1,18}").fullmatch
 HOP_BY_HOP: Final = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 )
-"""Those of `oncegate.middleware.rules.policy`: a door keeps none of them, and replayed they would spoil a connection."""
+"""Those of `oncegate.middleware.rules.policy`: no entry point keeps them, and replayed they would break a connection."""
 
 
 def encode_claim(
@@ -175,7 +175,7 @@ def _check_of_flight(fixed: bytes, apart: bytes) -> int:
 def decode(data: bytes, remaining_ms: int, *, traced: bool = False, size: int = -1) -> Record:
     """The record as it reads with ``remaining_ms`` left to live. Raises `RecordUnreadable`, with no part of the data in its text.
 
-    Its trace is read only where ``traced`` asks for it: no request does, and each would pay for it.
+    Its trace is read only if ``traced``: no request needs it, and each would pay for it.
     With ``size``, the bytes of the whole record, ``data`` ends where the body begins, which reads as empty then.
     A record in flight has lapsed exactly when what it has left is no more than its own retention.
     """
@@ -241,7 +241,7 @@ def _look_at_numbers(status: object, completed_at_ms: object) -> None:
 def _look_at(
     packed: bytes, sealed: int, head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], body: bytes
 ) -> None:
-    """Raises ``ValueError`` for what can't be replayed. For what no seal was checked of: one says that we wrote all of it."""
+    """Raises ``ValueError`` for what can't be replayed. Thorough where no seal was checked: one proves that we wrote it all."""
     _look_at_numbers(head["s"], head["t"])
     if sealed >= 0:
         return

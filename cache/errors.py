@@ -1,4 +1,4 @@
-"""What a cache can raise: one small tree, so that callers never see a store's own exceptions."""
+"""The errors of caches: one small tree, so that callers never see a store's own exceptions."""
 # Compiled: docs/decisions/0012-compiled.md
 
 
@@ -31,4 +31,4 @@ class RecordUnreadable(CacheError):
 
 
 class IllegalTransition(CacheError):
-    """A record was asked to make a move that the table of transitions does not have: a bug in the caller."""
+    """A move that the table of transitions does not have was requested: a bug in the caller."""

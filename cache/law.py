@@ -1,4 +1,4 @@
-"""What every cache checks of a call before it touches its store: the arguments, against the table of transitions."""
+"""Checks the arguments of a cache's calls against the table of transitions, before the store is touched."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import functools

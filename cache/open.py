@@ -1,4 +1,4 @@
-"""A cache from its URL, or from what a user gives as one."""
+"""Opens a cache by its URL, or checks one that a user gives."""
 
 from typing import cast
 
@@ -6,7 +6,7 @@ from oncegate.cache.redis.url import CACHE_SCHEMES, either
 from oncegate.cache.store import Cache
 
 _CALLS = ("claim", "extend", "complete", "release", "get")
-"""What every door calls."""
+"""The calls that every entry point makes."""
 
 
 def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = None) -> Cache:

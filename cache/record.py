@@ -1,4 +1,4 @@
-"""The record of one idempotency key, and the law that it lives by.
+"""The record of one idempotency key, and its law: the table of transitions between its states.
 
 The law is the table ``TRANSITIONS``: which event may move a record from which state to which. The caches obey it, one
 suite of tests walks every row of it against each cache, and the diagram in docs/state-machine.md is drawn from it.
@@ -132,13 +132,13 @@ MAX_ROUTE_BYTES: Final = 80
 DEFAULT_ROUTE: Final = "*"
 
 
-# What each request makes is neither frozen nor a named tuple, and made without what dataclasses generate: those take two to five
-# times as long, compiled, too. Nothing changes one of these.
+# What each request makes is neither frozen nor a named tuple, and isn't made by what dataclasses generate: those
+# take two to five times as long, also compiled. No instance is ever changed.
 @dataclass(slots=True, init=False, unsafe_hash=True)  # hashable, as dataclasses ask of a default
 class Trace:
-    """What people ask about an attempt: which gateway made it, when it began, how long it took, what was noted at its end.
+    """An attempt's trace for people: which gateway made it, when it began, how long it took, what was noted at its end.
 
-    ``method`` and ``route`` say what was asked: the request's method, the pattern of its route; empty where they aren't known.
+    ``method`` and ``route`` are the request's method and the pattern of its route; empty where they aren't known.
     Times are Unix milliseconds on the gateway's clock, 0 where they aren't known; ``took_ms`` is ``None`` while it runs.
     Nothing here decides anything, and every part is cut to a size that the memory of a store can bear.
     """

@@ -1,4 +1,4 @@
-"""The protocol that every cache speaks. One suite of behaviours (`oncegate.testing`) holds for all of them.
+"""`Cache`: the protocol of all caches. One suite of behaviours (`oncegate.testing`) holds for all of them.
 
 All times are whole milliseconds on the store's own clock. Every call is atomic, and bounded in time by the cache's own
 time-out: it ends with an answer or with `CacheUnavailable`.
@@ -52,7 +52,7 @@ class PromptCache(Protocol):
 
     ``then`` is called once, perhaps before the call returns, with what the call of that name in `Cache` would return or raise.
     ``loop`` is the running one, which it would cost a system call to ask for.
-    ``False``: it can't be asked at once (there is no connection yet, say), and ``then`` is never called: use the other.
+    ``False``: that needs waiting (there is no connection yet, say), and ``then`` is never called: use the coroutine.
     """
 
     def claim_soon(
@@ -192,10 +192,10 @@ class Cache(Protocol):
 
 
 def prompt(cache: Cache) -> PromptCache | None:
-    """``cache``, if it can be asked without waiting.
+    """``cache``, if it can be called without waiting.
 
-    One whose `Cache.claim` or `Cache.complete` is another than that of the class that offers this (a subclass's, or one put
-    in its place) can not: what it does there must not be passed by.
+    One whose `Cache.claim` or `Cache.complete` is not that of the class that offers this (a subclass's, or one patched in)
+    can't: its own code must not be bypassed.
     """
     if not isinstance(cache, PromptCache):
         return None

@@ -1,1 +1,3 @@
-"""The idempotency rules: key, fingerprint, policy, gate, attempt, and the doors to them. Imports cache, never app."""
+"""Idempotency for HTTP requests, function calls and messages: rules, admission, attempts, and the entry points to them.
+
+Imports cache, never app."""

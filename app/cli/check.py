@@ -38,7 +38,7 @@ def check(config: str | None, strict: bool, as_json: bool, **options: str | None
     except ConfigurationError as error:
         _tell([Finding("configuration", Verdict.FAILED, str(error))], as_json=as_json)
         sys.exit(2)
-    logging.getLogger("oncegate").addHandler(logging.NullHandler())  # what would be warned of is found, and told below
+    logging.getLogger("oncegate").addHandler(logging.NullHandler())  # each warning is a finding, printed below
     found = asyncio.run(examine(settings, token))
     _tell(found, as_json=as_json)
     worst = {finding.verdict for finding in found}

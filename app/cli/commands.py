@@ -1,4 +1,4 @@
-"""``oncegate commands``: what became of accepted commands, and another try for those that were given up. For 3 a.m."""
+"""``oncegate commands``: shows accepted commands, and retries or discards those that were given up. For 3 a.m."""
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,7 +36,7 @@ def commands() -> None:
 
 
 def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Those of every command: which stream, and in which form to tell of it."""
+    """The options of every command: which stream, and the output format."""
 
     @click.option("--cache", metavar="URL", help="The Redis that the gateway uses.")
     @click.option("--namespace", metavar="NAME", help="The gateway's namespace (default: default).")
@@ -61,7 +61,7 @@ def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         from oncegate.app.operators.dead_letters import NotAnId
         from oncegate.cache.errors import CacheError
 
-        # What goes wrong is told once, at the end; the cache's own warnings are for the log of a worker.
+        # An error is printed once, at the end; the cache's own warnings are for the log of a worker.
         logging.getLogger("oncegate").addHandler(logging.NullHandler())
         given = {"cache": cache, "namespace": namespace}
         settings = _settings(given, {"stream": stream, "consumer": consumer}, config)

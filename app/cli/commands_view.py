@@ -1,4 +1,4 @@
-"""Commands as a person reads them, and as a script does."""
+"""Prints commands and dead letters: as tables for people, as JSON for scripts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""``oncegate check``: would this gateway keep its promises? Each finding is a verdict with what to do about it.
+"""``oncegate check``: checks whether this gateway could keep its promises. Each finding is a verdict with what to do about it.
 
 One record is written to the cache and removed again; nothing else is changed anywhere. The upstream gets one HEAD request,
 which changes nothing either (RFC 9110 section 9.2.1).
@@ -26,7 +26,7 @@ HEAD_SECONDS = 5.0
 
 
 class Verdict(enum.StrEnum):
-    """How bad it is."""
+    """How severe a finding is."""
 
     GOOD = "good"
     ADVICE = "advice"
@@ -35,7 +35,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: ``area`` is configuration, cache, stream or upstream; ``text`` one line without secrets."""
+    """One thing that was checked: ``area`` is configuration, cache, stream or upstream; ``text`` one line without secrets."""
 
     area: str
     verdict: Verdict
@@ -43,7 +43,7 @@ class Finding:
 
 
 async def examine(settings: GatewaySettings, admin_token: str | None) -> list[Finding]:
-    """Look at everything. Never raises for what it finds."""
+    """Check everything. Never raises for what it finds."""
     areas = await asyncio.gather(_cache(settings), _streams(settings), _upstream(settings))
     return [*_configuration(settings, admin_token), *(finding for area in areas for finding in area)]
 

@@ -1,4 +1,4 @@
-"""``oncegate keys``: what became of a request, and the word of who has found it out. For 3 a.m."""
+"""``oncegate keys``: shows, resolves, releases and purges the records of idempotency keys. For 3 a.m."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -53,8 +53,9 @@ def keys() -> None:
 def _options(
     command: Callable[..., None], in_memory: str = "those of memory:// are in the gateway: --gateway URL"
 ) -> Callable[..., None]:
-    """Those of every command: where the records are, and in which form to tell of them. ``in_memory`` says what to do about
-    records that are in no shared cache.
+    """The options of every command: where the records are, and the output format.
+
+    ``in_memory`` is the advice for records that are in no shared cache.
     """
 
     @click.option(
@@ -83,7 +84,7 @@ def _options(
         from oncegate.cache.errors import CacheError
         from oncegate.middleware.rules.errors import KeyInvalid
 
-        # What goes wrong is told once, at the end; the cache's own warnings are for the log of a gateway.
+        # An error is printed once, at the end; the cache's own warnings are for the log of a gateway.
         logging.getLogger("oncegate").addHandler(logging.NullHandler())
         try:
             source = _source(cache, namespace, config, gateway, in_memory)
@@ -148,7 +149,7 @@ def _told(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] |
     except RecordUnreadable as error:
         if alone:
             raise RecordUnreadable(f"record {identifier}: {error}") from None
-        return {"id": identifier, "state": "unreadable"}  # the others' records can be told of all the same
+        return {"id": identifier, "state": "unreadable"}  # the other callers' records can still be shown
 
 
 @keys.command()
@@ -261,7 +262,7 @@ def purge(
 
 
 def _before_ms(older: str | None) -> int:
-    """The Unix time (ms) that was ``older`` ago; 0: that was not asked for."""
+    """The Unix time (ms) that was ``older`` ago; 0 where ``older`` was not given."""
     if older is None:
         return 0
     amount, unit = older[:-1], older[-1:]

@@ -1,4 +1,4 @@
-"""Records as a person reads them, and as a script does."""
+"""Prints records: as tables for people, as JSON for scripts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ MOST_OF_BODY = 2000
 
 
 def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) -> None:
-    """A table of records, and how to get more of them."""
+    """Print a table of records, and the option that lists more of them."""
     if as_json:
         as_document({"records": list(records), "cursor": cursor})
         return
@@ -78,7 +78,7 @@ def show_records(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a person asks, in the order in which one does."""
+    """The lines about one record, in the order in which a person looks for them."""
     if record["state"] == "unreadable":
         return [("record", record["id"]), ("state", "unreadable: damaged, or of a newer version")]
     lines = [("record", record["id"]), ("state", _state(record))]
@@ -145,7 +145,7 @@ def _upstream(record: dict[str, Any]) -> str:
 
 @contextmanager
 def purging(err: Console) -> Iterator[Callable[[Purged], None]]:
-    """Shows how far a purge is, where ``err`` is a terminal. How much there is to look at nobody knows beforehand."""
+    """Shows a purge's progress, where ``err`` is a terminal. How many records there are isn't known beforehand."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
         task = progress.add_task("0 looked at", total=None)

@@ -1,4 +1,4 @@
-"""The command line. What a command needs is imported when it runs, so that ``--help`` is quick."""
+"""The command line's commands. What a command needs is imported when it runs, so that ``--help`` is quick."""
 
 import os
 import sys
@@ -84,7 +84,7 @@ def serve(config: str | None, **options: str | None) -> None:
     from oncegate.app.settings.sources import ConfigurationError, load
 
     try:
-        # Strings, on purpose: the settings know what each must be, and say it in the same words for every source.
+        # Strings, on purpose: the settings check each value, with the same messages for every source.
         settings = load({name: value for name, value in options.items() if value is not None}, config)
     except ConfigurationError as error:
         click.echo(f"oncegate: {error}", err=True)

@@ -1,6 +1,6 @@
-"""``oncegate openapi``: an upstream's own OpenAPI description with what the gateway adds to it, by route policy.
+"""``oncegate openapi``: adds what the gateway does to an upstream's OpenAPI description, by route policy.
 
-JSON in, JSON out, YAML in, YAML out, unless told otherwise; what isn't ours comes out as it went in, comments apart.
+JSON stays JSON and YAML stays YAML, unless ``out`` is given; what isn't ours is left unchanged, except for comments.
 """
 
 import json
@@ -32,7 +32,7 @@ def describe_upstream(settings: GatewaySettings, file: str, *, prefix: str | Non
         described = describe(spec, Policies(settings.idempotency, settings.routes), prefix=before)
     except NotOpenAPI as error:
         raise SpecError(f"{file}: {error}") from None
-    except (AttributeError, TypeError, ValueError):  # whatever else somebody calls a description
+    except (AttributeError, TypeError, ValueError):  # anything else that is given as a description
         raise SpecError(f"{file}: is not a valid OpenAPI description") from None
     if (out or read_as) == "json":
         return _to_json(described)

@@ -1,4 +1,4 @@
-"""What a gateway's ``records/`` answers, as far as the command line relies on it: whatever answers otherwise is no gateway's."""
+"""The shapes of a gateway's ``records/`` answers, as far as the command line relies on them; other answers are refused."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ RecordId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}$"
 
 
 class _Shape(BaseModel):
-    """Members that are not named here may be there: a newer gateway tells more."""
+    """Other members may be there too: a newer gateway may send more."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 

@@ -1,4 +1,4 @@
-"""Where the command line finds records: in a shared cache, or in a gateway's ``records/``. The same questions to either."""
+"""The command line's sources of records: a shared cache, or a gateway's ``records/``, behind one interface."""
 
 import asyncio
 import http.client
@@ -24,7 +24,7 @@ from oncegate.cache.store import Resolution
 Told = TypeVar("Told")
 
 SECONDS = 30.0
-"""For a gateway to answer."""
+"""The time-out for a gateway's answer."""
 PREFIX = "/_oncegate"
 
 
@@ -33,7 +33,7 @@ class SourceError(Exception):
 
 
 class Source(Protocol):
-    """Records, asked one question at a time."""
+    """Synchronous access to records."""
 
     def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
         """See `Records.listing`."""
@@ -53,7 +53,7 @@ class Source(Protocol):
 
 
 class SharedCache:
-    """The cache that ``settings`` name, asked directly: it needs no gateway to be up."""
+    """The cache that ``settings`` name, read directly: no gateway needs to be up."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
@@ -109,9 +109,9 @@ class SharedCache:
 
 
 class RemoteGateway:
-    """A gateway at ``url``, asked with the operators' ``token``. A path in the URL is the gateway's ``prefix``.
+    """The records of the gateway at ``url``, with the operators' ``token``. A path in the URL is the gateway's ``prefix``.
 
-    Redirects are not followed and proxies not used: the token goes to nobody else. Raises ``ValueError`` for a bad URL.
+    Redirects are not followed and proxies not used: the token goes nowhere else. Raises ``ValueError`` for a bad URL.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -165,7 +165,7 @@ class RemoteGateway:
     def _ask(
         self, method: str, path: str, shape: type[BaseModel], members: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """What a gateway tells, in ``shape``; why a record was not touched, too. Raises `SourceError`, `NotARecord`."""
+        """The gateway's answer in ``shape``, also to a change that it refused. Raises `SourceError`, `NotARecord`."""
         status, content = self._exchange(method, path, members)
         about_a_record = status == 409 or (status == 404 and b'"resolution"' in content)
         if status != 200 and not about_a_record:

@@ -1,4 +1,4 @@
-"""What ``oncegate check`` tells of the command streams: how full each is, who reads it, and who is missing or behind."""
+"""What ``oncegate check`` finds about the command streams: how full each is, who reads it, and who is missing or behind."""
 
 import asyncio
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from oncegate.cache.redis.streams.memory import StreamMemory
 from oncegate.cache.redis.streams.stream import CommandStream
 
 FAR_BEHIND = 0.5
-"""Of what the stream may hold: a group with as much before it is far behind, and submissions will soon be refused."""
+"""Of a stream's limit: a group with as many entries still to read is far behind, and submissions will soon be refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def judge(
 
 
 async def look(settings: GatewaySettings) -> list[tuple[list[str], str]]:
-    """What is to be said of each stream of the asynchronous routes, see `judge`. Raises `CacheError`."""
+    """The findings of `judge` for each stream of the asynchronous routes. Raises `CacheError`."""
     consumers = {route.stream: route.consumer_name for route in settings.routes if route.mode != "sync"}
     if not consumers:
         return []
@@ -83,7 +83,7 @@ async def _look(stream: CommandStream) -> tuple[int, list[Group], StreamMemory]:
     client: Any = stream.client  # a reply's many possible shapes are of no interest here
     try:
         dead = int(await client.xlen(stream.dead_key))
-        # It can't be asked of a stream that isn't there.
+        # Redis answers an error for a stream that isn't there.
         told = await client.xinfo_groups(stream.key) if await client.exists(stream.key) else []
     except REDIS_ERRORS as error:
         raise CacheError(f"the stream can't be looked at ({type(error).__name__})") from error

@@ -1,4 +1,4 @@
-"""What the commands for operators print: to a terminal, or to a program that reads it."""
+"""Output of the operators' commands: tables and times for a terminal, plain columns or JSON for a program."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 _WIDE = 200
-"""Columns where nobody looks: a table that a program reads must not be folded."""
+"""Columns where a program reads the output: its tables must not be folded."""
 
 
 def console() -> Console:
@@ -19,7 +19,7 @@ def console() -> Console:
 
 
 def print_table(table: Table) -> None:
-    """A table; for a program without the padding at the ends of its lines."""
+    """Print a table; without padding at the line ends where a program reads it."""
     out = console()
     if out.is_terminal:
         out.print(table)
@@ -35,7 +35,7 @@ def as_document(document: dict[str, Any]) -> None:
 
 
 def plain(text: str) -> str:
-    """``text`` without what a terminal would obey: it comes from elsewhere."""
+    """``text`` without control characters, which a terminal would obey: it comes from elsewhere."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

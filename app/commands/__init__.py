@@ -1,1 +1,1 @@
-"""Asynchronous commands: submitted to a stream by the gateway, executed by a worker."""
+"""Asynchronous commands: the gateway appends them to a stream (`Submitter`), a worker executes them (`Worker`)."""

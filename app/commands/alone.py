@@ -1,7 +1,7 @@
-"""Who is executed together with others in a worker, and who alone.
+"""Lets a worker execute a suspect command alone, and all others side by side.
 
-A command whose last attempt ended with its process may have killed it, or only have been beside the one that did. It is a
-suspect: while it is executed nothing else is, so that what it kills next is itself, and no neighbour loses an attempt.
+A command whose last attempt ended with its process may have killed it, or only have run beside the one that did. It is a
+suspect: nothing else runs while it does, so that if it kills the process again, no other command loses an attempt.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ PATIENCE = 10.0
 
 
 class Alone:
-    """Many may be in at once, or one `alone`. All of one event loop; those that wait have claimed nothing yet."""
+    """Admits many commands at once, or one `alone`. For one event loop; commands that wait have claimed nothing yet."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -19,13 +19,13 @@ class Alone:
         self._changed = asyncio.Condition()
 
     async def enter(self) -> None:
-        """Be in, as soon as nobody is alone, or waits for it."""
+        """Enter beside others, as soon as no command is alone or waits to be."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self._taken)
             self._inside += 1
 
     async def alone(self) -> bool:
-        """Who is in waits for all others to leave, `PATIENCE` at most. False: another one is alone, or is about to be."""
+        """Once entered, wait for all others to leave, `PATIENCE` at most. False: another is alone, or waits to be."""
         async with self._changed:
             if self._taken:
                 return False
@@ -35,14 +35,14 @@ class Alone:
                     await self._changed.wait_for(lambda: self._inside == 1)
             except TimeoutError:
                 return True
-            except BaseException:  # a cancellation too: nobody else would put it right
+            except BaseException:  # a cancellation too: nothing else would reset it
                 self._taken = False
                 self._changed.notify_all()
                 raise
         return True
 
     async def leave(self, *, alone: bool) -> None:
-        """Be out again."""
+        """Leave again."""
         async with self._changed:
             self._inside -= 1
             if alone:

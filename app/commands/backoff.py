@@ -1,4 +1,4 @@
-"""When a command is tried again: how long to wait, and the list of those that wait. No I/O and no clock of its own."""
+"""Backoff for failed commands, and the schedule of those that wait. No I/O and no clock of its own."""
 
 import heapq
 import random
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _MOST_DOUBLINGS = 62
-"""Beyond, every cap is reached; and a float would overflow some time."""
+"""Beyond it every cap is reached, and a float would overflow in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Backoff:
 
 
 class Schedule:
-    """What is to be looked at again, and when. It holds entries' ids, never what is in them: a body is read when it is due.
+    """The entries to process again, and when. It holds their ids, never their content: a body is read when it is due.
 
     Times are those of whatever clock the caller goes by. An id that is added again has its new time alone.
     """
@@ -42,12 +42,12 @@ class Schedule:
         return entry in self._due
 
     def add(self, entry: bytes, due: float) -> None:
-        """Have ``entry`` looked at when it is ``due``."""
+        """Schedule ``entry`` for the time ``due``."""
         self._due[entry] = due
         heapq.heappush(self._heap, (due, entry))
 
     def take(self, now: float) -> list[bytes]:
-        """Those that are due, the longest overdue first. They are in the schedule no longer."""
+        """Remove and return those that are due, the longest overdue first."""
         taken = []
         while self._heap and (self._heap[0][0] <= now or self._stale()):
             due, entry = heapq.heappop(self._heap)
@@ -63,7 +63,7 @@ class Schedule:
         return self._heap[0][0] if self._heap else None
 
     def remaining(self, now: float) -> dict[bytes, float]:
-        """All that wait, with how long they still have to."""
+        """All that wait, with how long each still has to."""
         return {entry: max(0.0, due - now) for entry, due in self._due.items()}
 
     def _stale(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a worker hands a command to, and what may come of it."""
+"""The executor interface: what a worker hands a command to, the command's context, and the errors it may raise."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ class CommandContext:
     ``key`` is the caller's idempotency key: pass it on to whatever is called on the command's behalf (see ``headers``).
     ``record`` is the record's id, fit for logs, and ``entry`` the id in the stream. ``attempt`` counts from 1. ``method`` and
     ``target`` are those of the request, as they were sent, and ``route`` is the pattern that it matched; ``caller`` is the digest
-    of the scope's headers, which nobody has checked unless something in front of the gateway did. ``request_headers`` are the
+    of the scope's headers, which are unchecked unless something in front of the gateway did that. ``request_headers`` are the
     lines that travelled with the command, names in lower case: ``content-*``, the key's, those of ``forward_request_headers``.
     What the request didn't have is empty.
     """
@@ -47,7 +47,7 @@ class CommandContext:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The fields to send along to a service that is called for this command: by the key, it can tell a repetition."""
+        """The fields to send along to a service that is called for this command: by the key, it can recognise a repetition."""
         fields = {
             "Idempotency-Key": key_line(self.key),
             "Idempotency-Attempt": str(self.attempt),
@@ -85,7 +85,7 @@ def key_line(key: str) -> str:
 
 
 class CommandRefused(NotRetryable):
-    """Whoever executes commands has refused this one for good. ``status`` is what the record says, as that of a response."""
+    """The executor has refused this command for good. ``status`` is what the record says, as that of a response."""
 
     def __init__(self, text: str, *, status: int) -> None:
         super().__init__(text)
@@ -122,12 +122,12 @@ class Executor(Protocol):
     async def execute(self, command: Command, context: CommandContext, confirm: Confirm) -> StoredResponse:
         """Execute the command. What is returned is kept as its result.
 
-        ``confirm`` is awaited right before the effect; it raises `NotProcessed` where the attempt is somebody else's by now.
+        ``confirm`` is awaited right before the effect; it raises `NotProcessed` where another owner has taken over.
         Raises that too where nothing was begun (it counts as no attempt), `NotRetryable` (never again), `OutcomeUnknown`, or
         anything else: tried again. ``KeyboardInterrupt`` and ``SystemExit`` end the worker: the outcome is unknown.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of what it holds. Does not wait for what still runs."""
+        """Release its resources. Does not wait for what still runs."""
         ...

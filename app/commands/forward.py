@@ -1,5 +1,5 @@
-"""Forwarding commands to an HTTP service, as the gateway would have: by its own forwarder, since that one knows whether the
-service can have acted, and needs nothing to be installed.
+"""Executes commands by forwarding them to an HTTP service with the gateway's own forwarder, which knows whether the service
+can have acted.
 
 What an answer means for a command (``[routes.status]`` overrides the kind of a status):
 

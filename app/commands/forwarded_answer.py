@@ -1,12 +1,12 @@
-"""What a service's answer means for the command that was forwarded to it. Pure: it awaits nothing.
+"""Interprets a service's answer to a forwarded command. Pure: it awaits nothing.
 
-A service may have a gateway of its own. What that one answers of itself is a problem with a ``code``, and no answer of the
-service: the table of statuses (`oncegate.app.commands.forward`) is not for it.
+A service may have a gateway of its own. A problem with a ``code`` comes from that gateway, not from the service: the table
+of statuses (`oncegate.app.commands.forward`) does not apply to it.
 
 | its problem | the command |
 | --- | --- |
 | ``in-flight``, and others after which nothing was executed | is tried again, and it counts as no attempt |
-| ``duplicate`` | ended there before: what is told of the original result is judged in its place |
+| ``duplicate`` | ended there before: its original result is judged instead |
 | any other that is ``retryable`` | is tried again, whatever its status |
 """
 

@@ -1,4 +1,4 @@
-"""Python handlers: found by their name, called with what their signature asks for, their results kept as JSON.
+"""Executes commands by Python handlers: imported by name, called as their signature asks, their results kept as JSON.
 
 A handler is a function, ``async`` or not, of one or two parameters. The first is the payload: a dict by default, or what its
 annotation says: a pydantic model, a dataclass, anything that pydantic can read from JSON; ``bytes``: the body as it was sent.
@@ -120,7 +120,7 @@ class Handler:
 
 
 async def _in_a_task(work: Awaitable[Any]) -> Any:
-    """Await ``work`` in a task of its own: one that cancels its task must not end who runs it, and those who wait for that."""
+    """Await ``work`` in a task of its own: a handler that cancels its task must not end its runner, nor those who wait for it."""
     ends: list[BaseException] = []
 
     async def working() -> Any:

@@ -1,7 +1,7 @@
-"""What becomes of one entry of a stream: it is decided about by the hook, executed where it is to be, and its outcome recorded.
+"""Processes one stream entry: the subscription decides, the executor runs the command, and the outcome is recorded.
 
-Nothing here acknowledges anything. A `Verdict` says what to tell the stream, and is given only once the outcome is recorded:
-where it can't be, the entry is looked at again.
+Nothing here acknowledges an entry. A `Verdict` says what to do with it, and is returned only once the outcome is recorded;
+where it can't be, the entry is processed again later.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ _CONSUMER = b"consumer"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do with an entry. ``again`` is the seconds until it is to be looked at anew; ``None``: it is done with, and
-    ``death``, where there is one, says as fields what the dead letter is to tell. ``ends``: the worker is to stop.
+    """What to do with an entry. ``again`` is the seconds until it is to be processed again; ``None``: it is done with, and
+    ``death``, where there is one, holds the dead letter's additional fields. ``ends``: the worker is to stop.
     ``copy_of`` is the command of which another entry may have become a dead letter for the same attempts.
     """
 
@@ -51,12 +51,12 @@ _ENDED = (DeliveryDecision.RUN, DeliveryDecision.EXHAUSTED)
 
 
 class Processing:
-    """Processes entries under ``subscription`` by ``executor``. ``worker`` is who is said to have done it.
+    """Processes entries under ``subscription`` by ``executor``. ``worker`` is the name that traces carry.
 
     ``life`` ties their records together.
 
-    ``backoff`` is for commands that failed; what can't be looked at yet, because it is in flight elsewhere or the cache does
-    not answer, is looked at again after ``glance``'s pauses.
+    ``backoff`` is for commands that failed; what can't be decided yet, because it is in flight elsewhere or the cache does
+    not answer, is tried again after ``glance``'s pauses.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Processing:
         self._worker = worker
 
     async def process(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Verdict:
-        """Process one entry. ``looks`` counts how often it was looked at, this time included. Raises
-        a cancellation, and `CacheError`: then it is to be looked at again.
+        """Process one entry. ``looks`` counts how often it was tried, this time included. Raises
+        a cancellation, and `CacheError`: then it is to be tried again.
         """
         meant_for = fields.get(_CONSUMER)
         if meant_for and meant_for != self._subscription.consumer.encode():

@@ -1,4 +1,4 @@
-"""What became of a command, as its caller is told: made of its two records. Pure: it awaits nothing."""
+"""A command's status for its caller, derived from its two records. Pure: it awaits nothing."""
 
 from typing import Any
 
@@ -19,10 +19,10 @@ _DETAILS = {
 
 
 def is_command(submission: Record | None, execution: Record | None) -> bool:
-    """Whether there is a command to tell of: it was accepted, or a consumer has begun with it.
+    """Whether the records are those of a command: it was accepted, or a consumer has begun with it.
 
     A request that the gateway executed itself is none. Without a submission record (it lives from the 202 on, the
-    execution's from the end of the processing) the execution speaks for itself.
+    execution's from the end of the processing) the execution record is enough.
     """
     if submission is None:
         return execution is not None
@@ -39,7 +39,7 @@ def is_mismatch(submission: Record | None, execution: Record | None) -> bool:
 
 
 def is_over(submission: Record | None, execution: Record | None) -> bool:
-    """Whether nothing will follow by itself."""
+    """Whether the status is final, unless an operator steps in."""
     if execution is None:
         return False
     return is_mismatch(submission, execution) or execution.state is State.SUCCEEDED or is_dead(execution)

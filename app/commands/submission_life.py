@@ -1,4 +1,4 @@
-"""A submission's record and its execution's end together, whichever of their times is longer.
+"""Keeps a submission's record and its execution's for the same time, whichever of their times is longer.
 
 Strategy. What is processed is decided by the execution's record, what is accepted by the submission's. Were the execution's to
 outlive the other, a key that is free again would be accepted anew and skipped as processed; the other way round, a status would
@@ -50,7 +50,7 @@ class SubmissionLife:
         now = now_ms()
         accepted_at_ms = (
             command.accepted_at_ms if 0 < command.accepted_at_ms < now else now
-        )  # anybody may have written it
+        )  # any client may have written it
         response = StoredResponse(202, headers, body, accepted_at_ms)
         record = Record(State.SUCCEEDED, bytes(TOKEN_BYTES), command.fingerprint, 1, response, submission=True)
         ttl_ms = self._ttl_ms + _AHEAD_MS

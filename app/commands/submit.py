@@ -1,7 +1,7 @@
-"""Submission: the command processor of asynchronous requests. It appends the command to its stream and answers 202.
+"""Submits asynchronous requests: an ASGI app that appends the command to its stream and answers 202.
 
 The middleware runs it like any other: a claim before, a record after. So its 202 is what each retry gets, byte for byte,
-without code of its own. Where nothing was appended, or nobody can tell, the same request may be sent again. A copy may be in the
+without code of its own. Where nothing was appended, or that isn't known, the same request may be sent again. A copy may be in the
 stream then, as after a crash between the two writes; that is harmless, for a consumer processes one of a command's copies and
 skips the others by its own record. What must not happen is that the gateway executes the command beside its copy.
 """
@@ -32,13 +32,13 @@ _SILENT = (
 )
 
 Count = Callable[[str, str], None]
-"""Told of each submission's route and of what came of it: ``accepted``, ``full`` or ``unavailable``."""
+"""Called with each submission's route and result: ``accepted``, ``full`` or ``unavailable``."""
 
 
 class Submitter:
     """An ASGI app that accepts commands, for `IdempotencyMiddleware`'s ``submit``.
 
-    ``cache`` is where the records are too. ``limit`` is how many entries a stream may hold that somebody needs; ``prefix`` is
+    ``cache`` is where the records are too. ``limit`` is how many entries that a group needs a stream may hold; ``prefix`` is
     what ``Location`` begins with.
     """
 

@@ -1,16 +1,16 @@
-"""A worker: entries of a command stream are read, processed, acknowledged; those that wait are looked at again in time.
+"""The worker's loops: they read, process and acknowledge the entries of a command stream, and retry those that are due.
 
 Strategy. A fixed number of runners take entries from one queue. Three loops fill it: one reads new entries, as many as there are
 idle runners; one brings back what was put off and is due, by its id alone (the body is read anew); one takes over what a
-worker that died has left. A fourth says again and again, of everything that is held here, that it is looked after.
+dead worker has left. A fourth refreshes the idle time of everything held here, again and again.
 
-An entry is *abandoned* when nobody has spoken of it for ``idle`` seconds. A live worker speaks of all it holds four times
-in that time, so only one that is stopped, cut off from Redis, or dead loses entries. Even then nothing is executed beside
-it: the command's lease in the execution record decides about that, here it is only decided who looks. After an outage of
-Redis everything has been idle for long: a worker that comes back first speaks, and takes over only after half of ``idle``,
-when the others have spoken too.
+An entry is *abandoned* when it was not refreshed for ``idle`` seconds. A live worker refreshes all it holds four times
+in that time, so only one that is stopped, cut off from Redis, or dead loses entries. Even then nothing is executed twice at
+once: the lease in the command's execution record decides that; this only decides which worker processes the entry. After an
+outage of Redis everything has been idle for long: a worker that comes back refreshes first, and takes over only after half
+of ``idle``, when the others have refreshed too.
 
-Whatever fails on the way to Redis puts the entry off, and looking at it again is safe: the record tells that it was processed.
+An error from Redis puts the entry off, and processing it again is safe: its record shows whether it was processed.
 """
 
 import asyncio
@@ -28,24 +28,24 @@ from oncegate.cache.redis.streams.group import Fields, Group, GroupMissing, Stre
 log = logging.getLogger("oncegate.worker")
 
 BLOCK_MS = 500
-"""For how long reading waits for something new: how long a stop may take to be noticed."""
+"""For how long reading waits for new entries, and so how long it may take to notice a stop."""
 MOST_AT_ONCE = 16
 """Entries in one answer, whose payloads may be large: it has to come within the time-out of a command."""
 MOST_WAITING = 100_000
 """Entries that may wait here to be looked at again, by their ids alone: as many as a stream holds. With more nothing is read."""
 FAREWELL_SECONDS = 2.0
 SWEEP_SECONDS = 30.0
-"""Between two rounds of trimming, and of striking off workers that are gone."""
+"""Between two rounds of trimming, and of removing workers that are gone."""
 _RECONNECT = Backoff(0.1, 2.0)
 _RECONNECT_WITHIN = 1 / 8
-"""Of ``idle``, at most: who comes back last must have spoken before anybody who came back first takes over."""
+"""Of ``idle``, the longest pause: the last worker to come back must have refreshed before the first one takes over."""
 _START, _END = b"0-0", b"0-0"
 
 Told = TypeVar("Told")
 
 
 class Process(Protocol):
-    """What is done with an entry that is looked at for the ``looks``-th time."""
+    """Processes an entry, for the ``looks``-th time."""
 
     async def __call__(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Verdict:
         """Raises only a cancellation."""
@@ -55,7 +55,7 @@ class Process(Protocol):
 class Worker:
     """Processes the entries that ``group`` gives out by ``process``, at most ``concurrency`` at a time.
 
-    ``idle`` (s): see above; ``trim`` removes what nobody needs from the stream. `run` until `stop`.
+    ``idle`` (s): see above; ``trim`` removes what no group needs from the stream. `run` until `stop`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Worker:
         self._queue: asyncio.Queue[tuple[bytes, Fields | None] | None] = asyncio.Queue()
         self._schedule = Schedule()
         self._held: dict[bytes, int] = {}
-        """How often each entry that is ours was looked at."""
+        """How often each entry that is ours was tried."""
         self.ended_by_handler = False
         """It stops because a handler raised ``KeyboardInterrupt`` or ``SystemExit``."""
         self._running = 0
@@ -205,7 +205,7 @@ class Worker:
             if not self._stopping.is_set():
                 await self._try(self._trim)
                 while await self._try(self._group.trim_letters) and not self._stopping.is_set():
-                    pass  # in pieces
+                    pass  # a bounded number at a time
                 await self._try(self._group.strike_off)
 
     # -- one entry ----------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Worker:
             if fields is None:
                 fields = await self._group.take(entry)
                 self._answered()
-            if fields is None:  # somebody else was done with it meanwhile
+            if fields is None:  # another worker was done with it meanwhile
                 self._held.pop(entry, None)
                 return
             verdict = await self._process(entry, fields, looks)
@@ -251,7 +251,7 @@ class Worker:
             self._put_off(entry, self._reconnect.pause(looks))
 
     def _hold(self, entry: bytes, fields: Fields) -> bool:
-        """Queue an entry that was given to us. False: it was ours already."""
+        """Queue an entry that this worker was given. False: it held it already."""
         if entry in self._held:
             return False
         self._held[entry] = 0
@@ -269,7 +269,7 @@ class Worker:
         return self._concurrency - self._running - self._queue.qsize()
 
     async def _leave_waiting(self) -> None:
-        """Give up what is not being executed: others may take it as soon as it is due."""
+        """Give up what is not being executed, so that others may take it as soon as it is due."""
         waits = {entry: round(wait * 1000) for entry, wait in self._schedule.remaining(_now()).items()}
         self._schedule = Schedule()
         while not self._queue.empty():
@@ -320,7 +320,7 @@ class Worker:
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Wake all who wait for news, each of whom looks for itself whether it is news to it."""
+        """Wake all waiters; each checks its own condition."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -341,7 +341,7 @@ class Worker:
 
 
 async def _briefly(work: Awaitable[object]) -> None:
-    """Do what makes a stop orderly, for as long as a stop may take: without it, others only wait longer."""
+    """Do a step of an orderly stop within a time limit: without it, others only wait longer."""
     try:
         async with asyncio.timeout(FAREWELL_SECONDS):
             await work

@@ -1,1 +1,1 @@
-"""The demo: a payments service, and the gateway in front of it."""
+"""``oncegate demo`` (`run`): a payments service, and the gateway in front of it."""

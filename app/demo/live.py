@@ -1,4 +1,4 @@
-"""``oncegate demo``: a payments service, the gateway in front of it, and what becomes of each request, live."""
+"""``oncegate demo``: runs a payments service with the gateway in front of it, and shows each request live."""
 
 import asyncio
 import signal
@@ -60,7 +60,7 @@ def run(port: int | None = None) -> int:
 
 
 class _View:
-    """What the terminal shows. Rich adds colour on a terminal, and nothing where the output is read by a program."""
+    """The demo's output. Rich adds colour on a terminal, and nothing where the output is read by a program."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""The demo's payments service: it knows nothing of idempotency, so every request that reaches it makes a payment."""
+"""The demo's payments service, without idempotency of its own: every request that reaches it makes a payment."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""A request under enforcement in the gateway's lane (see `oncegate.app.gateway.fast_path`)."""
+"""A request under enforcement on the fast path (see `oncegate.app.gateway.fast_path`)."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from typing import Any
@@ -46,7 +46,7 @@ class Enforcing:
         self._enforced = enforced
 
     def begin(self, look_up_key: str) -> bool:
-        """Ask for its admission, if that can be done at once."""
+        """Begin its admission, if that needs no waiting."""
         request, enforced = self._request, self._enforced
         self._body = body = request.body
         if len(body) > enforced.policy.max_request_body:
@@ -102,7 +102,7 @@ class Enforcing:
             self._hear()
 
     def _hear(self) -> None:
-        """There is news of the response."""
+        """The upstream's response has progressed, or failed."""
         try:
             ended = self._forwarder.end(self._connection)
             if ended is not None:
@@ -139,19 +139,19 @@ class Enforcing:
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
             request.end(error)
 
-    # -- out of the lane ----------------------------------------------------------------------------------------------
+    # -- off the fast path --------------------------------------------------------------------------------------------
 
     def _leave_unbegun(self, admitted: Attempt | Verdict | None) -> None:
-        """Nothing was sent yet."""
+        """Nothing was sent yet: the exchange decides what to do."""
         self._request.start(self._exchange().decide(self._ask, self._body, admitted))
 
     def _last(self) -> None:
-        """Nothing was heard for a while."""
+        """The response isn't whole after ``soon`` seconds."""
         policy = self._attempt.policy
         self._leave(max(0.0, policy.response_timeout - policy.soon))
 
     def _leave(self, left: float) -> None:
-        """It was sent: whatever comes of it is the attempt's outcome."""
+        """The request was sent: what comes of it is the attempt's outcome."""
         connection, forwarder, attempt = self._connection, self._forwarder, self._attempt
         connection.then = None
         method: str = self._request.scope["method"]
@@ -160,7 +160,7 @@ class Enforcing:
             view = AttemptView(attempt.number, attempt.record, attempt.confirm)
             try:
                 await forwarder.resume(connection, 0.0, method, receive, send, view)
-            except LeaseLost as error:  # nothing of it was read; a retry meets who has taken it over
+            except LeaseLost as error:  # no response was read; a retry meets the attempt that took over
                 raise NotProcessed(str(error)) from None
 
         self._request.start(self._exchange().resume(attempt, rest, left))

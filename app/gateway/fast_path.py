@@ -1,10 +1,10 @@
-"""The lane of what ends at once: a small request that is there whole, and is answered before anybody would look after it.
+"""Fast path: answers a small, complete request by callbacks, without a task; whatever lasts is handed to the exchange.
 
-Most requests are like that, and what they cost as an ASGI app is mainly waiting: a task, futures, messages, and a chain of
-coroutines to be gone through at each step. Here each step is a plain call out of what it waited for: the client's bytes, the
-cache's answer, the upstream's. The decisions are the same code.
+Most requests are like that, and most of their cost in an ASGI app is waiting: a task, futures, messages, and a chain of
+coroutines to resume at each step. Here each step is a callback of what it waited for: the client's bytes, the cache's
+answer, the upstream's. The decisions are made by the same code.
 
-Whatever turns out to last, or to be unusual, leaves the lane for a task that goes on where it is: what is larger than one
+Whatever lasts, or is unusual, leaves the fast path for a task that continues from the step reached: what is larger than one
 read or write, an upstream without an idle connection, a response in pieces, an error, a wait for another request, a
 submission; and everything that is still under way a second later.
 """
@@ -23,14 +23,14 @@ from oncegate.middleware.rules.policy import Policy
 
 
 class Direct:
-    """Takes a request where that goes without a task."""
+    """Takes a request that can be answered without a task."""
 
     def __init__(self, enforcement: Enforcement, forwarder: Forwarder) -> None:
         self._enforcement = enforcement
         self._forwarder = forwarder
 
     def take(self, request: InboundRequest, answering: Answering) -> bool:
-        """Whether the request, which is whole, is being answered. ``answering`` is for the case that it leaves the lane."""
+        """Whether the request, which is whole, is being answered. ``answering`` is for the case that it leaves the fast path."""
         scope = request.scope
         enforcement, headers = self._enforcement, scope["headers"]
         policy = enforcement.policies.match(scope["method"], scope["path"], scope["raw_path"])

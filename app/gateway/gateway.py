@@ -1,7 +1,7 @@
 """The gateway as one ASGI app: operations under the prefix, everything else to the upstream by way of the middleware.
 
-It is thin on purpose: a request that passes through costs one look at its path and its header names here, and its
-response isn't touched. What goes wrong with it arrives as an exception, and is answered at the end of `Gateway.__call__`.
+It is thin on purpose: of a request that passes through it checks the path and the header names, and its response isn't
+touched. Errors arrive as exceptions, and are answered at the end of `Gateway.__call__`.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Gateway:
     """``forward`` is the way to the upstream, with the middleware in front of it.
 
     `start` and `stop` belong to the lifespan; ``drain`` is awaited between, when the server stops: attempts end there.
-    ``enter`` tells a forked worker's number to what workers share; ``worker_died`` tells of one that ended unasked how many
+    ``enter`` passes a forked worker's number to what workers share; ``worker_died`` returns, for one that ended unasked, how many
     outcomes it took with it, and the ids of those records that are known. ``sample`` runs from start to stop, in one process.
     """
 
@@ -75,9 +75,9 @@ class Gateway:
         self._cors = cors
 
     def direct(self, request: InboundRequest) -> bool:
-        """Take a request that is whole, where that goes without a task. ``False``: nothing was done, call the app.
+        """Take a whole request that can be answered without a task. ``False``: nothing was done, call the app.
 
-        None that asks for a WebSocket comes here.
+        Requests for a WebSocket don't come here.
         """
         scope, lane = request.scope, self._lane
         if lane is None or scope["path"].startswith(self._prefix) or self.operations.owns(scope):
@@ -154,7 +154,7 @@ class Gateway:
             await self.start()
         except StartRefused as error:
             self.refusal = str(error)
-            await send({"type": "lifespan.startup.failed", "message": ""})  # told by whoever started us, in one line
+            await send({"type": "lifespan.startup.failed", "message": ""})  # whoever started us logs it, in one line
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -162,7 +162,7 @@ class Gateway:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def start(self) -> None:
-        """Look at the cache. Raises `StartRefused` where it can't hold the guarantees; serves on where it is away."""
+        """Check the cache. Raises `StartRefused` where it can't hold the guarantees; starts all the same where it is away."""
         try:
             for line in await self._cache.check():
                 log.warning("%s", line)
@@ -183,7 +183,7 @@ class Gateway:
             log.warning("the cache takes no records, keyed requests are refused until it does: %s", error)
 
     async def stop(self) -> None:
-        """Let attempts end, then let go of connections."""
+        """Wait for attempts to end, then close connections."""
         if self._sampling is not None:
             self._sampling.cancel()
         await self._drain()

@@ -1,4 +1,4 @@
-"""A request that passes through the gateway in its lane (see `oncegate.app.gateway.fast_path`)."""
+"""A request that passes through the gateway on the fast path (see `oncegate.app.gateway.fast_path`)."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,7 +11,7 @@ from oncegate.middleware.http.bypass import Bypass
 from oncegate.middleware.outcome.responses import Headers
 
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
-"""Awaits what answers a request by the upstream, and answers with a problem where it can't (`oncegate.app.gateway.gateway`)."""
+"""Awaits an answer by the upstream, and answers with a problem where that fails (`oncegate.app.gateway.gateway`)."""
 
 
 class Passing:
@@ -32,7 +32,7 @@ class Passing:
         self._bypass = bypass
 
     def begin(self, headers: Headers) -> bool:
-        """Send it, with ``headers``, if that can be done at once."""
+        """Send it, with ``headers``, if that needs no waiting."""
         request = self._request
         connection = self._forwarder.begin(request.scope, headers, request.body)
         if connection is None:
@@ -48,7 +48,7 @@ class Passing:
         return True
 
     def _hear(self) -> None:
-        """There is news of the response."""
+        """The upstream's response has progressed, or failed."""
         connection, request = self._connection, self._request
         try:
             ended = self._forwarder.end(connection)

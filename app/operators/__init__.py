@@ -1,1 +1,2 @@
-"""What operators ask over HTTP: health, metrics, records, commands; and what stands behind the answers."""
+"""Endpoints for operators (`Operations`: health, metrics, records, commands), and the access to records (`Records`) and dead
+letters (`Commands`) that the command line shares."""

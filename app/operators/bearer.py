@@ -1,4 +1,4 @@
-"""Operators are known by a bearer token (RFC 6750). Who brings a wrong one is counted, and logged within bounds."""
+"""Authorization of operators by a bearer token (RFC 6750). Wrong tokens are counted, and logged within bounds."""
 
 import hmac
 import logging
@@ -15,7 +15,7 @@ WINDOW = 60.0
 
 
 class Bearer:
-    """The operators' ``token``. ``count`` is called for each one that was brought and is wrong."""
+    """The operators' ``token``. ``count`` is called for each wrong one."""
 
     def __init__(self, token: str, count: Callable[[], None] = lambda: None) -> None:
         self._token = token.encode("utf-8", "surrogateescape")
@@ -24,15 +24,15 @@ class Bearer:
         self._lines = 0
 
     def is_brought(self, scope: Scope) -> bool:
-        """Whether the request of ``scope`` brings the token, in its only Authorization header."""
+        """Whether the request of ``scope`` carries the token, in its only Authorization header."""
         lines = [value for name, value in scope["headers"] if name == b"authorization"]
         scheme, _, given = lines[0].partition(b" ") if len(lines) == 1 else (b"", b"", b"")
-        # Always compared, so that the time taken tells nothing.
+        # Always compared, so that the time taken reveals nothing.
         same = hmac.compare_digest(given.strip(), self._token)
         return same and scheme.lower() == b"bearer"
 
     def refuse(self, scope: Scope) -> None:
-        """Tell of a request that was refused for want of the token: where it came from, and never what it brought."""
+        """Count and log a request without the token: where it came from, never what it carried."""
         self._count()
         now = monotonic()
         if now - self._since >= WINDOW:

@@ -1,7 +1,7 @@
-"""``commands/ID`` over HTTP: what became of an asynchronous command, for the caller that submitted it, and for operators.
+"""``commands/ID`` over HTTP: an asynchronous command's status, for the caller that submitted it and for operators.
 
-Strategy. A command's id ends with the digest of its caller's scope: who sends the headers that make this digest is that
-caller, which is known before anything is read. Whoever is not gets the same 404 as for a command that does not exist.
+Strategy. A command's id ends with the digest of its caller's scope: a request whose headers give this digest is that
+caller's, which is known before anything is read. All others get the same 404 as for a command that does not exist.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ _NO_COMMAND = problem(404, "Not Found", "No such command, or not yours.")
 
 
 class CommandsPage:
-    """Answers what comes in below ``commands/``.
+    """Answers requests below ``commands/``.
 
-    ``policies`` are those of the asynchronous routes: by their scopes a caller is known. ``consumers`` are whose processing is
-    told of. ``rules`` bounds ``Prefer: wait``. ``operators`` may see all of them. While ``draining`` says so, nobody is kept
-    waiting. ``cors`` are the scripts that may read it.
+    ``policies`` are those of the asynchronous routes: their scopes identify a caller. ``consumers`` are those whose processing
+    is shown. ``rules`` bounds ``Prefer: wait``. ``operators`` may see all commands. While ``draining()`` is true, no request is
+    kept waiting. ``cors`` says which scripts may read the answers.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CommandsPage:
         cors = self._cors
         if cors is None:
             return await self._answer(scope, receive, identifier)
-        if scope["method"] == "OPTIONS":  # below the prefix, nobody else answers it
+        if scope["method"] == "OPTIONS":  # below the prefix, nothing else answers it
             allowed = [*dict.fromkeys(name.decode() for names in self._scopes for name in names), "prefer"]
             return Reply(
                 200, b"", headers=tuple(cors.preflight(scope["headers"], methods="GET, HEAD", allowed=allowed))
@@ -104,7 +104,7 @@ class CommandsPage:
         claim = await self._cache.get(key)
         submission = claim.record if claim is not None else None
         if submission is None and identifier.endswith(_NAMELESS):
-            return _NO_COMMAND  # what a consumer did under a key without a caller may never have been anybody's request
+            return _NO_COMMAND  # what a consumer did under a key without a caller may never have been a request
         execution = await self._execution(key, submission)
         if not is_command(submission, execution):
             return _NO_COMMAND

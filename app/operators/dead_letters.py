@@ -1,7 +1,7 @@
-"""Commands as operators look for them: those that were given up, those that wait, and what is known of one; and the way back.
+"""Commands for operators: lists dead letters and pending entries, shows one command, retries or discards dead letters.
 
-Dead letters lie in a stream of their own beside the one that they come from, each with all the fields of the entry that it
-was, and with those that tell of its death (``dead.``...). An operator takes them out; workers trim those that are too many or too
+Dead letters are in a stream of their own beside the one that they come from, each with all the fields of its entry, and with
+those that describe why it was given up (``dead.``...). An operator removes them; workers trim those that are too many or too
 old (``acknowledge.lua``), and count them.
 """
 
@@ -48,7 +48,7 @@ class Letter:
         return self._text(b"dead.entry")
 
     def told(self, *, body: bool = False) -> dict[str, Any]:
-        """What there is to tell; with ``body``, the key and the payload too."""
+        """Its description; with ``body``, the key and the payload too."""
         told: dict[str, Any] = {
             "id": self.id,
             "command": self.command or None,
@@ -211,7 +211,7 @@ class Commands:
         """Put a dead letter back into its stream, for the consumer that gave it up; the new entry's id.
 
         ``None``: there is no such letter, any more. It is one step: nothing is lost on the way, and nothing comes back twice.
-        Raises `GroupMissing` where that consumer has no group, as after a change of its name: nobody would read the entry.
+        Raises `GroupMissing` where that consumer has no group, as after a change of its name: no consumer would read the entry.
         """
         keys = (self._stream.key, self._stream.dead_key)
         entry = await REDRIVE.run(self._client, keys, letter)

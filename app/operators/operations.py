@@ -1,4 +1,4 @@
-"""What operators ask the gateway itself: is it up, is it ready, what has it counted. Under the prefix, never forwarded."""
+"""The endpoints under the prefix, never forwarded: health, readiness, metrics, policy, records, commands."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from oncegate.middleware.http.asgi import Receive, Scope, Send
 from oncegate.middleware.outcome.errors import NotProcessed
 
 KEEP_SECONDS = 1.0
-"""A state is asked for at most this often, however many probes there are."""
+"""A state is checked at most this often, however many probes there are."""
 KEEP_WRITING_SECONDS = 5.0
 """The same where a record is written for it."""
 PROBE_SECONDS = 2.0
@@ -33,11 +33,11 @@ Page = Callable[[Scope, Receive, str], Awaitable[Reply]]
 class Operations:
     """An ASGI app: everything under ``prefix``.
 
-    ``probe`` reaches for the upstream and raises where it can't; ``write`` raises where the cache takes no record. The cache's
-    state is told, but what passes through doesn't need it: it counts only with ``needs_cache``. While ``draining``, the gateway
-    is not ready.
+    ``probe`` connects to the upstream and raises where it can't; ``write`` raises where the cache takes no record. The cache's
+    state is reported, but what passes through doesn't need it: it counts only with ``needs_cache``. While ``draining``, the
+    gateway is not ready.
 
-    ``metrics`` writes them down in the format that an ``Accept`` header asks for; ``policy`` is what is published about
+    ``metrics`` formats them as an ``Accept`` header asks; ``policy`` is what is published about
     keys; ``records`` and ``commands`` answer below ``records/`` and ``commands/``. Where they are ``None`` they do not exist.
     With ``own_port``, metrics and records exist on that port alone, and nothing but operations does.
     """
@@ -69,17 +69,17 @@ class Operations:
         self._own_port = own_port
 
     def owns(self, scope: Scope) -> bool:
-        """Whether the request came in on the operators' own port. The kernel says so, not the request."""
+        """Whether the request came in on the operators' own port, by its socket, not by what the request says."""
         return bool(self._own_port and scope["server"] and scope["server"][1] == self._own_port)
 
     @property
     def is_readable(self) -> bool:
-        """Whether the cache answered when its state was asked for last."""
+        """Whether the cache answered the last check."""
         return self._reading.was_ok
 
     @property
     def is_writable(self) -> bool:
-        """Whether it took a record."""
+        """Whether it took a record at the last check."""
         return self._writing.was_ok
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,11 +135,11 @@ READING: dict[str, Callable[[Operations, Scope], Awaitable[Reply]]] = {
     "metrics": Operations._tell_metrics,
     "policy": Operations._tell_policy,
 }
-"""What answers GET and HEAD, by its name below the prefix. Each of them is described in openapi/oncegate.yaml."""
+"""The answers to GET and HEAD, by name below the prefix. Each of them is described in openapi/oncegate.yaml."""
 
 
 class _State:
-    """Whether something can be reached, asked once for all who want to know within ``keep`` seconds (`KEEP_SECONDS`)."""
+    """Whether something can be reached, checked once for all requests within ``keep`` seconds (`KEEP_SECONDS`)."""
 
     def __init__(self, ask: Callable[[], Awaitable[object]], keep: float | None = None) -> None:
         self.was_ok = False

@@ -1,4 +1,4 @@
-"""What the draft asks a resource to publish about its idempotency keys (section 2.6), generated from the rules in force."""
+"""The policy on idempotency keys that the draft (section 2.6) asks a resource to publish, generated from the rules in force."""
 
 from collections.abc import Sequence
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""``oncegate keys purge``: remove what is kept for one caller, by the rules of one route, or since long ago."""
+"""Purges records: of one caller, of one route, or older than a given time (``oncegate keys purge``)."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ async def purge(
     dry_run: bool = False,
     progress: Callable[[Purged], None] = lambda _: None,
 ) -> Purged:
-    """Go through all of ``namespace``, a bounded piece at a time, and remove what is ``which``; tell how it went.
+    """Go through all of ``namespace``, a bounded number of records at a time, and remove those of ``which``; returns the counts.
 
     Raises `oncegate.cache.errors.CacheError`: what was removed until then stays removed.
     """
@@ -104,7 +104,7 @@ def _written_ms(record: Record) -> int:
 
 
 def callers_of(records: Records, lines: Sequence[tuple[bytes, bytes]]) -> frozenset[str]:
-    """Who sends these field lines, as look-up keys end. Raises `NotARecord` where they name nobody."""
+    """The callers that these field lines identify, as look-up keys end. Raises `NotARecord` where they identify none."""
     return frozenset(scope_digest(scope) for scope in records.callers(lines))
 
 

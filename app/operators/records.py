@@ -1,4 +1,4 @@
-"""Records as operators ask for them: by state, by id, by key and caller; released or resolved. Whatever store they are in."""
+"""Records for operators: lists, shows, finds, releases and resolves them, in any store."""
 
 import asyncio
 import re
@@ -44,7 +44,7 @@ class Listing:
 class Resolve:
     """What an operator found out: ``SUCCEEDED``, ``FAILED``, or ``None``, nothing happened: the key is free.
 
-    ``attempt`` is the attempt that was looked at; 0: the one that is there. ``ttl_ms`` is for how long the answer is kept; 0:
+    ``attempt`` is the attempt that was seen; 0: the current one. ``ttl_ms`` is for how long the answer is kept; 0:
     for as long as the rules say.
     """
 
@@ -118,7 +118,7 @@ class Records:
         raise NotARecord("too many records to look through all of them: give the caller, or the record's id")
 
     def callers(self, caller: Sequence[tuple[bytes, bytes]]) -> Sequence[Sequence[bytes] | None]:
-        """Who sends these field lines, by each route's scope that reads one of them; nobody in particular without any line."""
+        """The callers that these field lines identify, one per scope that reads any of them; ``[None]`` without any line."""
         if not caller:
             return [None]
         lines = [(name.lower(), value) for name, value in caller]
@@ -147,7 +147,7 @@ class Records:
             response=resolve.response,
             ttl_ms=resolve.ttl_ms or (self._ttl_ms[resolve.state] if resolve.state else 0),
             force=resolve.force,
-            # What was looked at is what is resolved, also where nobody said which: a takeover may come between.
+            # The attempt that was read is the one resolved, also where none was named: a takeover may come between.
             attempt=resolve.attempt or held.record.attempt,
             trace=replace(trace, note=BY_OPERATOR) if resolve.state else None,
             submission=held.record.submission,
@@ -177,7 +177,7 @@ class Records:
 
 
 def summarise(identifier: str, held: Claim) -> dict[str, Any]:
-    """What a list tells of a record; times in seconds, instants as RFC 3339, ``None`` for what isn't known."""
+    """A record as lists show it; times in seconds, instants as RFC 3339, ``None`` for what isn't known."""
     record, trace = held.record, held.record.trace
     in_lease = record.state is State.IN_FLIGHT or record.lapsed
     return {
@@ -200,7 +200,7 @@ def summarise(identifier: str, held: Claim) -> dict[str, Any]:
 
 
 def describe(identifier: str, held: Claim) -> dict[str, Any]:
-    """All there is to tell: what `summarise` does, what an attempt in flight found, and the response as it was kept."""
+    """A record in full: `summarise`, what an attempt in flight found, and the response as it was kept."""
     record = held.record
     found = record.found.value if record.state is State.IN_FLIGHT or record.lapsed else None
     response = original_result(record.response) if record.response else None
@@ -248,5 +248,5 @@ def instant(unix_ms: int) -> str | None:
     """Unix time as RFC 3339 spells it; ``None`` where it isn't known, or is none."""
     try:
         return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds") if unix_ms else None
-    except (ValueError, OverflowError, OSError):  # a trace that was made up: a record is told of all the same
+    except (ValueError, OverflowError, OSError):  # a forged trace: the record is shown all the same
         return None

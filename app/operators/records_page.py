@@ -1,4 +1,4 @@
-"""``records/`` over HTTP, for operators who bring the token.
+"""``records/`` over HTTP, for operators with the token.
 
 ``GET records/?state=unknown&limit=100&cursor=...``, ``GET records/ID``, ``POST records/find`` with ``{"key", "caller"}`` (what is
 secret is in the body, since URLs are logged on the way), ``POST records/ID/release`` and ``POST records/ID/resolve``.
@@ -55,7 +55,7 @@ class Find(_Strict):
 
 
 class Release(_Strict):
-    """Set a key free. ``attempt`` is the one that was looked at."""
+    """Release a key. ``attempt`` is the one that was seen."""
 
     force: bool = False
     attempt: Annotated[int, Field(ge=0)] = 0
@@ -73,7 +73,7 @@ class Outcome(Release):
 
 
 class RecordsPage:
-    """Answers what comes in below ``records/``. Without the right token nothing is even looked at."""
+    """Answers requests below ``records/``. Without the right token nothing is read."""
 
     def __init__(self, records: Records, operators: Bearer) -> None:
         self._records = records
@@ -161,7 +161,7 @@ class RecordsPage:
 
 
 class _Asked(NamedTuple):
-    """What a request asks: of which record, the query, the body."""
+    """One request: its record, the query, the body."""
 
     identifier: str
     query: bytes
@@ -192,7 +192,7 @@ def header_lines(lines: Iterable[str]) -> list[tuple[bytes, bytes]]:
 
 
 def unreadable(identifier: str, error: RecordUnreadable) -> Reply:
-    """What is answered where the record ``identifier``, or one that belongs to it, can't be read."""
+    """The answer where the record ``identifier``, or one that belongs to it, can't be read."""
     log.error("record %s: %s", identifier, error)
     reply = problem(500, "Record Unreadable", str(error))
     members = orjson.loads(reply.body) | {"code": "record-unreadable", "record": identifier}

@@ -1,4 +1,4 @@
-"""What the operations under the prefix answer with."""
+"""Whole HTTP answers for the endpoints under the prefix: JSON objects and problems."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ PROBLEM = "application/problem+json"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer. It is never to be stored by anybody on the way."""
+    """A whole answer, never to be stored on the way (``no-store``)."""
 
     status: int
     body: bytes
@@ -23,7 +23,7 @@ class Reply:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     async def send(self, scope: Scope, send: Send) -> None:
-        """Answer the request of ``scope`` with it, without the body where the method is HEAD."""
+        """Send it as the answer to the request of ``scope``, without the body where the method is HEAD."""
         start = [
             (b"content-type", self.content_type.encode()),
             (b"content-length", b"%d" % len(self.body)),

@@ -1,7 +1,7 @@
-"""How many records of the cache read unknown, counted again and again in the background.
+"""Counts in the background, again and again, how many records of the cache read unknown.
 
-Nothing keeps such a count: a record becomes unknown by a lease that lapses, without anybody there. So all of them are read,
-a bounded piece at a time, with pauses that leave the cache to requests.
+Nothing keeps such a count: a record becomes unknown when its lease lapses, without any event. So all of them are read,
+a bounded number at a time, with pauses that leave the cache to requests.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ async def sample(records: Records, interval: float, counted: Callable[[int], Non
 
 async def count_unknown(records: Records) -> int:
     """How many records read unknown. Raises `oncegate.cache.errors.CacheError`."""
-    found: set[str] = set()  # a scan may come by a record twice
+    found: set[str] = set()  # a scan may return a record twice
     cursor = ""
     while True:
         began = monotonic()

@@ -1,4 +1,4 @@
-"""Whether the cache takes records: a throw-away one is claimed, completed and removed, in the service's own namespace."""
+"""Checks that the cache takes records: claims, completes and removes a trial record in the service's own namespace."""
 
 import os
 import re

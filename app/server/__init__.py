@@ -1,1 +1,1 @@
-"""The client's side of the gateway: HTTP/1.1 connections as bytes, accepted and parsed, and their requests as ASGI."""
+"""The client's side of the gateway: an HTTP/1.1 server protocol for ASGI (`InboundConnection`), and its `Acceptor`."""

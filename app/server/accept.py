@@ -1,12 +1,12 @@
-"""Accepts waiting connections many at a time, and leaves to other workers what is theirs.
+"""Accepts waiting connections many at a time, and leaves other workers their share.
 
 libuv, and so uvloop, accepts one connection per turn of its loop. Where clients connect all at once (a load balancer that
 starts anew, a deployment) while those already there keep the process busy, each turn takes as long as all their requests,
 and on a busy machine the last of 256 was accepted after most of a second. nginx has ``multi_accept`` for this.
 
-So this accepts in the loop's place, on duplicates of the listening sockets, all that waits: its part of it, where there are
-several workers (`oncegate.app.server.balance`). What is beyond its part is left to the others, until they have taken it or
-show no life any more; for at most `PATIENCE` looks, whatever they show.
+So this accepts in the loop's place, on duplicates of the listening sockets, all connections that wait; where there are
+several workers, only its share (`oncegate.app.server.balance`). The rest is left to the others until they have taken it or
+are gone, for at most `PATIENCE` checks.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ MOST = 64
 """Connections that one turn accepts: what is open is served in between."""
 LOOK_SECONDS = 0.005
 PATIENCE = 200
-"""Looks at connections that are left to others, before some of them are accepted after all."""
+"""Checks of connections that are left to others, before some of them are accepted after all."""
 RETRY_SECONDS = 1.0
 """Where no descriptor or no memory is free."""
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -59,7 +59,7 @@ class Acceptor:
         self._is_scarce = False
 
     def start(self) -> None:
-        """Accept from now on."""
+        """Begin to accept."""
         self.publish()
         for each in self._sockets:
             each.setblocking(False)
@@ -78,7 +78,7 @@ class Acceptor:
             self._balance.leave()
 
     def publish(self) -> None:
-        """To be called several times a second: other workers leave connections to those alone who are there."""
+        """To be called several times a second: workers leave connections only to those that published lately."""
         if self._balance is not None and self._sockets and not self._is_scarce:
             self._balance.publish(self._held())
 
@@ -121,7 +121,7 @@ class Acceptor:
         for _ in range(min(count, MOST)):
             try:
                 connection, _address = listening.accept()
-            except BlockingIOError:  # nobody waits any more
+            except BlockingIOError:  # no connection waits any more
                 break
             except OSError as error:
                 if error.errno not in _SCARCE:  # it broke while it waited

@@ -1,8 +1,8 @@
-"""How many connections each worker holds, in shared memory, so that none takes more than its part of those that wait.
+"""Balances connections over workers: counts what each holds, in shared memory, so that none accepts more than its share.
 
-A connection stays with the process that accepted it, and a load balancer keeps its pool for hours: whoever is first to wake
-up must not take all of it. SO_REUSEPORT, by which the kernel would deal them out, gives each worker a queue of its own, and
-resets what waits in that of a worker that dies.
+A connection stays with the process that accepted it, and a load balancer keeps its pool for hours: the first worker to wake
+up must not take all of it. SO_REUSEPORT, by which the kernel would distribute them, gives each worker a queue of its own, and
+resets what waits in the queue of a worker that dies.
 """
 
 from math import ceil
@@ -12,9 +12,9 @@ from typing import Final
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 
 SLACK: Final = 1.25
-"""So many times its fair part a worker may hold, before it leaves connections to others."""
+"""A worker may hold so many times its fair share before it leaves connections to others."""
 STALE_SECONDS: Final = 1.0
-"""Who has published nothing for as long is stopped, or stuck, and gets no part. It does so ten times as often."""
+"""A worker that has published nothing for so long is stopped, or stuck, and gets no share. Workers publish ten times as often."""
 _HELD, _AT = 0, 1
 
 
@@ -25,12 +25,12 @@ class Balance:
         self._numbers = SharedNumbers(2, workers)
 
     def enter(self, index: int) -> None:
-        """This process is worker ``index``. It gets its part from now on, although it does not accept yet."""
+        """This process is worker ``index``. It has its share from now on, although it does not accept yet."""
         self._numbers.take(index)
         self.publish(0)
 
     def publish(self, held: int) -> None:
-        """This worker holds so many connections, and is there."""
+        """Publish how many connections this worker holds, and that it is alive."""
         row = self._numbers.row
         row[_HELD], row[_AT] = held, monotonic()
 
@@ -50,11 +50,11 @@ class Balance:
         return max(0, int(SLACK * ceil(total / workers)) - held)
 
     def part(self, waiting: int) -> int:
-        """The same when the others had their time, and did not come: what is this worker's part of ``waiting`` alone."""
+        """This worker's share of ``waiting`` alone, once the others have had their time and did not accept."""
         return ceil(waiting / self._totals(0)[1])
 
     def _totals(self, waiting: int) -> tuple[float, int]:
-        """All connections, and how many workers are there: at least the one that asks."""
+        """All connections, and how many workers are alive: at least the calling one."""
         since = monotonic() - STALE_SECONDS
         there = [
             held for held, at in zip(self._numbers.column(_HELD), self._numbers.column(_AT), strict=True) if at > since

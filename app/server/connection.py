@@ -1,16 +1,16 @@
-"""One HTTP/1.1 connection of a client, as uvicorn's server runs it: bytes in, one `InboundRequest` after the other out.
+"""The server protocol: one client's HTTP/1.1 connection, run by uvicorn's server; makes one `InboundRequest` after the other.
 
-It stands in for uvicorn's own protocol, which writes head and body apart (two system calls), sets up a timer and an event
-for each request, and lacks bounds that an app which decides about money needs. httptools parses; what it lets pass, or
-reads otherwise, is judged here:
+It replaces uvicorn's own protocol, which writes head and body apart (two system calls), sets up a timer and an event
+for each request, and lacks bounds that a gateway for payments needs. httptools parses; what it is too lenient with is
+checked here:
 
 - it buffers a field line until it ends, however long it is: heads and trailers are bounded, and so is the time for a head;
 - it hands trailers over like header fields: they are dropped, so that nothing is added to a request behind the checks;
-- it takes a request line that a bare LF ends for one of HTTP/0.9, and passes on versions that nobody speaks: refused;
-- it leaves white space behind a field's value: it goes (RFC 9110 section 5.5), in `oncegate.app.server.parser`;
+- it reads a request line that ends in a bare LF as HTTP/0.9, and lets unknown versions pass: refused;
+- it leaves white space behind a field's value: removed (RFC 9110 section 5.5), in `oncegate.app.server.parser`;
 - it knows some methods and refuses others, speaks RTSP, and takes what follows an ``Upgrade`` for another protocol: see
   `oncegate.app.server.parser`;
-- it has no opinion on which host is meant: one clear `Host` is asked for, and a target's own authority counts.
+- it doesn't check the host: one valid `Host` is required, and a target's own authority counts.
 
 Pipelined requests wait for their turn, and nothing more is read meanwhile. One timer serves all time limits: it goes by a
 deadline that each request moves, since setting up a timer costs more than to look at the clock.
@@ -49,8 +49,8 @@ STALL_SECONDS = 60.0
 """A client that takes nothing of its response for so long is dropped; so is one that sends nothing more of a body that is
 waited for. (The body of an enforced request has a limit of its own, as a whole.)"""
 HALF_CLOSED_SECONDS = 60.0
-"""For who has said all (has shut its sending side) is answered, but can't be told from who has left: so long without anything
-to be written, then it counts as gone."""
+"""A client that has shut its sending side is answered, but can't be told from one that has left: after so long without anything
+to be written it counts as gone."""
 HIGH_WATER = 65536
 """Bytes of a request's body that wait to be received; with more, reading pauses."""
 
@@ -95,7 +95,7 @@ class InboundConnection(asyncio.Protocol):
     # -- the transport's side -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected: it has a while to say something."""
+        """A client connected: its first request's head is due in time."""
         self.transport = transport  # type: ignore[assignment]  # uvloop's are none of asyncio's classes
         self._connections.add(self)  # type: ignore[arg-type]  # the set is for uvicorn's own protocols; ours acts like one
         channel = transport.get_extra_info("socket")
@@ -104,7 +104,7 @@ class InboundConnection(asyncio.Protocol):
         self._deadline.within(KEEP_ALIVE_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
-        """The connection is gone: the requests on it are told, and end as they see fit."""
+        """The connection is gone: its requests are notified, and end by themselves."""
         self._connections.discard(self)
         self.unsent.close()
         if self.gone is not None:
@@ -117,7 +117,7 @@ class InboundConnection(asyncio.Protocol):
         self._parser.close()
 
     def _leave(self) -> None:
-        """Nobody is answered any more."""
+        """No request is answered any more."""
         for request in (self._answering, self._reading):
             if request is not None:
                 request.leave()
@@ -149,7 +149,7 @@ class InboundConnection(asyncio.Protocol):
                 self._deadline.within(HEAD_SECONDS)
 
     def eof_received(self) -> bool:
-        """The client says no more. What it has asked as a whole is answered; what it has begun to ask is no request.
+        """The client has closed its side. Complete requests are answered; an incomplete one is no request.
 
         (Behind a pipelined request nothing is read, its end neither: this is about the last one.)
         """
@@ -169,13 +169,13 @@ class InboundConnection(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        """The client takes less than it is given: see to it that it takes something."""
+        """The client reads slower than we write: require that it reads something."""
         self.writable = asyncio.Event()
         self._deadline.within(STALL_SECONDS)
         self.unsent.stalls()
 
     def resume_writing(self) -> None:
-        """The client takes more again."""
+        """The client has caught up."""
         if self.writable is not None:
             self.unsent.goes_on()
             self.writable.set()
@@ -238,11 +238,11 @@ class InboundConnection(asyncio.Protocol):
 
     @property
     def takes_more(self) -> bool:
-        """Whether what the client sends is parsed; false while what it sent before waits for its turn."""
+        """Whether what the client sends is parsed now; false while earlier requests wait for their turn."""
         return not self._read_paused and not self.transport.is_closing()
 
     def write(self, data: bytes, large: bytes = b"") -> bool:
-        """Hand bytes to the transport, and what is more than a connection may have behind them. False: the client is gone."""
+        """Write ``data``, and behind it ``large``, which is counted until it is taken. False: the client is gone."""
         transport = self.transport
         if transport.is_closing() or self._lingering is not None:
             return False
@@ -253,19 +253,19 @@ class InboundConnection(asyncio.Protocol):
                 self.unsent.write(data, large)
             else:
                 transport.write(data)
-        except (OSError, RuntimeError):  # uvloop raises where asyncio only logs: no business of who happens to write
+        except (OSError, RuntimeError):  # uvloop raises where asyncio only logs: not the writer's concern
             transport.abort()
             return False
         return True
 
     def pause_reading(self) -> None:
-        """Take nothing more from the client for now."""
+        """Read nothing more from the client for now."""
         if not self._read_paused and not self.transport.is_closing():
             self._read_paused = True
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take more again."""
+        """Read on."""
         if self._read_paused and not self._half_closed and not self.transport.is_closing():
             self._read_paused = False
             if self._unparsed:
@@ -310,12 +310,12 @@ class InboundConnection(asyncio.Protocol):
         """The server stops: an idle connection is closed at once, another one after the response that is under way."""
         self._stopping = True
         self._pipelined.clear()
-        if self._answering is None:  # who is still sending waits for no answer
+        if self._answering is None:  # a client that is still sending does not wait for an answer
             self.transport.close()
             self._watch_the_rest()
 
     def close(self) -> None:
-        """Close the connection once its client has taken what was written: it must take something now and then."""
+        """Close the connection once its client has read what was written; it must read something now and then."""
         may_say_more = (self._in_message or self._deaf) and not self._half_closed
         if may_say_more and self._lingering is None and not self.transport.is_closing() and may_linger():
             self._linger()
@@ -335,7 +335,7 @@ class InboundConnection(asyncio.Protocol):
         self._linger_on(0)
 
     def _linger_on(self, size: int) -> None:
-        """Its client has sent ``size`` bytes more, which nobody reads."""
+        """Its client has sent ``size`` bytes more, which are dropped."""
         seconds = 0.0 if self._lingering is None else self._lingering.drop(size)
         if not seconds:
             self.transport.close()
@@ -352,7 +352,7 @@ class InboundConnection(asyncio.Protocol):
         """Refuse what can't be parsed, and close; 431 where it is only too large. Never into a response that has begun."""
         self._in_message = False
         if self._answering is not None and self._answering is not self._reading:
-            # What came before it keeps its answers; this one gets none, and neither does anything behind it.
+            # Requests before it are still answered; this one isn't, and neither is anything behind it.
             self._deaf = self._stopping = True
             if self._reading is not None and self._pipelined:
                 self._pipelined.pop()  # its head was in order, its body isn't
@@ -363,11 +363,11 @@ class InboundConnection(asyncio.Protocol):
         self.close()
 
     def _idle(self) -> None:
-        """Nothing is being answered: the next request, or the rest of its head, has a while to come."""
+        """No request is being answered: set the time for the next request, or for the rest of its head."""
         self._deadline.within(HEAD_SECONDS if self._parser.in_head else KEEP_ALIVE_SECONDS)
 
     def _is_awaited(self) -> bool:
-        """Whether it is for the client to go on: its request is not whole, and we take what comes and have nothing to say."""
+        """Whether we wait for the client: its request is not whole, we are reading, and no response is under way."""
         request = self._answering
         return request is self._reading and request is not None and not request.begun and not self._read_paused
 
@@ -381,7 +381,7 @@ class InboundConnection(asyncio.Protocol):
         transport = self.transport
         lingers = self._lingering is not None
         if self.writable is not None or transport.is_closing() or (lingers and transport.get_write_buffer_size()):
-            if self.unsent.shrinks():  # it does take something, if slowly
+            if self.unsent.shrinks():  # it reads, if slowly
                 self._deadline.within(STALL_SECONDS)
                 return
             transport.abort()
@@ -390,7 +390,7 @@ class InboundConnection(asyncio.Protocol):
             self._deadline.within(STALL_SECONDS)
             return
         if lingers or self._half_closed or (self._in_message and not self._parser.in_head):
-            transport.close()  # of a request that was not sent as a whole, or answered, there is nothing to say
+            transport.close()  # a request that was not sent whole, or is answered already, gets no error
             return
         if self._in_message and self._answering is None:
             self.write(TIMED_OUT)

@@ -1,4 +1,4 @@
-"""The one timer of a client's connection."""
+"""A movable deadline: the one timer of a client's connection."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
@@ -29,7 +29,7 @@ class Deadline:
             self._timer = self._loop.call_at(self.at, self._look)
 
     def close(self) -> None:
-        """Never call anybody again; who was to be called is dropped."""
+        """Never call ``then`` again, and drop the reference to it."""
         self._then = None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""The rules of a request's head that the parser does not keep: whose it is to answer, and what it asks for."""
+"""Rules for a request's head that the parser does not check: one valid host, ``Expect`` and ``Upgrade``; and its ASGI scope."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import re
@@ -77,11 +77,11 @@ def asks_for_websocket(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def scope_of(url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """What ASGI calls a request's scope, but for what only the connection knows."""
+    """A request's ASGI scope, without what only the connection knows."""
     if url[:1] == b"/" and _HASH not in url:
         raw_path, mark, query = url.partition(b"?")
     else:
-        parsed: Any = httptools.parse_url(url)  # whose stubs say that there is always a query
+        parsed: Any = httptools.parse_url(url)  # the stubs wrongly declare that there is always a query
         raw_path, query = parsed.path, b"" if parsed.query is None else parsed.query
         mark = b"?" if b"?" in url.partition(b"#")[0] else b""
     path = raw_path.decode("ascii")

@@ -1,8 +1,8 @@
-"""How a connection is closed whose client may still be sending: what it sends is taken for a while, and dropped.
+"""Lingering close: of a client that may still be sending, reads and drops what comes for a while, then closes.
 
 A connection that is closed with bytes unread is reset (RFC 9112 section 9.6): its client, which as a rule reads only once it has
-sent everything, would find an error in the place of the answer. So the answer is followed by the end of what we say, and then
-by the client's end, or by one of these bounds.
+sent everything, would find an error instead of the answer. So we write the answer, close our side (half-close), and wait for
+the client to close its side, within these bounds.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -30,7 +30,7 @@ class Lingering:
         _lingering.add(connection)
 
     def drop(self, size: int) -> float:
-        """Take ``size`` bytes more; seconds to wait for others, 0 for no longer."""
+        """Count ``size`` bytes more; returns for how many seconds to wait for more, 0: close now."""
         self._bytes -= size
         return max(0.0, min(PAUSE_SECONDS, self._until - self._loop.time())) if self._bytes >= 0 else 0.0
 

@@ -1,15 +1,15 @@
-"""httptools' parser of requests, without what it decides in our stead. No I/O.
+"""Parses requests by httptools, and works around its rules for methods, protocols and upgrades. No I/O.
 
-llhttp, on which it stands, knows a list of methods and speaks three protocols; and it takes what follows a head with ``Upgrade``
-for another protocol, a body that was announced too. None of that is for it to say (RFC 9110 sections 7.8 and 9.1):
+llhttp, on which it is built, accepts a list of methods and three protocols; and it takes what follows a head with ``Upgrade``
+for another protocol, even an announced body. None of that is the parser's decision (RFC 9110 sections 7.8 and 9.1):
 
 - the head of a request with an ``Upgrade`` that is ignored is parsed a second time without that field, by a parser of its own;
 - a request whose method it refuses is parsed a second time as a ``PUT``, which has no rules of its own there;
 - a request line of ``RTSP`` or ``ICE`` is refused.
 
-As a rule none of it happens: what a usual request costs is one look at the end of its request line. Neither does it matter how
-the bytes were cut into reads: the rest of a request that an earlier read began is parsed up to its end, which its framing or an
-empty line tells, so that it is known where the next one begins.
+Usual requests need none of it: they cost one check of the end of the request line. How the bytes were cut into reads does
+not matter: the rest of a request that an earlier read began is parsed up to its end, found by its framing or an empty line,
+so that it is known where the next one begins.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -86,7 +86,7 @@ class InboundParser:
         self._names_http = False
 
     def close(self) -> None:
-        """Drop what refers back to us: without it the collector has nothing to do."""
+        """Drop the references back to us: without cycles the garbage collector has nothing to do."""
         self._connection = self._parser = None
 
     @property
@@ -112,7 +112,7 @@ class InboundParser:
             self._url = url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head. (Of trailers, too: the list is one that nobody reads by then.)"""
+        """One field of the head. (Of trailers, too: by then the list is not read any more.)"""
         if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
             value = value.rstrip(b" \t")
         self._headers.append((name.lower(), value))
@@ -152,7 +152,7 @@ class InboundParser:
         if ends and not upgrades and method != b"CONNECT":
             self._parse_again(method, version)
             return
-        # Of what is refused because of an upgrade nothing more may be read: a body would be taken for the next request.
+        # Nothing may be read behind an upgrade that is refused: a body would be taken for the next request.
         keep_alive = version == "1.1" and not ends
         if keep_alive and (b"connection" in fields or b"proxy-connection" in fields):
             keep_alive = parser.should_keep_alive()
@@ -186,7 +186,7 @@ class InboundParser:
         version: str = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
             # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
-            # 2.0 is what nobody speaks in this form. Whoever stands before us may have read either in another way.
+            # 2.0 does not exist in this form. A proxy in front of us may have read either in another way.
             raise VersionRefused
         return method, version
 
@@ -197,7 +197,7 @@ class InboundParser:
             raise VersionRefused
 
     def _parse_again(self, method: bytes, version: str) -> None:
-        """Have this head parsed again without its ``Upgrade``: what was made of it counts for nothing."""
+        """Have this head parsed again without its ``Upgrade``; the first result is discarded."""
         known = self._parser.get_method()
         if known != method:
             self._method = method
@@ -290,7 +290,7 @@ class InboundParser:
         return at
 
     def _retry(self, error: httptools.HttpParserError) -> int:
-        """llhttp has stopped: where to go on where that was for the sake of a method. Raises ``error`` where it was not."""
+        """llhttp has stopped: where to go on if it was because of a method. Raises ``error`` if it was not."""
         if self._method or not (
             isinstance(error, httptools.HttpParserInvalidMethodError) or str(error) == _NO_METHOD_OF_HTTP
         ):
@@ -326,7 +326,7 @@ class InboundParser:
         return self._begins
 
     def _remember(self) -> None:
-        """A head is not complete, and nobody has looked at its request line: keep what there is of it."""
+        """A head is not complete, and its request line is not checked yet: keep what there is of it."""
         if self._earlier:
             self._earlier += self._data
         elif self._begins >= 0:
@@ -359,7 +359,7 @@ class InboundParser:
 
 
 class _Ends:
-    """Is told of what decides where requests end. ``due``: bytes of a body that come next."""
+    """Parser callbacks that find out where requests end. ``due``: bytes of a body that come next."""
 
     def __init__(self) -> None:
         self.due = 0

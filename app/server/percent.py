@@ -1,4 +1,4 @@
-"""Percent-encoding, decoded in a time that no client can make long: ``urllib.parse.unquote`` takes 5 ms for 64 KiB and more."""
+"""Percent-decoding in bounded time: ``urllib.parse.unquote`` takes 5 ms for 64 KiB and more."""
 
 import re
 from binascii import a2b_qp
@@ -14,9 +14,9 @@ class TargetRefused(ValueError):
 
 
 def unquoted(path: bytes) -> str:
-    """What ``urllib.parse.unquote`` makes of a path of visible ASCII. Raises `TargetRefused`.
+    """``urllib.parse.unquote`` for a path of visible ASCII. Raises `TargetRefused`.
 
-    Quoted-printable is the same code with another sign, and its decoder is in C.
+    Quoted-printable is the same encoding with another sign, and its decoder is in C.
     """
     whole, incomplete = _incomplete.subn(b"%25", path, MAX_INCOMPLETE + 1)
     if incomplete > MAX_INCOMPLETE:

@@ -1,4 +1,4 @@
-"""A long read of a client's bytes, parsed in pieces: between two of them others are served."""
+"""Parses a long read in pieces, so that other connections are served in between."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from typing import Final
@@ -10,7 +10,7 @@ PIECE_BYTES: Final = 8192
 
 
 class Pieces:
-    """What one connection has read and not parsed. Nothing more is read as long as there is any."""
+    """What one connection has read and not parsed yet. Until it is parsed, nothing more is read."""
 
     __slots__ = ("_connection", "_scheduled", "_unparsed")
 
@@ -23,7 +23,7 @@ class Pieces:
         return len(self._unparsed) > 0
 
     def first(self, data: bytes) -> bytes:
-        """What of ``data`` is to be parsed now. The rest comes, as a read of its own, in the event loop's next rounds."""
+        """The part of ``data`` to be parsed now. The rest follows, as reads of their own, in the event loop's next rounds."""
         self._unparsed = data[PIECE_BYTES:]
         transport = self._connection.transport
         if self._unparsed and not transport.is_closing():

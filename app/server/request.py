@@ -1,8 +1,8 @@
-"""One request of a client and the response to it: what an ASGI app gets for ``receive`` and ``send``.
+"""One client's request and its response: the ASGI ``receive`` and ``send`` of the gateway's server.
 
 The head of a response waits for its first piece of body, so that both are one write; it waits no longer than the event loop's
-next round, so that a stream whose first piece is late still shows its head at once. A client that has left takes whatever is
-sent to it in silence: an app hears of it by ``http.disconnect``.
+next round, so that a stream whose first piece is late still sends its head at once. What is sent to a client that has left is
+dropped silently: the app learns of it by ``http.disconnect``.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -40,7 +40,7 @@ _FAILED: Final = (
 class InboundRequest:
     """``upgrades``: it asks for a WebSocket.
 
-    ``begun``: something of the response may have been written; ``gone``: nobody is there any more to take it.
+    ``begun``: something of the response may have been written; ``gone``: the client has left.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class InboundRequest:
         """Bytes of the declared length still to come; below 0 where none was declared."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have ``work`` answer, as a task. What it leaves open is an error: what can't be finished closes the connection."""
+        """Answer by ``work``, as a task. A response that it leaves unfinished is an error, and closes the connection."""
         self.task = task = self._connection.loop.create_task(self._run(work))
         self._connection.tasks.add(task)
 
@@ -108,7 +108,7 @@ class InboundRequest:
             self.end(raised)
 
     def end(self, error: Exception | None = None) -> None:
-        """Whoever was to answer has ended, perhaps with an error. What was left open says so where nothing was said yet."""
+        """The answering task has ended, perhaps by an error. An unfinished response becomes an error if nothing was sent yet."""
         if error is not None:
             log.error("a request failed", exc_info=error)
         if not self._complete and not self.gone:
@@ -118,7 +118,7 @@ class InboundRequest:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is here, so that it can be answered without asking its client for anything."""
+        """Whether all of it has arrived, so that it can be answered without waiting for its client."""
         return self._more is False and not self._expects_go_ahead
 
     @property
@@ -156,7 +156,7 @@ class InboundRequest:
         self._wake()
 
     async def receive(self) -> Message:
-        """ASGI ``receive``: the body, once, in as many pieces as it takes; then nothing, until there is nobody to answer."""
+        """ASGI ``receive``: the body, once, in as many pieces as needed; then waits until the client left or is answered."""
         if self._expects_go_ahead and not self.begun:
             self._expects_go_ahead = False
             self._connection.write(_GO_AHEAD)
@@ -210,7 +210,7 @@ class InboundRequest:
             raise RuntimeError(f"{kind} is out of turn")
 
     async def _until_writable(self, size: int) -> None:
-        """Wait for the client to take what it was given before; ``size`` bytes are held meanwhile."""
+        """Wait for the client to read what was written before; ``size`` bytes are held meanwhile."""
         connection = self._connection
         connection.unsent.hold(size)
         while connection.writable is not None and not self.gone:
@@ -221,7 +221,7 @@ class InboundRequest:
         self.respond(answer.status, answer.headers, answer.body)
 
     def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
-        """The whole response at once. To one who takes less than was written before, it is given when there is room.
+        """Send the whole response at once. While the client is behind in reading, it waits until there is room.
 
         Raises as `send` does.
         """
@@ -248,7 +248,7 @@ class InboundRequest:
         await self.send({"type": "http.response.body", "body": body})
 
     def write_head(self) -> None:
-        """Let the head go that waits for its body."""
+        """Write the head that waits for its body."""
         head, self._head = self._head, b""
         if head and not self.gone and not self._connection.write(head):
             self.leave()
@@ -266,7 +266,7 @@ class InboundRequest:
         self._frame_body(status, lines)
         if not self._keep_alive:
             lines.append(b"connection: close")
-        # A line break within a line would begin a field, or a response, of somebody else's making.
+        # A line break within a line would begin a field, or a response, that the app did not mean.
         content = b"".join(lines)
         if _LF in content or _CR in content or _NUL in content:
             raise RuntimeError("a header field holds a line break or a NUL")
@@ -284,7 +284,7 @@ class InboundRequest:
                 # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
                 self._keep_alive = False
         if self._keep_alive and (self._connection.stopping or (self._expects_go_ahead and self._more)):
-            # A client that was not told to go on may send its body or the next request: nobody can tell which.
+            # A client that got no ``100 Continue`` may send its body or the next request: there is no telling which.
             self._keep_alive = False
 
     def _framed(self, body: bytes, more: bool) -> bytes:
@@ -301,7 +301,7 @@ class InboundRequest:
         return body
 
     def _break_off(self) -> None:
-        """The app has ended before its response: say so where nothing was said yet, and close."""
+        """The app has ended before its response: answer an error where nothing was sent yet, and close."""
         if self.begun:
             self.write_head()
         else:

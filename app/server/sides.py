@@ -1,11 +1,11 @@
-"""What the parts of a client's connection know of it: each one side, so that none needs to know the whole."""
+"""The interfaces of a client's connection (protocols): one for each of its parts, so that none depends on the whole."""
 
 import asyncio
 from typing import Any, Protocol
 
 
 class Reading(Protocol):
-    """The side of what was read and waits to be parsed."""
+    """For what was read and waits to be parsed."""
 
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
@@ -21,14 +21,14 @@ class Reading(Protocol):
 
 
 class Writing(Protocol):
-    """The side of what its client has not taken yet."""
+    """For what its client has not read yet."""
 
     transport: asyncio.Transport
     writable: asyncio.Event | None
 
 
 class Parsing(Protocol):
-    """The side of the parser, which makes requests of bytes."""
+    """For the parser, which makes requests of bytes."""
 
     def request_begins(self) -> None:
         """The first byte of a request."""
@@ -58,7 +58,7 @@ class Held(Protocol):
 
 
 class Responding(Protocol):
-    """The side of the requests, which are answered over it."""
+    """For the requests, which are answered over it."""
 
     loop: asyncio.AbstractEventLoop
     tasks: set[asyncio.Task[None]]

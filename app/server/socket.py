@@ -1,4 +1,4 @@
-"""What a client's socket tells: whose it is, and how much of what was written is still on its way."""
+"""What the kernel knows of a client's socket: its address, and how many bytes written are not acknowledged."""
 
 import asyncio
 import struct
@@ -18,7 +18,7 @@ def address_of(ask: Callable[[], Any]) -> tuple[str, int] | None:
 
 
 def unacknowledged(transport: asyncio.Transport) -> int:
-    """How many bytes the client has not taken yet, as far as it can be told.
+    """How many bytes the client has not taken yet, as far as it can be known.
 
     The kernel's part counts: it holds megabytes, and takes more only once a third of them is gone, which for a slow client that
     does nothing wrong takes minutes.

@@ -1,4 +1,4 @@
-"""What a connection's client has not taken yet: it must take something now and then, and all clients together leave so much."""
+"""Bounds what slow clients leave unread: each must read something now and then, and all together may hold so much."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import socket
@@ -17,8 +17,8 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 class Unsent:
     """Of one ``connection``. ``unread`` counts it while writing is paused, beyond what each connection may have anyway.
 
-    What is large is counted as a whole until its last byte is taken: the transport keeps all of it until then. So that it is
-    told of that, writing pauses for what is left of it, however little.
+    A large write is counted as a whole until its last byte is taken: the transport keeps all of it until then. To learn of
+    that, writing pauses for what is left of it, however little.
     """
 
     __slots__ = ("_at_last_look", "_at_turn", "_connection", "_large", "_unread")
@@ -66,11 +66,11 @@ class Unsent:
             self._unread.hold(self, size)
 
     def look(self) -> None:
-        """From here on it `shrinks`, or does not."""
+        """Note what is unread now: `shrinks` compares with it."""
         self._at_last_look = unacknowledged(self._connection.transport)
 
     def shrinks(self) -> bool:
-        """Whether the client has taken something since the last `look`; this is the next one, if so."""
+        """Whether the client has taken something since the last `look`; if so, this counts as the next one."""
         now = unacknowledged(self._connection.transport)
         if now >= self._at_last_look:
             return False
@@ -83,7 +83,7 @@ class Unsent:
         return self._at_turn < before
 
     def drop(self) -> None:
-        """See `oncegate.middleware.admission.unread.Reader`. The kernel, which holds megabytes of it, lets go of them too."""
+        """See `oncegate.middleware.admission.unread.Reader`. The kernel's buffer, which holds megabytes of it, is freed too."""
         transport = self._connection.transport
         with suppress(OSError):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)

@@ -1,1 +1,1 @@
-"""The settings of the gateway (`Settings`) and of the worker, and where they are read from."""
+"""The settings of the gateway (`GatewaySettings`) and of the worker (`WorkerSettings`), and how they are loaded (`load`)."""

@@ -1,4 +1,4 @@
-"""The table ``[cors]`` of the TOML file: whose scripts, in browsers, may read what the gateway answers itself."""
+"""The settings ``[cors]``: which origins' scripts, in browsers, may read what the gateway answers itself."""
 
 from typing import Annotated
 
@@ -31,5 +31,5 @@ class CorsSettings(BaseModel):
         return self
 
     def rules(self) -> CrossOrigin | None:
-        """``None`` where there is nothing to be done."""
+        """The rules, ``None`` where there is nothing to add."""
         return CrossOrigin(self.origins, exposed=self.expose, credentials=self.credentials) if self.origins else None

@@ -1,7 +1,7 @@
 """The gateway's settings: their names, their defaults, and what must hold between them.
 
 A `GatewaySettings` that could be built is usable: values that contradict each other, or that this version can't honour,
-fail at construction. Where values come from is `oncegate.app.settings.sources`'s business; building one reads nothing.
+fail at construction. Values come from `oncegate.app.settings.sources`; building one reads nothing.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ LEASE_PER_CACHE_TIMEOUT = 3
 
 
 class GatewaySettings(BaseSettings):
-    """Everything that ``oncegate serve`` can be told. The names are those of the TOML file."""
+    """All settings of ``oncegate serve``. The names are those of the TOML file."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -200,11 +200,11 @@ class GatewaySettings(BaseSettings):
 
     @property
     def cache_scheme(self) -> str:
-        """How the cache is reached, ``memory`` or the scheme of a shared one."""
+        """The scheme of the cache's URL: ``memory`` or that of a shared cache."""
         return self.cache.partition("://")[0].lower()
 
     def advice(self) -> list[str]:
-        """What is allowed and probably not meant, a line each, for the log at start."""
+        """Settings that are allowed and probably not meant, a line each, for the log at start."""
         lines = []
         if self.cache_scheme != "memory":
             if "scope" not in self.idempotency.model_fields_set:

@@ -1,4 +1,4 @@
-"""Where settings come from: command line > environment > TOML file > defaults, and one line where something is wrong.
+"""Loads settings: command line > environment > TOML file > defaults; a fault is one line.
 
 Every fault becomes a `ConfigurationError` whose text names the setting and where it was given, says what to do, and
 never repeats a value: a value may be a secret.
@@ -40,7 +40,7 @@ class ConfigurationError(Exception):
 
 
 def admin_token() -> str | None:
-    """The secret that operators show, ``None`` without one. In no file, and on no command line.
+    """The operators' token, ``None`` without one. It comes from the environment alone, not from a file or the command line.
 
     White space around it is not part of it: files and mounted secrets end with a line break. Raises `ConfigurationError`.
     """
@@ -55,7 +55,7 @@ def load(
 ) -> GatewaySettings:
     """The settings in force. ``arguments`` are those given on the command line, by the settings' names; ``config`` its file.
 
-    ``defaults`` stand in for what nobody gives, for commands that need less than the gateway does.
+    ``defaults`` stand in for what isn't given, for commands that need less than the gateway does.
     Raises `ConfigurationError`.
     """
     config = config or os.environ.get("ONCEGATE_CONFIG") or None

@@ -1,4 +1,4 @@
-"""The settings of ``oncegate worker``: the table ``[worker]`` of the TOML file. The gateway leaves them alone."""
+"""The settings of ``oncegate worker``: the table ``[worker]`` of the TOML file. The gateway ignores them."""
 
 from typing import Annotated
 

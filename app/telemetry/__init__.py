@@ -1,1 +1,1 @@
-"""Metrics, counted in memory that processes share, and logs."""
+"""Metrics (`Metrics`), counted in memory that processes share, and logs (`configure`)."""

@@ -15,7 +15,7 @@ from oncegate.middleware.admission.observe import Observation
 log = logging.getLogger("oncegate.request")
 
 QUIET = frozenset({"first", "replayed", "bypass"})
-"""Decisions that are everyday business: logged at debug. All others are problems, whose ``record`` can be found in the log."""
+"""Usual decisions: logged at debug. All others are problems, whose ``record`` can be found in the log."""
 
 
 def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> None:
@@ -27,7 +27,7 @@ def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Its everyday lines (started, waiting, shutting down) say nothing that our own don't.
+    # Its everyday lines (started, waiting, shutting down) only repeat ours.
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, root.level))
 
 
@@ -80,7 +80,7 @@ _EXPECTED = ("ASGI callable returned without completing response", "Application 
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
-    """Not what is done on purpose and uvicorn takes for an accident: an aborted response, a refused start, tasks at a stop."""
+    """Filters out what is done on purpose and uvicorn logs as an error: an aborted response, a refused start, tasks at a stop."""
     if record.name != "uvicorn.error":
         return True
     if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):

@@ -1,8 +1,8 @@
-"""What Prometheus is told: counted in shared memory, summed over the workers when it is asked for.
+"""Prometheus metrics: counted in shared memory, summed over the workers when they are scraped.
 
 Every label has a bounded set of values, fixed at the start: a route's pattern, its methods, a decision, a state, an
-operation. A key, a caller or a path never is one. What is counted in is `oncegate.app.telemetry.shared_numbers`;
-prometheus-client only writes it down (its own mode for several processes keeps a file per process and costs six times as
+operation. A key, a caller or a path never is one. The numbers are in `oncegate.app.telemetry.shared_numbers`;
+prometheus-client only formats them (its own mode for several processes keeps a file per process and costs six times as
 much per number).
 """
 # Compiled: docs/decisions/0012-compiled.md
@@ -39,14 +39,14 @@ FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "
 """Decisions that alerts are made of (docs/deploy/alerts.yaml): a series that began at 1 would have had no increase."""
 
 Gauges = Mapping[str, tuple[str, Callable[[], float]]]
-"""By name: what it means, and how it is read when it is asked for."""
+"""By name: its help text, and the function that reads it at a scrape."""
 
 
 class Metrics(Watch):
-    """Everything that is counted. ``routes`` are the patterns under enforcement with their methods; ``workers`` share one object.
+    """All counters. ``routes`` are the patterns under enforcement with their methods; ``workers`` share one object.
     ``submissions`` are those of the patterns whose commands are accepted to be processed later.
 
-    To be made before workers are forked; each then calls `enter`. ``gauges`` are read in whichever process is asked.
+    To be made before workers are forked; each then calls `enter`. ``gauges`` are read in the process that is scraped.
     """
 
     def __init__(
@@ -187,16 +187,16 @@ class Metrics(Watch):
         self._row[self._cache_errors[operation]] += 1
         self._cache[operation].add(self._row, seconds)
 
-    # -- telling ------------------------------------------------------------------------------------------------------
+    # -- exposing -----------------------------------------------------------------------------------------------------
 
     def page(self, accept: str) -> tuple[bytes, str]:
-        """All of it in the format that ``accept`` asks for, and the content type of that."""
+        """All metrics in the format that ``accept`` asks for, and its content type."""
         # Only the format is the client's choice: prometheus-client fails on a version that is no number, and echoes others.
         encode, content_type = choose_encoder(OPENMETRICS if OPENMETRICS.partition(";")[0] in accept.lower() else "")
         return encode(self._registry), content_type
 
     def describe(self) -> list[Metric]:
-        """For the registry: nothing needs to be known beforehand."""
+        """For the registry: no family is described beforehand."""
         return []
 
     def collect(self) -> Iterable[Metric]:

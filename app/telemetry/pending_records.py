@@ -1,7 +1,7 @@
-"""Which records each worker alone knows the outcome of, in shared memory: when it is killed, its parent can still name them.
+"""The records whose outcome only one worker knows, in shared memory: when it is killed, its parent can still name them.
 
-An attempt that runs for long is noted, and an outcome that waits for the cache. What is over within a second, as most is, is
-not: it would cost each request.
+An attempt that runs for long is noted, and an outcome that waits for the cache; what ends within a second, as most does, is
+not, since it would cost each request.
 """
 
 import mmap
@@ -37,7 +37,7 @@ class PendingRecords:
         self._noted[record] = slot, reasons + 1
 
     def drop(self, record: str) -> None:
-        """One reason less; without any it is forgotten."""
+        """Remove one reason; without any left the record is removed."""
         slot, reasons = self._noted.pop(record, (-1, 0))
         if reasons > 1:
             self._noted[record] = slot, reasons - 1

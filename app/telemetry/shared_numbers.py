@@ -1,4 +1,4 @@
-"""Numbers that forked workers count in, each in a row of its own, and that any of them can add up.
+"""Counters in shared memory: each forked worker counts in a row of its own, and any of them can sum the rows.
 
 Strategy. An anonymous shared mapping is made before the fork, and every number has its place in it from then on: to count is
 to add to a double in memory, without a lock, a file or a system call, and a worker that is killed takes nothing with it: its

@@ -1,1 +1,1 @@
-"""The upstream's side of the gateway: `Forwarder` sends a request there and its response back."""
+"""The upstream's side of the gateway: `Forwarder` sends a request there and passes its response back."""

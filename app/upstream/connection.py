@@ -37,7 +37,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.then: Callable[[], None] | None = None
-        """Called, in place of waking who waits, whenever there is something to take or the exchange has failed."""
+        """Called, instead of waking a waiter, whenever there is something to take or the exchange has failed."""
         self._writable: asyncio.Future[None] | None = None
         self._reading_paused = False
         self._writing_paused = False
@@ -60,8 +60,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        """Hands bytes to the reader and wakes whoever waits for them."""
-        if not self._busy:  # an idle upstream has nothing to say: a response that nobody asked for, or a time-out's 408
+        """Passes bytes to the reader and wakes the waiter."""
+        if not self._busy:  # bytes on an idle connection: a response without a request, or a time-out's 408
             self.abort()
             return
         response = self.response
@@ -114,7 +114,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._transport.resume_reading()  # type: ignore[union-attr]  # data only comes while there is one
 
     def eof_received(self) -> None:
-        """The upstream has said all: the end of some responses. Returning nothing closes our side too."""
+        """The upstream has closed its side: the end of some responses. Returning nothing closes ours too."""
         response = self.response
         if self._busy and self._error is None:
             response.end()
@@ -141,11 +141,11 @@ class UpstreamConnection(asyncio.Protocol):
             self.closed.set_result(None)
 
     def pause_writing(self) -> None:
-        """The upstream takes less than it is given."""
+        """The upstream reads slower than we write."""
         self._writing_paused = True
 
     def resume_writing(self) -> None:
-        """The upstream takes more again."""
+        """The upstream has caught up."""
         self._writing_paused = False
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
@@ -153,7 +153,7 @@ class UpstreamConnection(asyncio.Protocol):
     # the forwarder's side
 
     def is_stale(self) -> bool:
-        """Whether an idle connection can't be used: the upstream has closed it, or says what it wasn't asked. No waiting."""
+        """Whether an idle connection can't be used: the upstream has closed it, or has sent something unasked. No waiting."""
         return self.lost or self._transport is None or self._transport.is_closing() or bool(self._poll.poll(0))
 
     def begin(self, *, is_head: bool) -> None:
@@ -172,7 +172,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.write(head, body)
 
     def write(self, head: bytes, body: bytes = b"") -> None:
-        """Hands bytes to the transport; to one that is gone, nothing: `head` tells then."""
+        """Hands bytes to the transport; nothing to one that is gone: then `head` raises."""
         transport = self._transport
         if self.lost or transport is None or transport.is_closing():
             return
@@ -216,7 +216,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether the upstream takes less than it was given, so that `drain` would wait."""
+        """Whether the upstream is behind in reading, so that `drain` would wait."""
         return self._writing_paused and not self.lost
 
     async def drain(self) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP command processor: forwards each request to the upstream and its response back (a reverse proxy, as an ASGI app).
+"""The forwarder: a reverse proxy as an ASGI app, which sends each request to the upstream and passes its response back.
 
 What matters most is to know whether the upstream can have acted. Until the first byte is handed to the transport an error is a
 `NotProcessed`; from then until the response is complete it is an `OutcomeUnknown`.
@@ -40,7 +40,7 @@ class Forwarder:
     """Forwards HTTP requests to ``upstream`` (``http://host[:port][/base]``, ``https://...``, ``unix:///path/to/socket``).
 
     Times are in seconds: ``connect_timeout`` until a connection is open (names and TLS included); ``response_timeout`` until
-    the response's head, for requests that pass through (an enforced attempt's time belongs to who runs it);
+    the response's head, for requests that pass through (an enforced attempt's time limits are its owner's);
     ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``trusted_proxies``:
     addresses or networks whose ``X-Forwarded-*`` are believed. ``end_to_end``: request fields that ``Connection`` can't have
     removed, besides the usual ones. ``via``: requests and responses that pass get a ``Via`` of ours. Raises `ValueError` for
@@ -98,10 +98,10 @@ class Forwarder:
         await self._finish(connection, outgoing, begin, send, scope["method"], view)
 
     def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
-        """Sends a request whose body is whole, with ``headers``, over an idle connection, with nothing to wait for.
+        """Sends a request whose body is whole, with ``headers``, over an idle connection, without waiting.
 
         ``None``: that can't be done, and nothing was sent; called as an app, the forwarder does it, or says why it can't.
-        Set the connection's ``then`` to hear of its response; then there is `end`, or `resume`.
+        Set the connection's ``then`` to be called as its response arrives; then call `end`, or `resume`.
         """
         try:
             request = self._writer.head(scope, headers)
@@ -173,9 +173,9 @@ class Forwarder:
         except ClientLeft:
             return
         except (OutcomeUnknown, NotProcessed, asyncio.CancelledError):
-            connection.abort()  # whatever is under way there has no owner any more
+            connection.abort()  # its exchange has no owner any more
             raise
-        except Exception as error:  # a fault of ours, or of who takes the response: no failure of the upstream's
+        except Exception as error:  # a fault of ours, or of the response's receiver: not the upstream's
             connection.abort()
             raise OutcomeUnknown(f"the response could not be forwarded ({type(error).__name__})") from error
         finally:
@@ -205,7 +205,7 @@ class Forwarder:
         try:
             connection = await self.upstream.ready(new=True)
         except NotProcessed:
-            raise reason from None  # of the first one nobody knows
+            raise reason from None  # the first one's outcome is unknown
         log.info("%s: sent again on a new connection", reason)
         outgoing.begin_again(connection, whole, is_head=method == "HEAD")
         return connection
@@ -219,7 +219,7 @@ class Forwarder:
         return headers
 
     def watches(self, loop: asyncio.AbstractEventLoop) -> Deadlines:
-        """When to look after exchanges that last."""
+        """The watch over exchanges that last."""
         if self._watches is None or self._watches.loop is not loop:
             self._watches = watches(loop, self._response_timeout)
         return self._watches

@@ -1,4 +1,4 @@
-"""The upstream's address, and how a connection to it is opened."""
+"""Parses the upstream's address, and opens connections to it."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,7 @@ class Opener:
         self._ssl = _tls(ca_file) if self.address.scheme == "https" else None
 
     async def open(self) -> UpstreamConnection:
-        """Open a connection, one address after the other. Raises `NotProcessed` with what the last one said."""
+        """Open a connection, one address after the other. Raises `NotProcessed` with the last one's error."""
         address = self.address
         loop = asyncio.get_running_loop()
         try:

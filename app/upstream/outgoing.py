@@ -1,7 +1,7 @@
-"""The client's half of an exchange with the upstream: its body on the way out, and whether it is still there.
+"""The request side of an exchange with the upstream: sends the client's body, and notices a client that leaves.
 
 A client that leaves in the middle of its upload has made no request, and one that leaves while it waits wants no answer: for
-requests that pass through both end the upstream's connection, so that nothing goes on for nobody. An enforced attempt has no
+requests that pass through both end the upstream's connection, so that no work goes on for nothing. An enforced attempt has no
 such client: its ``receive`` blocks once the body is whole, and its time is its owner's business.
 """
 
@@ -18,12 +18,12 @@ WATCH_AFTER = 1.0
 
 
 def watches(loop: asyncio.AbstractEventLoop, timeout: float) -> Deadlines:
-    """When to look after exchanges that last, for all of one loop and ``timeout``."""
+    """The watch over exchanges that last, one for each event loop and ``timeout``."""
     return Deadlines(loop, min(WATCH_AFTER, timeout))
 
 
 class ClientLeft(Exception):
-    """The client of a request that passes through is gone: nobody is left to answer."""
+    """The client of a request that passes through is gone: there is no one to answer."""
 
 
 class Outgoing:

@@ -1,8 +1,8 @@
-"""The connections to the upstream: which idle ones are kept.
+"""The connection pool of the upstream: opens connections, and keeps idle ones for a short time.
 
 An idle connection that the upstream closes as a request goes out can cost a command its key (it was sent, no answer came: outcome
 unknown; docs/decisions/0013-sent-again.md). So idle ones are kept for a shorter time than common upstreams keep them, and are
-looked at right before their use.
+checked right before their use.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -15,7 +15,7 @@ from oncegate.app.upstream.opening import Opener
 from oncegate.middleware.outcome.errors import NotProcessed
 
 KEEPALIVE_MARGIN: Final = 0.5
-"""Seconds by which we let go of an idle connection before the time that the upstream announced."""
+"""Seconds by which we close an idle connection before the time that the upstream announced."""
 
 
 class Upstream:
@@ -23,7 +23,7 @@ class Upstream:
 
     ``connect_timeout`` (seconds) covers looking up the name, every address that it has, and TLS. Idle connections are kept for
     ``keepalive`` seconds, or less where the upstream announces less; 0 keeps none.
-    ``max_idle`` is how many: as many as were in use at once are to find room, since each one that finds none costs a new
+    ``max_idle`` is how many: room for as many as are in use at once, since each one without room costs a new
     connection a moment later. ``ca_file``: PEM, instead of the system's.
     """
 
@@ -65,10 +65,10 @@ class Upstream:
             if confirm is not None:
                 try:
                     await confirm()
-                except BaseException:
+                except BaseException:  # whatever ends the confirmation, a cancellation too: the connection goes back
                     self._keep(connection)  # unused: as good as it was
                     raise
-            # Asked last, since confirming may have taken a while. A kept one that went stale costs nothing: take another.
+            # Checked last, since confirming may take a while. A kept one that went stale costs nothing: take another.
             if not (connection.lost if is_new else connection.is_stale()):
                 return connection
             connection.abort()
@@ -98,7 +98,7 @@ class Upstream:
 
     def _take(self) -> UpstreamConnection | None:
         loop = self._loop
-        if loop is None or not loop.is_running():  # to ask for the running loop would cost more
+        if loop is None or not loop.is_running():  # looking up the running loop would cost more
             loop = self._bind()
         idle = self._idle
         while idle:

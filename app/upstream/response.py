@@ -1,16 +1,16 @@
-"""Reads the upstream's responses: bytes in, a judged head and a body out. No I/O; httptools does the parsing.
+"""Reads the upstream's responses: bytes in, a validated head and a body out. No I/O; httptools does the parsing.
 
-The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it lets pass, or reads otherwise, is judged here:
+The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it lets pass, or reads otherwise, is checked here:
 
-- a HEAD response's Content-Length is no body to come: the message is complete with its head, whatever the parser thinks. What
+- a HEAD response's Content-Length announces no body: the message is complete with its head, unlike in the parser. What
   servers send behind the head of a message without content (HEAD, 204, 304) is dropped, with the connection;
-- 1xx responses are reported as messages of their own: they are passed over, and 101 is refused (nobody asked for it);
-- the parser has no call for the end of the stream: a body that lasts until then is completed, or found cut off, here;
-- it takes white space off the beginning of a field's value, but leaves it at the end: it goes (RFC 9110 section 5.5);
+- 1xx responses are reported as messages of their own: they are skipped, and 101 is refused (it was not requested);
+- the parser has no function for the end of the stream: a body that lasts until then is completed, or found cut off, here;
+- it removes white space before a field's value, but not behind it: removed here (RFC 9110 section 5.5);
 - it takes any transfer coding, any version and any number for a status: only what HTTP/1 defines passes here;
-- it goes on to a response behind the first: nobody asked for that one, so neither is to be trusted;
+- it parses a second response behind the first: no request belongs to that one, so neither is to be trusted;
 - it takes more for the end of a connection than HTTP does (``Proxy-Connection: close``, a 1xx with ``Connection: close`` or of
-  HTTP/1.0), and refuses what follows: one that says so carries no other request, and the response behind a 1xx is read on.
+  HTTP/1.0), and refuses what follows: a connection with such a field is not used again, and the response behind a 1xx is read.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -91,7 +91,7 @@ class ResponseReader:
             self._stop("its head or its trailers are too long")
 
     def _stop(self, reason: object) -> None:
-        # Apart from `feed`, which has asked for both before: the parser's callbacks change them.
+        # Apart from `feed`, which has checked both before: the parser's callbacks change them.
         if self.complete:
             if isinstance(reason, HttpParserError):
                 self._follow_on()
@@ -132,24 +132,24 @@ class ResponseReader:
         return body
 
     def release(self) -> None:
-        """Drops the parser, which refers back to the reader: without it the collector has nothing to do."""
+        """Drops the parser, which refers back to the reader: without cycles the garbage collector has nothing to do."""
         self._parser = None
 
     # httptools' callbacks
 
     def on_message_begin(self) -> None:
-        """Another message begins: after the final one, nobody asked for it."""
+        """Another message begins: after the final one, no request belongs to it."""
         if self.complete:
             raise HttpParserError("surplus")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head; or of the trailers, which nobody reads (RFC 9110 section 6.5.1)."""
+        """One field of the head; or of the trailers, which are ignored (RFC 9110 section 6.5.1)."""
         if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
             value = value.rstrip(b" \t")
         self._lines.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """A head is whole: judge it, and begin to look for the body that it announces."""
+        """A head is whole: check it, and find out what body it announces."""
         assert self._parser is not None  # noqa: S101 - it is what calls us  # nosec B101
         status = self._parser.get_status_code()
         self._fields += len(self._lines)
@@ -179,7 +179,7 @@ class ResponseReader:
         self.complete = self._is_head
 
     def _read_fields(self, version: str) -> tuple[Set[bytes], bool, bool]:
-        """Keeps what is end-to-end. Of what decides: the options of ``Connection``; is there a length; is the body chunked."""
+        """Keeps the end-to-end fields. Returns ``Connection``'s options; is there a length; is the body chunked."""
         kept = self.headers
         options: Set[bytes] = _NONE
         has_length = chunked = False
@@ -220,7 +220,7 @@ class ResponseReader:
         self._overhead = 0
 
     def on_message_complete(self) -> None:
-        """The end of a message: of an interim response, or of the one that was asked for."""
+        """The end of a message: of an interim response, or of the final one."""
         if self._interim:
             parser = self._parser
             assert parser is not None  # noqa: S101 - it is what calls us  # nosec B101

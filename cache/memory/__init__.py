@@ -1,1 +1,1 @@
-"""Records in this process's memory: `MemoryCache` is the reference that every other cache is compared with."""
+"""Records in this process's memory: `MemoryCache`, the reference that every other cache is compared with."""

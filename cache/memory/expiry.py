@@ -1,8 +1,8 @@
-"""Bytes under keys, each with an instant at which it is gone: what `oncegate.cache.memory.store` keeps its records in.
+"""A dict of bytes in which each entry expires at its own instant: the storage of `oncegate.cache.memory.store`.
 
-Strategy: reading checks the exact instant, so nothing outlives its time by a millisecond. Memory is given back by a sweep
-that rides along with writes: keys are filed by the second in which they expire, and a heap of those seconds says which
-are over. Filing by second, instead of pushing every expiry onto a heap, means that a key whose time changes (a day in
+Strategy: reading checks the exact instant, so nothing outlives its time by a millisecond. Memory is freed by a sweep
+with each write: keys are grouped by the second in which they expire, and a heap of those seconds says which
+are over. Grouping by second, instead of pushing every expiry onto a heap, means that a key whose time changes (a day in
 flight, then a minute as failed) leaves nothing stale behind.
 """
 # Compiled: docs/decisions/0012-compiled.md
@@ -70,7 +70,7 @@ class ExpiringBytes:
             del self._by_second[second]
 
     def sweep(self, now_ms: int, most: int = STEP) -> int:
-        """Give back the memory of up to ``most`` entries whose second is over; tells how many."""
+        """Free up to ``most`` entries whose second is over; returns how many."""
         swept = 0
         while self._seconds and self._seconds[0] < now_ms // 1000:
             bucket = self._by_second.get(self._seconds[0])
@@ -84,5 +84,5 @@ class ExpiringBytes:
 
 
 def cost(key: str, data: bytes) -> int:
-    """What an entry counts for against a limit, in bytes."""
+    """An entry's size as counted against a limit, in bytes."""
     return len(key) + len(data) + OVERHEAD_BYTES

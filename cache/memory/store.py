@@ -1,6 +1,6 @@
-"""The reference: records in this process's memory. Nothing survives a restart, and no other process sees them.
+"""`MemoryCache`, the reference: records in this process's memory, which no other process sees and no restart survives.
 
-It keeps the same bytes that Redis would, and decides by the same rule when a lease has lapsed, so that what is tested
+It stores the same bytes as Redis, and decides by the same rule when a lease has lapsed, so that what is tested
 here is true there. No call awaits anything, which makes each of them atomic on its event loop; a lock makes them atomic
 for event loops in other threads too (test clients run one for each request).
 """
@@ -41,7 +41,7 @@ class MemoryCache:
 
     @property
     def size_bytes(self) -> int:
-        """What the records count for against the limit, those included that have expired and await the sweep."""
+        """The records' size as counted against the limit, expired ones included until they are swept."""
         return self._entries.size
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class MemoryCache:
             if entry is None or held is None or not _is_owner(held.record, token):
                 return False
             check(held.record.state, Event.RENEW, State.IN_FLIGHT)
-            # The record's own retention, not the caller's: whoever judges the lease goes by what the record says.
+            # The record's own retention, not the caller's: by it readers find out whether the lease has lapsed.
             self._entries.put(key, entry.data, now_ms + lease_ms + held.record.retention_ms)
             return True
 
@@ -282,7 +282,7 @@ def _at_once(call: Coroutine[Any, Any, Answer]) -> Answer | CacheError:
 
 
 def _is_owner(record: Record, token: bytes) -> bool:
-    """Whether ``token`` may still speak for the record: in flight under it, or lapsed and not taken over."""
+    """Whether ``token`` still owns the record: in flight under it, or lapsed and not taken over."""
     return record.token == token and (record.state is State.IN_FLIGHT or record.lapsed)
 
 

@@ -1,1 +1,3 @@
-"""Records in Redis: `RedisCache` (store), its URLs (url), and what it warns of (advice). Only this room speaks Redis."""
+"""Records and streams in Redis: `RedisCache` (store), its URLs (url), its warnings (advice), and command streams (streams).
+
+Only this room imports redis-py and hiredis."""

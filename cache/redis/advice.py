@@ -1,4 +1,4 @@
-"""What an operator should know about a Redis before records are trusted to it."""
+"""Checks a Redis before records are trusted to it, and advises the operator."""
 
 import asyncio
 
@@ -48,7 +48,7 @@ async def advise_all(sessions: list[Session], deadline: float) -> list[str]:
 
 
 async def advise(link: Link, deadline: float) -> list[str]:
-    """Advice, a line each, in one round trip. What the user's permissions don't show is passed over in silence."""
+    """Advice, a line each, in one round trip. What the user's permissions don't show is skipped silently."""
     commands = (
         pack(b"INFO", b"memory"),
         pack(b"INFO", b"persistence"),

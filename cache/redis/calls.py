@@ -1,4 +1,4 @@
-"""What is on its way to Redis, and reads its own reply."""
+"""Claims and outcomes on their way to Redis: each packs its command and reads its reply."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import time
@@ -24,7 +24,7 @@ _ODD: Final = "Redis answered a claim with something that is no record"
 
 
 class PendingClaim(Soon[Claim]):
-    """A claim on its way: reads its reply, and takes care of itself when its caller has left."""
+    """A claim on its way: reads its reply, and withdraws itself when its caller has left."""
 
     __slots__ = ("_adopt", "_fingerprint", "_remaining_ms", "_retention_ms", "_submission", "_token")
 
@@ -65,7 +65,7 @@ class PendingClaim(Soon[Claim]):
             return Claim(True, fresh, self._remaining_ms)
         if isinstance(reply, ReplyError):
             raise faults.of_claim_reply(reply)
-        # What is raised here is told to the caller; anything else would only be logged, and the caller would wait for ever.
+        # An error here goes to the caller; it would else only be logged, and the caller would wait for ever.
         if not isinstance(reply, list) or len(reply) != 3:
             raise RecordUnreadable(_ODD)
         won, data, remaining_ms = reply
@@ -74,7 +74,7 @@ class PendingClaim(Soon[Claim]):
         return Claim(won == 1, decode(data, remaining_ms), remaining_ms)
 
     def came_late(self, reply: Reply) -> None:
-        """Hand a claim that was won to whoever adopts it, or give it back."""
+        """Pass a claim that was won to ``adopt``, or give it back."""
         if isinstance(reply, ReplyError) or not (reply == 1 or reply[0] == 1):
             return
         if self._adopt is None:
@@ -84,7 +84,7 @@ class PendingClaim(Soon[Claim]):
             self._adopt(self.read(reply))
 
     def lost(self) -> None:
-        """Give the claim back, should it have been made."""
+        """Give the claim back, in case it was made."""
         until = time.monotonic() + self._remaining_ms / 1000
         self.routes.withdraw(Withdrawal(self.key, self._token, until))
 
@@ -100,7 +100,7 @@ class PendingOutcome(Soon[bool]):
 
 
 def done(reply: Reply) -> bool:
-    """Whether a script has done what it was asked for. Raises what an error reply stands for."""
+    """A script's reply as whether it wrote. Raises the error that an error reply stands for."""
     if isinstance(reply, ReplyError):
         raise faults.of_reply(reply)
     return bool(reply == 1)
@@ -136,7 +136,7 @@ def claim_call(
 
 @lru_cache(maxsize=256)
 def _terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[int, bytes]:
-    """What is the same in all claims of a route: how long they live (ms), and the end of their command."""
+    """The constant parts of a route's claims: how long they live (ms), and the end of their command."""
     remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
     return remaining_ms, pack_parts(b"%d" % remaining_ms, takeover_codes(takeover))
 

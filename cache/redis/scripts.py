@@ -1,4 +1,4 @@
-"""The Lua scripts, one per fenced transition, and commands packed to the bytes that go over the wire (RESP2)."""
+"""The Lua scripts, one per fenced transition; packs commands to the bytes of RESP2."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import hashlib

@@ -1,8 +1,8 @@
-"""Records in Redis 7.0 or newer: each call of the protocol is one script on one key (see the ``.lua`` files for why).
+"""`RedisCache`: records in Redis 7.0 or newer; each call of the protocol is one script on one key (the ``.lua`` files say why).
 
 A first request costs two commands, a replay one. All callers of a loop share one connection to a server
-(`oncegate.cache.redis.connection.pipe`), with a second one for large outcomes. Which server that is for a key,
-`oncegate.cache.redis.connection.routes` tells. What happens to a claim whose reply was lost is told in
+(`oncegate.cache.redis.connection.pipe`), with a second one for large outcomes. Which server holds a key is found by
+`oncegate.cache.redis.connection.routes`. A claim whose reply was lost is handled by
 `oncegate.cache.redis.connection.withdrawal`.
 """
 
@@ -43,7 +43,7 @@ from oncegate.cache.redis.scripts import (
 from oncegate.cache.store import Adopt, Page, Resolution, Then
 
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
-"""What a MATCH pattern takes for something else than itself."""
+"""The special characters of a MATCH pattern."""
 _CURSOR = re.compile(r"([0-9]{1,4}\.)?[0-9]{1,20}")
 _RESOLUTIONS = {
     1: Resolution.RESOLVED,
@@ -266,7 +266,7 @@ class RedisCache:
 
         ``fields`` are names and values in turn. Not of the `Cache` protocol: only Redis has streams. It goes by the way of the
         records, so that it arrives where the record of the same command is: a connection of its own might still be to an old
-        master, which takes writes until it hears of its demotion, and then forgets them.
+        master, which takes writes until it is demoted, and then forgets them.
 
         Raises `CacheRefused`: nothing was appended; other `CacheUnavailable`: the entry may be there or not.
         """
@@ -380,5 +380,5 @@ async def _sessions(routes: Routes, deadline: float) -> list[Session]:
 
 
 def _is_text(key: bytes) -> bool:
-    """Whether this can be a look-up key at all: somebody else's in the namespace must not end a scan."""
+    """Whether this can be a look-up key at all: a foreign key in the namespace must not end a scan."""
     return key.isascii()

@@ -1,4 +1,4 @@
-"""Cache URLs that name several servers, taken apart without redis-py and without connecting.
+"""Parses cache URLs that name several servers, without redis-py and without connecting.
 
 ``redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?options]``: the hosts are Sentinels, user
 and password are Redis's own; Sentinel's are the options ``sentinel_username`` and ``sentinel_password``.

@@ -1,1 +1,1 @@
-"""Admission: a claim is made and its answer weighed (`Admission`), an attempt runs under its lease, its outcome is recorded."""
+"""Admission: claims a record and decides by the answer (`Enforcer`), runs the attempt under its lease, records its outcome."""

@@ -1,7 +1,7 @@
-"""Admission: claim, gate, and waiting for a concurrent request. Knows nothing of HTTP; every door goes through it.
+"""Admission: claim, gate, and waiting for a concurrent request. Knows nothing of HTTP; every entry point uses it.
 
-A request leaves here with an `Attempt` that it has to run (without a record, its ``number`` 0, where the cache is down and
-the policy is to fail open), or with a `Verdict` on a record that somebody else made.
+It returns an `Attempt` to be run (without a record, its ``number`` 0, where the cache is down and the policy is to fail
+open), or a `Verdict` on the record of another attempt.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -31,7 +31,7 @@ _LONGEST_POLL: Final = 1.0
 
 
 class Ask:
-    """What a door asks for: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
+    """A request for admission: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
     ``waited`` is set once a wait has taken place, whatever came of it. ``submission``: the command is to be accepted now and
     processed later. ``whole`` is the fingerprint as other policies than ``on_mismatch = "warn"`` make it. What comes after it
@@ -106,7 +106,7 @@ class Enforcer:
         self._cache = cache
 
     async def admit(self, ask: Ask, found: Verdict | None = None) -> Attempt | Verdict:
-        """Decide about one request, about which was ``found`` what it was, if that was asked for already.
+        """Decide about one request; ``found`` is the record in its way, where that is known already.
 
         Raises `Overloaded`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`.
         """
@@ -162,20 +162,20 @@ class Enforcer:
                 answer = await self._send_claim(attempt, policy.takeover | {State.UNKNOWN})
         except CacheError as error:
             answer = error
-        except BaseException as end:
+        except BaseException as end:  # whatever ended the claim, its slot is free again
             in_flight.slots -= 1
             if isinstance(end, asyncio.CancelledError):
-                # The answer may be on its way, or even here: nobody is left to run what it may have won.
+                # The answer may be on its way, or even here, but the caller is gone: the claim must not stay won.
                 in_flight.withdraw(attempt)
             raise
         return self._claimed(attempt, answer)
 
     def _claimed(self, attempt: Attempt, answer: Claim | CacheError) -> Attempt | Claim:
-        """What came of a claim, for which a slot was taken. Raises the error that it was, unless the policy is to run anyway."""
+        """The result of a claim that has a slot. Raises ``answer`` if it is an error, unless the policy is to run anyway."""
         in_flight = self.in_flight
         in_flight.answered("claim", answer, attempt.held_since)
         if isinstance(answer, CacheError):
-            # A full cache is there, and can say no.
+            # A full cache is up, and can refuse.
             if attempt.policy.fails_open and isinstance(answer, CacheUnavailable) and not isinstance(answer, CacheFull):
                 return attempt
             in_flight.slots -= 1
@@ -205,8 +205,8 @@ class Enforcer:
         )
 
     def claim_soon(self, ask: Ask, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | CacheError], None]) -> bool:
-        """The first half of `admit` without any waiting: ``then`` is called once, perhaps before this returns, and has
-        `admitted` to ask what it means. ``False``: that can't be done now, and ``then`` is never called.
+        """The first half of `admit` without any waiting: ``then`` is called once, perhaps before this returns, and gets
+        its meaning from `admitted`. ``False``: that can't be done now, and ``then`` is never called.
         """
         in_flight, policy = self.in_flight, ask.policy
         cache = in_flight.prompt
@@ -243,7 +243,7 @@ class Enforcer:
         return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
 
     def give_up(self, ask: Ask, end: BaseException) -> None:
-        """Instead of `admitted`: ``end`` ended who asked, and nobody is left to run what the answer may have won."""
+        """Instead of `admitted`: ``end`` ended the caller, so a claim that is won is given back."""
         self.in_flight.slots -= 1
         if isinstance(end, asyncio.CancelledError):  # else the loop is closed
             self.in_flight.withdraw(self._attempt(ask))
@@ -260,7 +260,7 @@ class Enforcer:
         )
 
     async def _read_only(self, ask: Ask) -> Claim:
-        """With every slot taken: what can be answered without an attempt still is."""
+        """With every slot taken: answers what needs no attempt."""
         found = await self.in_flight.timed("get", self._cache.get(ask.key))
         if found is None or (found.record.state in ask.policy.takeover and found.record.fingerprint == ask.fingerprint):
             raise Overloaded("Too many requests are being executed: try again later.")
@@ -297,7 +297,7 @@ def _tell(told: "asyncio.Future[Claim | CacheError]", answer: Claim | CacheError
 
 
 def _may_submit_again(lost: Claim) -> bool:
-    """Whether what is there is a submission that nobody knows the end of, as after a crash.
+    """Whether the record is a submission of unknown outcome, as after a crash.
 
     To submit it once more is harmless, whatever the policy says of unknown outcomes: the consumer processes one of the two.
     """
@@ -305,5 +305,5 @@ def _may_submit_again(lost: Claim) -> bool:
 
 
 def _told(record: Record) -> bool:
-    """Whether a waiter is given this end of the attempt that it waited for; an unknown one is up to the policy, by a claim."""
+    """Whether a waiter gets this outcome of the attempt that it waited for; of an unknown one the policy decides, by a claim."""
     return record.state in (State.SUCCEEDED, State.FAILED)

@@ -1,4 +1,4 @@
-"""One execution of a command under a lease: renewed while the command runs, settled once.
+"""An attempt: one execution of a command under a lease, which is renewed while the command runs, and settled once.
 
 Strategy. An attempt belongs to the process, not to the request that began it: its task lives in `InFlight`, and neither a
 client that leaves nor ``response_timeout`` ends it. While it runs, one timer renews the lease, as a rule at every third of it.
@@ -28,7 +28,7 @@ log = logging.getLogger("oncegate.attempt")
 
 
 class LeaseLost(NotProcessed):
-    """Before anything was sent, the attempt turned out to be somebody else's by now."""
+    """Before anything was sent, another owner was found to have taken over the attempt's record."""
 
 
 class Unconfirmed(NotProcessed):
@@ -117,9 +117,9 @@ class Attempt:
         self.is_over = False
         """It has answered, or nothing of it runs any more; its slot is free once it is ``told``."""
         self.has_slot = True
-        """Whether it counts towards ``max_runtime``."""
+        """Whether it counts towards ``max_in_flight``."""
         self.lasts = False
-        """It takes longer than most, and the watch was told so."""
+        """It takes longer than most, and the watch was notified."""
         self._runtime = runtime
         self._cache = runtime.cache
         self._started = self.held_since
@@ -157,11 +157,11 @@ class Attempt:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the attempt is ours for half a lease from now, or runs without a record: then `confirm` returns at once."""
+        """Whether the lease is ours for half its length from now, or there is no record: then `confirm` returns at once."""
         return not self.number or monotonic() - self.held_since < self.policy.lease_ms / 2000
 
     async def confirm(self) -> None:
-        """Return once the attempt is certain to be ours for half a lease; to be awaited before the first byte is sent.
+        """Return once the lease is certain to be ours for half its length; to be awaited before the first byte is sent.
 
         An owner that was paused (SIGSTOP, a frozen virtual machine) must not run beside its successor. Raises `LeaseLost`;
         and `Unconfirmed` where the cache does not answer, unless the policy is to fail open.
@@ -222,7 +222,7 @@ class Attempt:
         wait = self._deadline - now
         if self.number and not self._lost:
             heartbeat = self.policy.heartbeat
-            # At least a quarter of it from now: a cache that fails at once is not asked in a busy loop.
+            # At least a quarter of it from now: a cache that fails at once is not called in a busy loop.
             wait = min(wait, max(self.held_since + heartbeat - now, heartbeat / 4))
         self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
 
@@ -275,7 +275,7 @@ class Attempt:
             await self._record()
 
     def settle_soon(self, state: State | None, response: StoredResponse | None, then: Callable[[], None]) -> None:
-        """The same for who does not wait: ``then`` is called once, now or later."""
+        """The same without waiting: ``then`` is called once, now or later."""
         self._decide(state, response, "")
         self._then, self._sent = then, monotonic()
         outcome, cache, loop = self.outcome, self._runtime.prompt, self.loop
@@ -372,7 +372,7 @@ class Attempt:
         log.error(
             "record %s: attempt %d was taken over or resolved; its outcome is not recorded", self.record, self.number
         )
-        # Nobody after this will be told of it, so those who wait are not either: they go by what the record says.
+        # No later request can learn of it, so waiters don't either: they go by the record.
         self.outcome = None
         self.refused = True
         self._runtime.tell(self._runtime.watch.outcome_refused, self.policy.route)

@@ -1,4 +1,4 @@
-"""How much of requests' bodies may be held that are not admitted yet: one bound for all clients of a process."""
+"""Bounds the memory for bodies of requests that are not admitted yet: one bound for all clients of a process."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import logging
@@ -39,5 +39,5 @@ class Buffered:
     def _tell(self, change: int) -> None:
         try:
             self._watch.bodies_waiting(change)
-        except Exception:  # somebody else's code must not decide about a payment
+        except Exception:  # a user's watch must not decide about a payment
             log.exception("the watch failed")

@@ -1,4 +1,4 @@
-"""Time limits that cost little, since almost none of them is ever reached."""
+"""Cheap time limits, for many waits of one length: almost none of them is ever reached."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio

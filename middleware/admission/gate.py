@@ -15,7 +15,7 @@ class Decision(enum.StrEnum):
     REPLAY = "replayed"
     """Give the stored result."""
     DUPLICATE = "duplicate"
-    """The result is there, but is not to be given as if it were this request's own: tell of it."""
+    """The result is there, but is not to be given as this request's own: answer with an error that carries it."""
     IN_FLIGHT = "in-flight"
     """Another attempt is executing."""
     MISMATCH = "key-reused"

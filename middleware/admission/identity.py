@@ -1,4 +1,4 @@
-"""What this process is called in the records that it makes, so that an operator knows where to look."""
+"""This process's name in the records that it makes, so that an operator knows where to look."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import os
@@ -15,6 +15,6 @@ def gateway_id() -> str:
     return f"{socket.gethostname()[-MOST_OF_HOST:]}/{os.getpid()}"
 
 
-# A forked worker is another gateway. To ask for the process id with every claim would be a system call each.
+# A forked worker is another gateway. Reading the process id for each claim would be a system call each.
 if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
     os.register_at_fork(after_in_child=gateway_id.cache_clear)

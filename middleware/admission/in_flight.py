@@ -1,4 +1,4 @@
-"""The attempts of one process: how many, which, and what they still owe to the cache."""
+"""The attempts in flight of one process: counts and owns them, and records the outcomes that the cache has not taken yet."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
@@ -88,7 +88,7 @@ class InFlight(Runtime):
             return
         try:
             self.watch.attempt_began(attempt.policy.route)
-        except Exception:
+        except Exception:  # a user's watch must not stop an attempt
             log.exception(FAILED)
 
     def _keep(self, attempt: Attempt, running: Running) -> Running:
@@ -113,7 +113,7 @@ class InFlight(Runtime):
             return
         try:
             self.watch.attempt_ended(attempt.policy.route)
-        except Exception:
+        except Exception:  # a user's watch must not disturb an attempt's end
             log.exception(FAILED)
 
     def free(self, attempt: Attempt) -> None:
@@ -124,7 +124,7 @@ class InFlight(Runtime):
             self._freed += 1
 
     def keep_trying(self, attempt: Attempt) -> None:
-        """Record the outcome of ``attempt`` as soon as the cache lets us; bounded in bytes: then without the body."""
+        """Retry recording the outcome of ``attempt`` until the cache takes it; bounded in bytes: then without the body."""
         size = _body_bytes(attempt)
         if self._unsaved_bytes + size > MAX_UNSAVED_BYTES and attempt.outcome and attempt.outcome.response:
             log.warning("record %s: too much waits for the cache; kept without its body", attempt.record)
@@ -135,7 +135,7 @@ class InFlight(Runtime):
         attempt.recording = self.in_background(self._write_until_done(attempt, size))
 
     def owes(self, key: str) -> bool:
-        """Whether what this process knows of the record is still to be written: what the cache says of it is out of date."""
+        """Whether this process still has an outcome to write to the record, so that the cache's state of it is out of date."""
         return any(attempt.key == key for attempt in self._unsaved)
 
     def withdraw(self, attempt: Attempt) -> None:

@@ -1,4 +1,4 @@
-"""What can be told of requests and attempts: for the demo, for metrics, for logs. Never a key, a caller or a body."""
+"""Events of requests and attempts, for metrics, logs and the demo. They never carry a key, a caller or a body."""
 
 from collections.abc import Callable
 from typing import NamedTuple

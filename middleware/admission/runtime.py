@@ -1,4 +1,4 @@
-"""What an attempt needs of the process in which it runs: the cache, time limits, tasks in the background, and who watches."""
+"""What an attempt needs of its process: the cache, time limits, background tasks, and the user's `Watch`."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 
 FAILED: Final = "the watch failed"
 NOBODY: Final = Watch()
-"""Isn't told of what each request does."""
+"""The watch that does nothing: not called for each request."""
 
 
 class Runtime:
@@ -37,27 +37,27 @@ class Runtime:
         raise NotImplementedError
 
     def keep_trying(self, attempt: Any) -> None:
-        """Record the outcome of ``attempt`` as soon as the cache lets us; bounded in bytes: then without the body."""
+        """Retry recording the outcome of ``attempt`` until the cache takes it; bounded in bytes: then without the body."""
         raise NotImplementedError
 
     def tell(self, event: Callable[..., None], *what: object) -> None:
         """Call one of ``watch``'s methods; its errors go no further than the log."""
         try:
             event(*what)
-        except Exception:  # somebody else's code must not decide about a payment
+        except Exception:  # a user's watch must not decide about a payment
             log.exception(FAILED)
 
     def decided(self, route: str, state: State | None, seconds: float) -> None:
-        """Tell ``watch`` of an outcome."""
+        """Notify ``watch`` of an outcome."""
         if self.watch is NOBODY:
             return
         try:
             self.watch.attempt_settled(route, state, seconds)
-        except Exception:
+        except Exception:  # as in `tell`: a watch's errors must not decide about a payment
             log.exception(FAILED)
 
     def answered(self, operation: str, answer: object, sent: float) -> None:
-        """Tell ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``."""
+        """Notify ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``."""
         if self.watch is NOBODY:
             return
         try:
@@ -65,11 +65,11 @@ class Runtime:
                 self.watch.cache_failed(operation, monotonic() - sent)
             else:
                 self.watch.cache_answered(operation, monotonic() - sent)
-        except Exception:
+        except Exception:  # as in `tell`: a watch's errors must not decide about a payment
             log.exception(FAILED)
 
     async def timed(self, operation: str, call: Awaitable[Answer]) -> Answer:
-        """The answer to a call of the cache, which ``watch`` is told of."""
+        """Await a call of the cache, and notify ``watch`` of the answer."""
         began = monotonic()
         try:
             answer = await call

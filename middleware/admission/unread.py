@@ -1,8 +1,8 @@
-"""How much of responses may be held for clients that take less than they are given: one bound for all clients of a process.
+"""Bounds the memory for responses that slow clients have not read yet: one bound for all clients of a process.
 
-A response is in the cache, or is nobody's to keep, by the time that its client is slow: so who holds up memory loses the
-connection, and a retry gets the response. It meets the client that has taken nothing for longest. One that has taken something
-since it was looked at gets a second chance, so that those who do nothing wrong are spared as long as others are there.
+By the time that its client is slow, a response is in the cache, or is not to be kept: so the client that takes up memory
+loses its connection, and a retry gets the response. The first to go is the one that has read nothing for longest. One that
+has read something since it was checked last is spared as long as there are others.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -15,21 +15,21 @@ log = logging.getLogger("oncegate.http")
 
 MAX_UNREAD: Final = 256 * 1024 * 1024
 _CHANCES: Final = 16
-"""How many clients are looked at, at most, before the one whose turn it is must go: there may be thousands."""
+"""How many clients are checked, at most, before the one whose turn it is must go: there may be thousands."""
 
 
 class Reader(Protocol):
-    """A client that something is held for."""
+    """A client for which something is held."""
 
     def has_taken(self) -> bool:
-        """Whether it has taken something since this was asked last, or since it began to take less."""
+        """Whether it has read something since the last call, or since it fell behind."""
 
     def drop(self) -> None:
         """Let go of what is held for it, and of its connection, now or soon. Called once at most."""
 
 
 class Unread:
-    """Counts the bytes that wait for readers, who are in the order in which they began to take less than they were given."""
+    """Counts the bytes that wait for readers, which are kept in the order in which they fell behind."""
 
     def __init__(self, limit: int, watch: Watch) -> None:
         self.limit = limit
@@ -61,7 +61,7 @@ class Unread:
         self.release(reader)
         try:
             self._watch.reader_dropped()
-        except Exception:  # somebody else's code must not decide about a payment
+        except Exception:  # a user's watch must not decide about a payment
             log.exception("the watch failed")
         reader.drop()
 

@@ -1,4 +1,4 @@
-"""A time limit for what as a rule ends without waiting."""
+"""A time limit for awaitables that usually finish without waiting."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
@@ -11,9 +11,9 @@ Result = TypeVar("Result")
 async def within(
     seconds: float, work: Awaitable[Result], waits: Callable[[asyncio.Timeout], None] | None = None
 ) -> Result:
-    """Await ``work``. Raises ``TimeoutError`` where it takes longer than that. ``waits`` is called if it waits at all.
+    """Await ``work``. Raises ``TimeoutError`` where it takes longer. ``waits`` is called if it waits at all.
 
-    What ends without waiting for anything, as most of it does, gets no time-out: that would cost more than the work.
+    Work that finishes without waiting, as most does, gets no time-out: that would cost more than the work.
     """
     steps = None
     try:
@@ -32,7 +32,7 @@ async def within(
 
 @coroutine
 def _rest(steps: Generator[Any, Any, Result], waits_for: Any) -> Generator[Any, Any, Result]:
-    """What ``await`` does with the steps of an awaitable, of which the first was taken by hand."""
+    """Await the rest of an awaitable whose first step was taken by hand."""
     try:
         while True:
             try:

@@ -1,1 +1,1 @@
-"""The doors for functions: `CommandProcessor`, and `SyncCommandProcessor` for callers without an event loop."""
+"""Idempotent function calls: `CommandProcessor`, `SyncCommandProcessor` for callers without an event loop, and `idempotent`."""

@@ -1,4 +1,4 @@
-"""Calls of a decorated function: what its key, its caller and its payload are made of, namely arguments, by their names."""
+"""Binds a decorated function's arguments, from which key, caller and payload are computed by parameter name."""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 from oncegate.middleware.rules.arguments import check_callable
 
 Choose = Callable[[dict[str, Any]], Any]
-"""Makes something of a call's arguments by name."""
+"""Computes a value from a call's arguments by name."""
 _RECEIVERS = ("self", "cls")
 
 

@@ -1,7 +1,7 @@
-"""Plain functions are executed in the thread that calls them: its database connection, its transaction and its locals are there.
+"""Executes plain functions in the calling thread, which has the database connection, the transaction and the thread's locals.
 
-The claim, the lease and the outcome are the event loop's, in the `SyncCommandProcessor`'s own thread. It asks the calling thread,
-which does nothing but wait for it, to make the call.
+The claim, the lease and the outcome are the event loop's, in the `SyncCommandProcessor`'s own thread. The calling thread only
+waits, until the loop hands it the call to make.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class ThreadedCall(Call):
         self._left = False
 
     async def made(self) -> Any:
-        """In the event loop: what comes of the call. Raises `NotProcessed` where nobody is left to make it."""
+        """In the event loop: the call's result. Raises `NotProcessed` where no thread is left to make it."""
         turn = _Turn(self.make)
         with self._guard:
             if self._left:
@@ -75,7 +75,7 @@ class _Turn:
         self.outcome: asyncio.Future[_Outcome] = self._loop.create_future()
 
     def take(self) -> None:
-        """Make the call, and tell the loop."""
+        """Make the call, and pass its result to the loop."""
         if self._begun:
             return
         self._begun = True

@@ -1,4 +1,4 @@
-"""What `CommandProcessor.process` raises in place of a result."""
+"""The errors of `CommandProcessor.process`."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""The door for functions as they are: a decorator, whose key comes from the arguments of each call.
+"""The decorator `idempotent`: makes a function idempotent by a key computed from each call's arguments.
 
-Under it is a `CommandProcessor`, whose command is a call. What is its own: whose the key is (the function's), and what of a call
-is fingerprinted (its payload).
+It is built on a `CommandProcessor` whose commands are calls. Its own are the key's scope (the function) and what of a call is
+fingerprinted (its payload).
 """
 
 import atexit
@@ -214,7 +214,7 @@ class _Door:
         with self._guard:
             if self._threads is None:
                 self._threads = CallingThreads(processor)
-                atexit.register(self._threads.close)  # what the cache has not yet been told is told it
+                atexit.register(self._threads.close)  # outcomes that the cache does not have yet are recorded
             return self._threads
 
 

@@ -1,4 +1,4 @@
-"""The door for Python callers: `CommandProcessor.process` runs a command once per idempotency key.
+"""`CommandProcessor`: executes a Python caller's command once per idempotency key.
 
 The same claim, gate and attempt as behind HTTP. What is fingerprinted is the command's JSON form with sorted members; what
 is kept is the result's JSON form, or, of an exception, its type's name and its text.
@@ -209,7 +209,7 @@ class CommandProcessor(Generic[Command, Result]):
         except ENDS_PROCESS as error:  # raised to the caller: out of this task it would end the event loop
             run.raised = error
             await attempt.settle(State.UNKNOWN, note=f"raised {type(error).__qualname__}")
-        except BaseException as error:
+        except BaseException as error:  # whatever a command raises is its failure
             if is_closed(error, attempt.task):
                 raise
             await self._failed(run, error)
@@ -221,7 +221,7 @@ class CommandProcessor(Generic[Command, Result]):
         """Whatever is raised is the failure: kept, and raised to the caller."""
         attempt = run.attempt
         run.raised = error
-        if run.abandoned:  # nobody is left who would be told
+        if run.abandoned:  # no caller is left to get it
             log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
         if attempt.overdue:  # it made an error of its cancellation by attempt_timeout
             await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
@@ -262,7 +262,7 @@ class CommandProcessor(Generic[Command, Result]):
     def _read(self, body: bytes, record: str) -> Any:
         try:
             return self._codec.load(body)
-        except Exception as error:
+        except Exception as error:  # a user's codec may raise anything
             log.error("record %s: the stored result can't be read: %s", record, type(error).__name__)
             raise RecordUnreadable(
                 "the stored result can't be read by this processor's result_type or codec"

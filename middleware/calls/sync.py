@@ -1,4 +1,4 @@
-"""The Python door for callers without an event loop: threads, scripts, Celery tasks, Django views."""
+"""`SyncCommandProcessor`: for callers without an event loop, such as threads, scripts, Celery tasks, Django views."""
 
 import asyncio
 import functools
@@ -68,7 +68,7 @@ class SyncCommandProcessor(Generic[Command, Result]):
         return self._result(command, future)
 
     def _result(self, command: Command, future: "Future[Callable[[], Result]]") -> Result:  # noqa: ARG002 - a subclass executes it here
-        """Wait in the calling thread for what comes of ``command``."""
+        """Wait in the calling thread for the result of ``command``."""
         return future.result()()
 
     def close(self, timeout: float = 30.0) -> None:
@@ -106,7 +106,7 @@ class SyncCommandProcessor(Generic[Command, Result]):
 
 async def _ended(call: Coroutine[Any, Any, Result]) -> Callable[[], Result]:
     """What gives the result of ``call`` to its own thread, or raises there what ends a process: here it would end the loop,
-    and leave everybody who waits for it waiting for ever.
+    and leave all its waiters waiting for ever.
     """
     try:
         result = await call

@@ -1,1 +1,1 @@
-"""The door for consumers of messages: `Subscription`."""
+"""Idempotent consumers of messages: `Subscription`, with its `Delivery`, `Begun` and `Once`; and `derive_key`."""

@@ -1,4 +1,4 @@
-"""A delivery that was decided about; where it is to run, the handle by which its outcome is recorded."""
+"""The decision about a delivery; where it is to run, also the handle by which its outcome is recorded."""
 
 import asyncio
 import enum
@@ -78,7 +78,7 @@ class Begun:
     def hold(
         self, attempt: Attempt, running: "asyncio.Future[None]", settings: SubscriptionSettings, *, last: bool
     ) -> None:
-        """Be the handle of ``attempt``, which is the ``last`` one that is allowed, until ``running`` is given a result."""
+        """Become the handle of ``attempt`` (``last``: the last one that is allowed), until ``running`` has a result."""
         self._attempt, self._running, self._settings, self._last = attempt, running, settings, last
 
     @property
@@ -99,7 +99,7 @@ class Begun:
         return self._outcome is State.SUCCEEDED
 
     async def exhaust(self, error: StoredResponse, reason: str) -> None:
-        """The claim was won, but no attempt is left: record the last error, so that everybody sees the end."""
+        """The claim was won, but no attempt is left: record the last error, so that all see the end."""
         self._begin_settling(State.FAILED)
         self.decision, self.reason, self.response = DeliveryDecision.EXHAUSTED, reason, error
         self.action = self.decision.action
@@ -113,7 +113,7 @@ class Begun:
         await self._settle(None, None)
 
     def overran(self) -> None:
-        """The handler did not end in time, and can't be ended: the broker is told to deliver again."""
+        """The handler did not end in time, and can't be ended: the broker is to deliver again."""
         self.action, self.reason = Action.REDELIVER, "The handler ran into its time-out, and runs on."
 
     async def confirm(self) -> None:
@@ -172,7 +172,7 @@ class Begun:
             await self._settle(State.UNKNOWN, None, note)
 
     def abandon_soon(self, note: str) -> None:
-        """As `abandon`, for who can't await it; with the event loop that runs, if one does: else the lease is left to lapse."""
+        """As `abandon`, without awaiting it; needs a running event loop: without one, the lease is left to lapse."""
         with suppress(RuntimeError):
             loop = asyncio.get_running_loop()
             self._abandoning = loop.create_task(self.abandon(note))

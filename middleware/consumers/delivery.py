@@ -1,4 +1,4 @@
-"""What a consumer hands to the hook, and what the hook may say: one decision, which means one thing for the broker."""
+"""A delivery, the decisions about it with the action that each means for the broker, and a subscription's settings."""
 
 import enum
 import re
@@ -138,7 +138,7 @@ class SubscriptionSettings(BaseModel):
         return self
 
     def policy(self, consumer: str) -> Policy:
-        """The rules that claim, gate and attempt go by."""
+        """These settings as a policy for claim, gate and attempt."""
         rules = IdempotencySettings(
             ttl=self.ttl,
             error_ttl=self.ttl,
@@ -175,7 +175,7 @@ def command_key(namespace: str, delivery: Delivery, settings: SubscriptionSettin
 
 
 def delivery_fingerprint(delivery: Delivery) -> bytes:
-    """What tells this command's payload from another's. Raises `Rejected` for a payload or a fingerprint that is none."""
+    """The fingerprint of this command's payload. Raises `Rejected` for a payload or a fingerprint that is none."""
     if delivery.fingerprint is None:
         return fingerprint("DELIVERY", b"", b"", _payload(delivery.payload))
     try:

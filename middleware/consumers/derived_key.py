@@ -1,4 +1,4 @@
-"""Keys for commands that an event triggers: made from the event's id, so that a redelivered event sends the same key."""
+"""Derives keys for commands that an event triggers from the event's id, so that a redelivered event sends the same key."""
 
 from hashlib import sha256
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What the records beside a delivery mean for it. Pure: it awaits nothing and knows neither a broker nor a store."""
+"""The consumers' gate: decides about a delivery by its records. Pure: it awaits nothing, knows no broker and no store."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Allowance:
 
 
 def allowance(limit: int, before: int, former: Iterable[Record]) -> Allowance:
-    """What is allowed after the attempts that the execution records under ``former`` names tell of."""
+    """What is allowed after the attempts counted by the execution records under ``former`` names."""
     records = list(former)
     elsewhere = sum(record.attempt for record in records)
     dead = elsewhere > before and any(is_dead(record) for record in records)

@@ -1,4 +1,4 @@
-"""Calling a consumer's handler, and what its end says of the command."""
+"""Calls a consumer's handler, and records its result or error as the command's outcome."""
 
 import asyncio
 import inspect
@@ -38,8 +38,8 @@ class NotRecorded(OncegateError):
 async def run_handler(begun: Begun, call: Callable[[], Any], handler: Callable[..., Any], timeout: float) -> None:
     """Call the handler for a delivery that runs, and settle it. Raises only a cancellation, and what ends the process.
 
-    A coroutine is cancelled after ``timeout``. A thread can't be: it runs on, and its end is recorded if nobody has taken
-    the command over by then.
+    A coroutine is cancelled after ``timeout``. A thread can't be: it runs on, and its end is recorded unless the command
+    was taken over by then.
     """
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
         await _settle(begun, cast(Callable[[], Awaitable[Any]], call), timeout)
@@ -93,14 +93,14 @@ async def _settle_thread(begun: Begun, call: Callable[[], Any]) -> BaseException
 
 
 def _cancelled_inside(error: BaseException) -> RuntimeError:
-    """What to make of a cancellation that nobody asked of us: let out, it would end the consumer's own task."""
+    """The error for a cancellation that we did not request: raised as it is, it would end the consumer's own task."""
     failure = RuntimeError("something in the handler was cancelled")
     failure.__cause__ = error
     return failure
 
 
 async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool = False) -> None:
-    """Record what an exception out of a handler says of its command.
+    """Record an exception out of a handler as its command's outcome.
 
     A cancellation is not a failure, nor is what ends the process: the effect may have happened.
     """

@@ -1,7 +1,7 @@
-"""One delivery as a loop of zero or one rounds, so that what is not to be executed can't be: its body is not reached.
+"""`Once`: one delivery as a loop of zero or one rounds, so that a body that must not be executed is not reached.
 
-A context can't skip its body, which `Subscription.delivery` therefore leaves to an ``if`` of the caller's. A loop can, but is
-not told what is raised in its body; so the round is a context in turn, which settles the attempt.
+A context manager can't skip its body, so `Subscription.delivery` leaves that to an ``if`` of the caller's. A loop can, but
+does not see what its body raises; so each round is a context manager, which settles the attempt.
 """
 
 from collections.abc import Awaitable, Callable
@@ -70,7 +70,7 @@ async def leave(begun: Begun, error: BaseException | None) -> None:
             raise NotRecorded(recording, begun.record)
     elif begun.settled:
         pass
-    elif isinstance(error, GeneratorExit):  # the code around it is closed: it may wait for nothing any more
+    elif isinstance(error, GeneratorExit):  # the surrounding coroutine is being closed: it can't await any more
         begun.abandon_soon("the code that executed it was closed")
     else:
         await settle_raised(begun, error)

@@ -1,4 +1,4 @@
-"""The one handler of a consumer. Two of them would share its records, and each skip what the other has processed."""
+"""Allows a consumer one handler only: two would share its records, and each would skip what the other has processed."""
 
 import functools
 import inspect

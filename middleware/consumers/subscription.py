@@ -1,13 +1,13 @@
-"""The door for consumers: a redelivered command that was processed before is skipped, whatever the broker.
+"""`Subscription`: skips a redelivered command that was processed before, with any broker.
 
 Strategy. Each consumer has an execution record of its own beside the command's record, under the same law: claimed with a
 lease, renewed while the handler runs, settled once with the owner token. Before the claim two things are looked at that
-nobody writes here: the gateway's record of a command that came through it, whose success counts only where the gateway
+are not written here: the gateway's record of a command that came through it, whose success counts only where the gateway
 executed the command itself (without the mark ``submission``), and the execution records of the consumer's former names.
 
-They are looked at before the claim because a delivery that they decide needs none: a duplicate costs no write. The window
-that this leaves: what begins after that look is not seen, a synchronous request under the same key, or a consumer under its
-former name. The other order would leave it too, as neither of the two looks at this consumer's record.
+They are read before the claim because a delivery that they decide needs none: a duplicate costs no write. The window
+that this leaves: what begins after that read is not seen, a synchronous request under the same key, or a consumer under its
+former name. The other order would leave it too, as neither of the two reads this consumer's record.
 
 A first attempt takes nothing over, so that what an earlier one left can be judged, with its error, before it is replaced.
 """
@@ -135,13 +135,13 @@ class Subscription:
             if looked.ended(found):
                 return self._told(DeliveryDecision.EXHAUSTED, key, found, looked.total(found.attempt))
             outcome = await self._enforcer.admit(Ask(own, fingerprint, self._policy))
-        if isinstance(outcome, Verdict):  # somebody was quicker
+        if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, fingerprint) or DeliveryDecision.IN_FLIGHT
             return self._told(decision, key, outcome.record)
         return await self._begun(outcome, record_id(key), looked, found)
 
     async def _look(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun | Allowance:
-        """At what other doors and former names have done: what it decides, or what is allowed after it."""
+        """Read the gateway's record and those of former names: what they decide, or what is allowed after them."""
         try:
             submission, *former = await asyncio.gather(
                 self._gateways(key, of_gateway), *[self.cache.get(execution_key(key, alias)) for alias in self.aliases]
@@ -288,7 +288,7 @@ class Subscription:
         raised: BaseException | None = None
         try:
             yield begun
-        except BaseException as error:
+        except BaseException as error:  # whatever ends the block is the outcome; it is raised again
             raised = error
             raise
         finally:

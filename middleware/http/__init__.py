@@ -1,1 +1,1 @@
-"""The HTTP door: `IdempotencyMiddleware`, pure ASGI."""
+"""Idempotency for HTTP: `IdempotencyMiddleware`, pure ASGI; its `Exchange` and `Enforcement` are shared with the gateway."""

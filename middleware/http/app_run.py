@@ -1,4 +1,4 @@
-"""The execution of one attempt over HTTP: the app is called once, and what came of it settles the record."""
+"""Executes one attempt over HTTP: calls the app once, and settles the record by its response or error."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
@@ -20,7 +20,7 @@ log = logging.getLogger("oncegate.http")
 
 
 class Execution(Capture):
-    """Runs the app for ``attempt`` and captures its response; how it ended decides about the record.
+    """Runs the app for ``attempt``, captures its response, and settles the record accordingly.
 
     Where there is no response: ``slug`` and ``detail`` are the problem to answer with, or ``raised`` is what the app raised
     (`LeaseLost`: nothing was begun). ``task`` is the attempt's, until it has nothing more to do.
@@ -69,7 +69,7 @@ class Execution(Capture):
             raise
 
     def lasts(self) -> None:
-        """It takes longer than most: from here on it has time limits of its own, and its lease is renewed."""
+        """The app takes longer than most: from here on it has time limits, and its lease is renewed."""
         task, attempt = self.task, self.attempt
         if task is None or attempt.settled:
             return
@@ -107,10 +107,10 @@ class Execution(Capture):
         """See `Capture.outgrow`. What is left is a transfer, as of what passes through; it takes no slot from commands."""
         self._enforcement.enforcer.in_flight.free(self.attempt)
 
-    # -- a client that takes less than it is given ---------------------------------------------------------------------
+    # -- a slow client ------------------------------------------------------------------------------------------------
 
     def stalls(self, sending: asyncio.Timeout) -> None:
-        """The client does not take at once what it is sent: what waits behind that counts, until it `catches_up`."""
+        """The client is behind in reading: what waits for it is counted, until it `catches_up`."""
         self.slow, self._sending = True, sending
         self.put_aside(self._unread_bytes)
         if self.slow and self.whole:
@@ -171,8 +171,7 @@ class Execution(Capture):
                 if self._enforcement.enforcer.in_flight.closing and not attempt.overdue:
                     raise  # shutdown: the lease lapses, and the record reads unknown
                 overdue = True
-            except BaseException as error:
-                # Whatever an app raises is an outcome, too.
+            except BaseException as error:  # whatever an app raises is an outcome, too
                 if is_closed(error, self.task):
                     raise
                 failure = self._meant(error)
@@ -228,7 +227,7 @@ class Execution(Capture):
             state, note = State.UNKNOWN, f"raised {type(error).__qualname__}"
         else:  # its failure, kept and raised again
             self.raised = error
-            if self.client_gone:  # nobody is left whom the server would tell
+            if self.client_gone:  # the server has no client left to answer
                 log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)
             state, response, note = State.FAILED, responses.stored_exception(), f"raised {type(error).__qualname__}"
         await attempt.settle(state, response, note=note)

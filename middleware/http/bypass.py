@@ -1,4 +1,4 @@
-"""A request of a method under enforcement that has no key: it goes on as it is, and its response says so."""
+"""Bypass: marks and observes the response to a request without a key, of a method under enforcement."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import logging
@@ -18,7 +18,7 @@ _BYPASS: Final = Decision.BYPASS.value  # an enum's takes a call
 
 
 class Bypass:
-    """The response to such a request, told to ``observe`` and marked as one that nothing was enforced for."""
+    """The response to such a request: passed to ``observe``, and marked (Cache-Status) as not enforced."""
 
     __slots__ = ("_began", "_method", "_observe", "_policy", "_send")
 
@@ -44,8 +44,8 @@ class Bypass:
 
 
 def tell(observe: Observe, observation: Observation) -> None:
-    """Tell who observes of an answer. Its errors go no further than the log."""
+    """Call ``observe`` with an answer. Its errors are only logged."""
     try:
         observe(observation)
-    except Exception:  # somebody else's code must not decide about a payment
+    except Exception:  # a user's observer must not decide about a payment
         log.exception("the observer failed")

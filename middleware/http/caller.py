@@ -1,4 +1,4 @@
-"""Who the caller is, where the app itself knows its users: by the ASGI scope, once what authenticates has been there."""
+"""The caller as named by the app's own function, from the ASGI scope after authentication."""
 
 import inspect
 import logging

@@ -1,4 +1,4 @@
-"""The response of an attempt, between the command processor that makes it and the client that may be gone.
+"""Captures an attempt's response: buffers it between the app that makes it and the client, who may be gone.
 
 Strategy. The attempt's task writes here and never waits for the client while the response is within the cap that is
 kept; the request's own coroutine reads from here. The two meet in one future. Past the cap nothing is kept, so the
@@ -130,7 +130,7 @@ class Capture:
         self._due = declared_length(status, self.headers)
         self.bodiless = self._due == 0
         self._drop_limit()
-        # Most apps go on with the whole body at once: then nobody needs to be told of the head alone.
+        # Most apps go on with the whole body at once: then the head alone need not be announced.
         if self._news is not None and not (self.patient and 0 < self._due <= WINDOW):
             self._news.get_loop().call_soon(self._show_head)
 
@@ -150,7 +150,7 @@ class Capture:
                 self.put_aside(len(chunk))
 
     def end(self) -> None:
-        """Nothing more will come: of a whole response, whose last byte can be read now, or of one that broke off."""
+        """The response is over: a whole one, whose last byte can be read now, or one that broke off."""
         if self.whole:
             self._show()
         self.ended = True
@@ -194,7 +194,7 @@ class Capture:
         return unread[0] if len(unread) == 1 else b"".join(unread)
 
     def leave(self) -> None:
-        """The client is gone, or has what it gets: nothing is put aside for it any more."""
+        """The client is gone, or has its whole answer: nothing is put aside for it any more."""
         self.client_gone = True
         self._drop_limit()
         self.read()
@@ -231,7 +231,7 @@ class Capture:
 
 
 def declared_length(status: int, headers: list[tuple[bytes, bytes]]) -> int:
-    """The length of the body by the head alone (RFC 9112 section 6.3), -1 where that does not tell."""
+    """The length of the body by the head alone (RFC 9112 section 6.3), -1 where the head does not determine it."""
     if status in (204, 304):
         return 0
     for name, value in headers:

@@ -1,4 +1,4 @@
-"""What a cross-origin policy (CORS) has to name, so that scripts in browsers can send keys and read what became of them.
+"""Cross-origin rules (CORS): the headers to allow and expose, so that scripts in browsers can send keys and read the answers.
 
 The CORS middleware goes around `IdempotencyMiddleware` (in Starlette: is added after it)::
 

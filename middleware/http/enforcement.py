@@ -1,4 +1,4 @@
-"""What all requests to one app have in common."""
+"""What all requests to one app share: its policies, limits and observers."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from oncegate.middleware.admission.admission import Enforcer
@@ -16,8 +16,8 @@ class Enforcement:
     """Enforces ``policies`` on the requests for ``app`` and ``submit``, as
     `oncegate.middleware.http.middleware.IdempotencyMiddleware` says.
 
-    Apart from it because it is compiled, which that can't be: servers look at an app's ``__call__``. A request looks up a dozen
-    of these.
+    A class of its own because it is compiled, which the middleware can't be: servers inspect an app's ``__call__``. A request
+    reads a dozen of these attributes.
     """
 
     __slots__ = (

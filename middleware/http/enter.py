@@ -1,4 +1,4 @@
-"""Where each request takes its way: what isn't enforced goes on to the app, untouched; the rest becomes an `Exchange`."""
+"""Routes each request: what isn't enforced goes on to the app, untouched; the rest becomes an `Exchange`."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from collections.abc import Awaitable
@@ -14,8 +14,8 @@ _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
 
 def enter(enforcement: Enforcement, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-    """What answers an HTTP request, to be awaited. What isn't enforced passes first, untouched."""
-    if enforcement._routed:  # else it matters to nobody what the path is
+    """The awaitable that answers an HTTP request. What isn't enforced passes first, untouched."""
+    if enforcement._routed:  # else the path doesn't matter
         path, raw_path = scope["path"], scope.get("raw_path")
         if root := scope.get("root_path"):
             path, raw_path = _below(root, path, raw_path)
@@ -30,7 +30,7 @@ def enter(enforcement: Enforcement, scope: Scope, receive: Receive, send: Send) 
 
 
 def _below(root: str, path: str, raw_path: bytes | None) -> tuple[str, bytes | None]:
-    """What an app routes by where it is mounted, or served under ``--root-path``: what comes behind that (ASGI's root_path).
+    """The path that an app routes by where it is mounted, or served under ``--root-path``: the rest behind ASGI's root_path.
 
     As Starlette has it: a server or a mount that doesn't put the root before the path has nothing to be taken off.
     """

@@ -1,4 +1,4 @@
-"""One request under enforcement as an ASGI exchange, from its key to the last byte of its answer."""
+"""The exchange: takes one request under enforcement, over ASGI, from its key to the last byte of its answer."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
@@ -35,17 +35,17 @@ _UNENFORCEABLE = frozenset(
 
 
 Found = Execution | Verdict | Exception | None
-"""What came of asking for an admission: the attempt, begun; what stands in its way; an error; ``None``: nothing was asked yet."""
+"""The result of admission: the attempt, begun; the verdict on the record in its way; an error; ``None``: not requested yet."""
 
 
 class Exchange:
     """One request under ``policy``. `serve` is all there is to call, unless part of the way was gone already.
 
-    Then ``request`` is what went it: `decide` goes on with what was admitted, `resume` with an attempt that was begun.
+    Then ``request`` is the one that was begun: `decide` goes on from its admission, `resume` from an attempt already begun.
 
-    As a rule the request waits once, for whatever comes first: its refusal, its replay, or the response of its attempt, which
-    the cache's answer begins in the request's stead. Each wait costs a look through all coroutines around it, and what is
-    alive meanwhile keeps the garbage collector busy.
+    Usually the request waits once, for whatever comes first: its refusal, its replay, or the response of its attempt, which is
+    begun by the callback of the cache's answer. Each wait resumes all coroutines around it, and what is alive meanwhile keeps the
+    garbage collector busy.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class Exchange:
         """Bytes of the body that are counted as waiting to be admitted."""
 
     def serve(self) -> Awaitable[None]:
-        """What answers the request, to be awaited. Raises only what an in-process app raised."""
+        """The awaitable that answers the request. Raises only what an in-process app raised."""
         request = self._request
         try:
             look_up_key = request.identify()
@@ -105,7 +105,7 @@ class Exchange:
             body = await read_body(self._receive, request.fields, limit, self._enforcement.body_timeout, self._hold)
         except Refusal as raised:
             refusal = raised
-        except BaseException:
+        except BaseException:  # also a cancellation: the body isn't held any more
             self._let_go()
             raise
         if body is None:
@@ -134,7 +134,7 @@ class Exchange:
             await self._go_on(failure, refused)
 
     async def _go_on(self, failure: BaseException | None, refused: Exception | None) -> None:
-        """Answer a request of which one admission has come to nothing."""
+        """Answer a request after one admission came to nothing."""
         if refused is not None:
             await self._answer(self._request.refused(refused))
         elif isinstance(failure, LeaseLost):
@@ -151,8 +151,8 @@ class Exchange:
         return self.decide(self._ask, self._body, found)
 
     def _claimed(self, answer: Any) -> None:
-        """The cache has answered, in a context of its own. An answer that is none must not end here: who waits is told."""
-        if self._left or self._told.done():  # nobody is left to run what may have been won: `_leave` gives it back
+        """Callback of the cache's answer, in a context of its own. An error must not end here: the waiting request gets it."""
+        if self._left or self._told.done():  # the request is gone: `_leave` gives a won claim back
             return
         context, self._context = self._context, None
         if context is not None:
@@ -161,7 +161,7 @@ class Exchange:
             self._told.set_result(None)
 
     def _hear(self, answer: Any) -> None:
-        """What the answer means; an attempt begins, and has the context that the request had when it asked."""
+        """Act on the cache's answer; an attempt begins, with the context that the request had when it claimed."""
         try:
             outcome = self._enforcement.enforcer.admitted(self._ask, answer)
             self._found = self._begin(outcome, self._body, self._told) if isinstance(outcome, Attempt) else outcome
@@ -217,7 +217,7 @@ class Exchange:
             raise failure
 
     def _meet(self, verdict: Verdict) -> Awaitable[Exception | None]:
-        """What answers by the record in the way, unless that is of the attempt that we are in; gives what the app raised then."""
+        """Answer by the record in the way; if it is that of the attempt around us, call the app, and return what it raised."""
         outer = self._outer()
         if outer is not None and verdict.record.token == outer.token:
             self._let_go()
@@ -231,7 +231,7 @@ class Exchange:
         return self._answer(self._request.told(verdict))
 
     def _hold(self, size: int) -> None:
-        """Count them as waiting. Raises `Overloaded` where that is too much."""
+        """Count ``size`` bytes as held. Raises `Overloaded` where that is too much."""
         self._enforcement.buffered.take(size)
         self._held += size
 
@@ -246,7 +246,7 @@ class Exchange:
             self._hold(len(body))
 
     def _let_go(self) -> None:
-        """They wait no longer."""
+        """They are held no longer."""
         if self._held:
             self._enforcement.buffered.give_back(self._held)
             self._held = 0
@@ -336,7 +336,7 @@ class Exchange:
         return {**scope, "headers": request.headers(attempt), "extensions": extensions}
 
     async def _relay(self, run: Execution) -> BaseException | None:
-        """Give the client the response as it comes. Returns what the app raised, or `LeaseLost` where nothing was begun."""
+        """Send the client the response as it comes. Returns what the app raised, or `LeaseLost` where nothing was begun."""
         request, attempt = self._request, run.attempt
         try:
             if not run.status and not run.ended:
@@ -392,6 +392,6 @@ class Exchange:
 async def _either(told: "asyncio.Future[None]", run: Execution) -> None:
     try:
         await told
-    except BaseException:
+    except BaseException:  # however the wait ends, the response has no reader any more
         run.leave()
         raise

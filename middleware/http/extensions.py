@@ -1,4 +1,4 @@
-"""What a scope tells its command processor of the attempt: two objects in ``scope["extensions"]``."""
+"""The ASGI extensions for command processors: an attempt's view and a submission, in ``scope["extensions"]``."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from collections.abc import Awaitable, Callable

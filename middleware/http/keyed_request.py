@@ -1,6 +1,6 @@
-"""What is asked by one request under enforcement, and how it is answered. Nothing here waits: whoever drives it does.
+"""One request under enforcement, without I/O: reads its key and fingerprint, and makes its answer. Only its drivers wait.
 
-The drivers are `oncegate.middleware.http.exchange` (ASGI, for every case) and the gateway's lane for requests that end at once.
+The drivers are `oncegate.middleware.http.exchange` (ASGI, for every case) and the gateway's fast path.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -48,7 +48,7 @@ _BYPASS: Final = Decision.BYPASS.value
 _REPLAYED: Final = Decision.REPLAY.value
 _READ: Fields = {}
 _named: Final = tuple.__new__
-"""Makes a named tuple in half the time that it takes to make itself."""
+"""Makes a named tuple in half the time of its own constructor."""
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -91,7 +91,7 @@ class EnforcedRequest:
         self._accepted = False
         """Whether the answer is the one that a submission got."""
 
-    # -- what is asked ------------------------------------------------------------------------------------------------
+    # -- the request for admission ------------------------------------------------------------------------------------
 
     def identify(self) -> str | None:
         """The look-up key of the request's record, or ``None`` where no key came. Raises a `Refusal`."""
@@ -121,7 +121,7 @@ class EnforcedRequest:
         return look_up_key
 
     def ask(self, look_up_key: str, body: bytes) -> Ask:
-        """What `oncegate.middleware.admission.admission.Enforcer` is asked for."""
+        """Its request for admission by `oncegate.middleware.admission.admission.Enforcer`."""
         scope, policy, fields = self._scope, self.policy, self.fields
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
         as_json = len(body) <= policy.json_bytes
@@ -139,7 +139,7 @@ class EnforcedRequest:
         )
 
     def headers(self, attempt: Attempt | None = None) -> Headers:
-        """The request's headers as the app gets them: no word on attempts but ours."""
+        """The request's headers as the app gets them: the attempt's number is ours, never the client's."""
         headers: list[Any] = [*self._scope["headers"]]  # a server's own, which may give its lines as lists
         if self._names_attempt:
             headers = [line for line in headers if line[0] != ATTEMPT_HEADER]
@@ -247,7 +247,7 @@ class EnforcedRequest:
             headers.append((b"preference-applied", b", ".join(applied)))
 
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
-        """Tell who observes of the answer. Its errors go no further than the log."""
+        """Call ``observe`` with the answer. Its errors are only logged."""
         observe = self._enforcement.observe
         if observe is not None:
             seconds, method, route = monotonic() - self._began, self._scope["method"], self.policy.route

@@ -1,4 +1,4 @@
-"""The HTTP door: `IdempotencyMiddleware`, pure ASGI.
+"""`IdempotencyMiddleware`, pure ASGI: the middleware's public class.
 
 Requests go on to `oncegate.middleware.http.enter`, where what isn't enforced passes first, untouched. One under
 enforcement goes through one `Exchange`: key and scope, body, admission, then either the attempt and the relay of its

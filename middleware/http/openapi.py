@@ -1,8 +1,8 @@
-"""What enforcement adds to an app's OpenAPI description: the key's header and the problems, operation by operation.
+"""Adds to an app's OpenAPI description what enforcement adds to the app: the key's header and the problems, by operation.
 
-A dict in, a dict out: nothing of the one that is given is changed. Which rules an operation is under is asked of the same
-`Policies` that requests meet, with the path as the description writes it, ``/payments/{id}``: a route for ``/payments/*``
-is found by it, one for ``/payments/42`` alone is not.
+A dict in, a new dict out: the given one is not changed. An operation's rules come from the same `Policies` as for requests,
+by the path as the description writes it, ``/payments/{id}``: a route for ``/payments/*`` matches it, one for
+``/payments/42`` alone does not.
 """
 
 from collections.abc import Iterator, Mapping
@@ -65,7 +65,7 @@ def problem_schema(slugs: list[str]) -> Description:
 
 
 def error_schema(slugs: list[str]) -> Description:
-    """The JSON Schema of the member by which some SDKs tell a problem from a success."""
+    """The JSON Schema of the member by which some SDKs distinguish a problem from a success."""
     return {
         "type": "object",
         "description": "The same, for SDKs that look for it",

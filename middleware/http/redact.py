@@ -1,7 +1,7 @@
-"""What an app would rather not have kept of its responses: its own function changes them between the client and the record.
+"""Redaction: an app's own function changes a response before it is recorded, not the one that the first client gets.
 
-The first client gets the response as the app made it; whoever asks later gets what was kept. What the function gives is
-looked at, since it is replayed as it is. Where it raises, or gives what is no response, the record says only that the
+The first client gets the response as the app made it; a retry gets what was kept. What the function returns is checked,
+since it is replayed as it is. Where it raises, or returns no response, the record says only that the
 attempt has ended: no retry executes it again, and nothing is kept that should not be.
 """
 

@@ -1,4 +1,4 @@
-"""What the HTTP door reads of a request: preferences, and the body, whole or not at all."""
+"""Reads from an HTTP request its key, scope and preferences, and its body, whole or not at all."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
 
 
 def request_scope(fields: Fields, policy: Policy, *, generated: bool = False) -> list[bytes] | None:
-    """What tells the caller from others. Raises `CallerMissing`. ``generated``: the key was made here, so nobody else has it."""
+    """The caller's scope. Raises `CallerMissing`. ``generated``: the key was made here, so no other caller has it."""
     parts = scope_parts(fields, policy.scope_names)
     if parts is not None:
         return parts

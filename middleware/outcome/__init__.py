@@ -1,1 +1,1 @@
-"""What came of a command, as errors, kept results, responses and problems. Pure."""
+"""A command's outcome: errors (`NotProcessed`, `OutcomeUnknown`), kept results, stored responses, problems. Pure."""

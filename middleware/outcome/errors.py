@@ -1,4 +1,4 @@
-"""The seam to what executes a command: what it may raise.
+"""The errors by which a command processor says what became of a command.
 
 A command processor is any ASGI app: the forwarder of the gateway, or the app that the middleware is put into. Two
 exceptions tell apart what decides whether money may have moved; any other exception out of an app is a failure, those that are
@@ -11,7 +11,7 @@ from typing import Any, Final
 from oncegate.cache.errors import OncegateError
 
 ENDS_PROCESS: Final = (KeyboardInterrupt, SystemExit)
-"""Raised in the middle of a command they say nothing of its outcome, and go on to whoever runs the process."""
+"""Raised in the middle of a command they say nothing about its outcome; they are passed on, to end the process."""
 
 
 def is_closed(error: BaseException, task: "asyncio.Future[None] | None") -> bool:

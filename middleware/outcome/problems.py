@@ -1,4 +1,4 @@
-"""What HTTP makes of a decision: the one place that knows statuses, titles and the form of a problem (RFC 9457)."""
+"""Problems (RFC 9457): the one place that knows statuses, titles and the form of an error answer."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from base64 import b64encode
@@ -114,9 +114,9 @@ def error_member(error_type: str, code: str, message: str) -> dict[str, str]:
 
 
 def challenge(names: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """The challenges that a 401 must carry (RFC 9110 section 15.5.2): one for each header by which callers are told apart.
+    """The challenges that a 401 must carry (RFC 9110 section 15.5.2): one for each header by which callers are distinguished.
 
-    Any of them will do. In which scheme its value is, the upstream knows and nobody here: so this names the header, in a
+    Any of them will do. Its value's scheme is known to the upstream alone: so this names the header, in a
     scheme that browsers don't know and put no question about to their users.
     """
     return b"www-authenticate", b", ".join(b'Header name="%b"' % name for name in names)

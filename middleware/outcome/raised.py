@@ -1,4 +1,4 @@
-"""What a function that a user gave has raised, for the log: its kind and its place, never its text, which may quote anything."""
+"""Describes an exception of a user's function for the log: its type and place, never its text, which may quote anything."""
 
 import traceback
 from pathlib import Path

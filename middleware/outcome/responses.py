@@ -1,4 +1,4 @@
-"""Responses as the HTTP door gives and keeps them: which headers are added, dropped and stored."""
+"""Responses as they are sent and stored: which headers are added, dropped and kept."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Commands and results as bytes: what of a command is fingerprinted, and how a result is kept and given back.
+"""Serializes commands for their fingerprint, and results for the record.
 
 A command counts by what its executor sees of it: every field, whatever the model's own serializers mask, drop or round.
 Two commands whose fingerprints are equal would be given one result, so that a card number behind a mask, a NaN written as

@@ -1,1 +1,1 @@
-"""What a request is judged by: settings, policies, keys, callers, fingerprints, paths. Pure; it imports cache.record alone."""
+"""The rules for a request: settings, policies, keys, callers, fingerprints, paths. Pure; it imports cache.record alone."""

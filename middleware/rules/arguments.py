@@ -1,4 +1,4 @@
-"""What users give to the doors is looked at when they are built: an error names the argument, and says what to write."""
+"""Checks the arguments of the public classes when they are built: an error names the argument, and says what to write."""
 
 import inspect
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""JSON in its one spelling, so that two ways to write the same value have one fingerprint.
+"""Canonical JSON, so that two spellings of the same value have one fingerprint.
 
 Member order, white space and the spelling of strings don't count; numbers are kept digit by digit, since a decoder would
 make one of 1.0 and 1, or of two 19-digit integers.

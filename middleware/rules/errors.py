@@ -1,4 +1,4 @@
-"""Why a request is refused: each refusal knows its slug; `oncegate.middleware.outcome.problems` knows what HTTP makes of it."""
+"""The refusals of a request, each with its slug; `oncegate.middleware.outcome.problems` has their HTTP form."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""What makes two requests under one key the same: method, path, query and body (draft section 2.4), as 16 bytes.
+"""The fingerprint: 16 bytes of method, path, query and body (draft section 2.4), by which a key's requests are compared.
 
 The parts are length-prefixed, so that nothing can move from one into the next. Bodies are compared byte by byte, or as
 JSON values (`oncegate.middleware.rules.canonical_json`).

@@ -1,4 +1,4 @@
-"""Who asks, and under which key: the header's grammar, the caller's scope, and the look-up key made of both.
+"""Idempotency keys: the header's grammar, the caller's scope, and the look-up key made of both.
 
 The grammar is draft-ietf-httpapi-idempotency-key-header-07 section 2.1 (an RFC 9651 String), widened by the bare token
 that most clients send. ``"abc"`` and ``abc`` name the same key.
@@ -43,7 +43,7 @@ def pick(headers: Iterable[Sequence[Any]], wanted: frozenset[bytes]) -> dict[byt
     """The field lines of ``headers`` whose lower-case names are ``wanted``, in one pass.
 
     Without white space around their values, which is no part of them (RFC 9110 section 5.5) and which some servers leave there.
-    Nothing is taken for granted of the others: servers and middleware give lines as tuples, or as lists.
+    Nothing is assumed of the other lines: servers and middleware give them as tuples, or as lists.
     """
     fields: dict[bytes, list[bytes]] = {}
     for line in headers:
@@ -113,7 +113,7 @@ def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None
 
 
 def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
-    """What tells this caller from others: the scope's headers with all their values, or ``None`` without any of them."""
+    """What identifies the caller: the scope's headers with all their values, or ``None`` without any of them."""
     if len(names) == 1 and len(only := fields.get(names[0], ())) == 1:  # as a rule
         return [names[0], b"1", only[0]]
     parts: list[bytes] = []
@@ -151,7 +151,7 @@ def scope_digest(scope: Sequence[bytes] | None) -> str:
 
 
 def record_id(look_up_key: str) -> str:
-    """What problems and logs call a record: its look-up key without the namespace, 41 characters.
+    """The record's name in problems and logs: its look-up key without the namespace, 41 characters.
 
     Of an execution record the consumer's name comes after it: ``k:s:consumer``.
     """

@@ -1,4 +1,4 @@
-"""A key, or a caller's name, that comes as a value of Python's and not in a header."""
+"""A key, or a caller's name, given as a Python value, as text."""
 
 from uuid import UUID
 

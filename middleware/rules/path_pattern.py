@@ -1,4 +1,4 @@
-"""A route's path: literal characters, ``*`` for any run of them, and path parameters as frameworks write them.
+"""Path patterns of routes: literal characters, ``*`` for any run of them, and path parameters as frameworks write them.
 
 ``{name}`` is one segment, with whatever FastAPI, Starlette or Litestar convert it to (``{id:int}``); ``{name:path}`` is any run,
 as ``*`` is. Everything else that looks like a parameter is refused: taken literally, it would match no request and guard

@@ -1,4 +1,4 @@
-"""Which requests are under enforcement and by which rules: the settings, compiled once into what the hot path reads."""
+"""Policies: which requests are enforced and by which rules; the settings, compiled once for the hot path."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +66,7 @@ class Policy:
     needs_no_key: bool
     """Whether a request without one is not under enforcement."""
     telling: frozenset[bytes]
-    """The headers that make a request one of ours: the key's, and what clients may not say of attempts."""
+    """The headers that need a closer look: the key's, and those that clients may not send about attempts."""
     shortest: int
     longest: int
     """Lengths of their names: most other headers are told from them by that alone, without being hashed."""
@@ -107,7 +107,7 @@ class Policy:
     def passes(self, headers: Iterable[Sequence[Any]]) -> bool:
         """Whether a request with these field lines goes on as it is: there is no key, and none is needed.
 
-        False where it can't be told at a glance.
+        False also where a closer look is needed.
         """
         shortest, longest = self.shortest, self.longest
         for line in headers:
@@ -141,7 +141,7 @@ def compile_policy(settings: IdempotencySettings, route: Route | None = None) ->
     if route.mode == "sync":
         return policy
     # What is answered to a submission is the gateway's own: nothing of it is left out, and its 202 is its success whatever
-    # the upstream means by one. Without a record there would be nothing to tell copies apart by: it never fails open.
+    # the upstream means by one. Without a record copies could not be recognised: it never fails open.
     kept = {"drop_headers": (), "max_response_body": _SUBMISSION_BYTES, "on_cache_down": "fail_closed"}
     submission = _compile(settings.model_copy(update=kept), route.path, {})
     return replace(policy, mode=route.mode, submission=_submitted(submission, route))
@@ -205,7 +205,7 @@ def _ms(seconds: float) -> int:
 
 
 class Policies:
-    """All routes. `match` is what a request asks first, so its answers are kept, for a bounded number of short paths."""
+    """All routes. Every request calls `match` first, so its results are cached, for a bounded number of short paths."""
 
     def __init__(self, settings: IdempotencySettings, routes: Sequence[Route] = ()) -> None:
         self._default = compile_policy(settings)
@@ -242,12 +242,12 @@ class Policies:
         return [*routes, (self._default, DEFAULT_METHODS)]
 
     def _search(self, method: str, path: str, raw_path: bytes = b"") -> Policy | None:
-        """The rules for the path as we read it; where some server may read it in another way, the strictest that it may meet."""
+        """The rules for the path as we read it; where some server may read it otherwise, the strictest of all its readings."""
         normal = normalise(path)
         spellings = [normal, normal + "/"] if path.endswith("/") else [normal]
         found = [self._first(self._routes, method, spellings)]
         if raw_path or is_read_in_several_ways(path):
-            if len(path) > LONGEST:  # not worth the time that it takes: nobody who means well sends such a one
+            if len(path) > LONGEST:  # not worth the time: no honest client sends such a path
                 found += [policy for _, methods, policy in self._routes if method in methods]
             else:
                 spellings = readings(path, raw_path)
@@ -270,7 +270,7 @@ class Policies:
 
 
 def _strictness(policy: Policy | None) -> tuple[bool, ...]:
-    """What of two policies makes one the stricter, in this order."""
+    """The sort key that makes one of two policies the stricter."""
     if policy is None:
         return (False,)
     settings = policy.settings

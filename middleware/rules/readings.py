@@ -1,7 +1,7 @@
-"""How servers read one and the same request target: which paths they take it for, where they differ.
+"""The paths that different servers may read from one request target.
 
-Which of them the upstream is, nobody here knows. What one of them takes for a guarded path must not be free to who spells it so
-that we take it for another one: of all readings, the strictest rules count (`oncegate.middleware.rules.policy.Policies`).
+Which of them the upstream is isn't known here. A spelling that one of them reads as a guarded path must not escape because we
+read it as another: of all readings, the strictest rules count (`oncegate.middleware.rules.policy.Policies`).
 
 | reading | of whom |
 | --- | --- |
@@ -47,7 +47,7 @@ def holds_encoded_syntax(raw_path: bytes) -> bool:
 def readings(path: str, raw_path: bytes = b"") -> list[str]:
     """What servers take a path for, each reading once. ``path`` is decoded, ``raw_path`` as sent, where that is known."""
     raw = raw_path.decode("utf-8", "replace")
-    # As who splits a path before decoding its segments: what an encoded slash stands in is one segment.
+    # As by splitting a path before decoding its segments: an encoded slash stays within one segment.
     kept = unquote(_SEPARATOR.sub("%25", raw)) if raw else path
     found = [
         path,

@@ -1,4 +1,4 @@
-"""Routes that say something and guard nothing, found before the first request does."""
+"""Finds routes that no request can match, and advises on them at start."""
 
 import re
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def route_advice(routes: Sequence[Route]) -> list[str]:
 
 
 def shadows(earlier: Route, later: Route) -> bool:
-    """Whether ``earlier`` takes every request that ``later`` is for. Where that can't be told for sure it is False."""
+    """Whether ``earlier`` takes every request that ``later`` is for. False where that isn't certain."""
     if earlier.methods and not (later.methods and set(later.methods) <= set(earlier.methods)):
         return False
     return _covers(_symbols(earlier.path), _symbols(later.path))

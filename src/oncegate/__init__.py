@@ -142,7 +142,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What is asked for is loaded then: ``oncegate --help`` needs neither Redis nor pydantic."""
+    """Names are loaded on first use: ``oncegate --help`` needs neither Redis nor pydantic."""
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{home}"), name)
@@ -150,5 +150,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """With the names that are not loaded yet."""
+    """The names, those included that are not loaded yet."""
     return sorted({*globals(), *__all__})

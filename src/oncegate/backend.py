@@ -1,8 +1,8 @@
-"""What a cache of one's own is made of: the protocol, what its calls take and give, and the rules that it decides by.
+"""For caches of your own: the protocol, the types of its calls, and the law that it has to obey.
 
-`Cache` says what each call does. `encode` makes bytes of a `Record`, `decode` a record of them, by the time that they have left:
-what outlives its lease reads as ``UNKNOWN``. The checks raise what the call raises for arguments that break the law, which is
-`TRANSITIONS`. `oncegate.testing` has the suite that such a cache passes.
+`Cache` says what each call does. `encode` makes bytes of a `Record`, `decode` reads them back by the time that they have left:
+a record in flight past its lease reads as ``UNKNOWN``. The checks raise what the call raises for arguments that break the law,
+which is `TRANSITIONS`. `oncegate.testing` has the suite that such a cache passes.
 """
 
 from oncegate.cache.claim import Claim

@@ -1,4 +1,4 @@
-"""For FastAPI apps: one line that puts the key's header and the problems into the app's own API page.
+"""For FastAPI apps: `document` adds the key's header and the problems to the app's own OpenAPI description.
 
 app = FastAPI()
 app.add_middleware(IdempotencyMiddleware, cache=cache, settings=IdempotencySettings(require_key=True))
@@ -29,9 +29,9 @@ def document(
     routes: Sequence[Route] | None = None,
     prefix: str = "",
 ) -> None:
-    """Let the OpenAPI description of ``app`` tell what its `IdempotencyMiddleware` enforces, by its rules for each route.
+    """Add to the OpenAPI description of ``app`` what its `IdempotencyMiddleware` enforces, by its rules for each route.
 
-    Called anywhere before the first request: the rules are read when the description is asked for. Give ``settings`` and
+    Called anywhere before the first request: the rules are read when the description is generated. Give ``settings`` and
     ``routes`` where the middleware is not the app's own (around it, or of the app that it is mounted in), and ``prefix``
     for the path of a mount. Without either, asking for the description raises ``RuntimeError``.
     """

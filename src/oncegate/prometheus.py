@@ -1,4 +1,4 @@
-"""For apps: what their `IdempotencyMiddleware` does, as metrics of prometheus-client, beside the app's own.
+"""For apps: prometheus-client metrics of their `IdempotencyMiddleware`, beside the app's own.
 
 metrics = MiddlewareMetrics(routes=ROUTES)
 app.add_middleware(IdempotencyMiddleware, cache=cache, routes=ROUTES, observe=metrics.observed, watch=metrics)

@@ -1,1 +1,1 @@
-"""Connections to Redis that many callers share: one server, a Sentinel service or a Cluster. `topology.routes` opens them."""
+"""Connections to Redis that many callers share: to one server, a Sentinel service or a Cluster (`topology.create_topology`)."""

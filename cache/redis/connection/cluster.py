@@ -1,10 +1,10 @@
-"""A Redis Cluster: one session per node, and the table of who owns which slot.
+"""The topology of a Redis Cluster: one session per node, and the table of slots and their owners.
 
-Strategy. The table is only ever a hint: the nodes themselves know, and refuse a command for a slot that they don't own.
-So a wrong table costs a detour, never a wrong answer. ``MOVED`` corrects the slot at once, from the mouth of its last owner,
-and has the whole table asked for anew; ``ASK`` (the slot is on its way, and this key has left already) sends one command to
-the other node and changes nothing. While a node can't be reached, the table is asked for again and again: a replica may
-have taken its place. Calls for its slots fail meanwhile; those for other slots go on over their own connections.
+Strategy. The table is only a hint: a node refuses a command for a slot that it doesn't own. So a wrong table costs a
+redirection, never a wrong answer. ``MOVED``, from the slot's last owner, corrects the slot at once and has the whole table
+fetched again; ``ASK`` (the slot is being moved, and this key has moved already) sends one command to the other node and
+changes nothing. While a node can't be reached, the table is fetched again and again: a replica may have taken its place.
+Calls for its slots fail meanwhile; those for other slots go on over their own connections.
 
 Claims whose reply was lost are withdrawn where their slot is at that time (`oncegate.cache.redis.connection.withdrawal` says
 why that is safe). What is to be withdrawn outlives the event loop, so it is kept here by node, and shared by all loops.
@@ -69,7 +69,7 @@ class ClusterRoutes:
         self._closed = False
         self._guard = LoopGuard(self.close)
 
-    # -- who holds a key
+    # -- the holder of a key
 
     def holder(self, key: bytes) -> Session | None:
         """See `Routes.holder`."""
@@ -141,7 +141,7 @@ class ClusterRoutes:
     # -- the table
 
     async def _look_up(self, deadline: float) -> None:
-        """Have the table asked for, and wait until it is there. Raises `CacheUnavailable`, or `CacheUnsupported`."""
+        """Have the table fetched, and wait for it. Raises `CacheUnavailable`, or `CacheUnsupported`."""
         looking = self._looking or self._start_looking(None)
         await asyncio.wait((looking,), timeout=max(0.0, deadline - self.loop.time()))
         if not looking.done():
@@ -186,7 +186,7 @@ class ClusterRoutes:
             self._looking = None
 
     def _candidates(self) -> list[Server]:
-        """Whom to ask: nodes that are connected before others, in any order."""
+        """The nodes to fetch the table from: connected ones before others, in any order."""
         known = list({*self._nodes, *self._cluster.seeds})
         random.shuffle(known)
         return sorted(known, key=lambda server: self._node(server).claims.link is None)[:AT_ONCE]

@@ -1,8 +1,8 @@
-"""Opening connections: redis-py connects, encrypts and authenticates; then a `Link` takes over its transport.
+"""Opens connections to Redis: redis-py connects, encrypts and authenticates; then a `Link` takes over its transport.
 
-What redis-py gives is its knowledge of URLs, TLS and logins. What it can't give is a connection that many callers share,
-so once it is logged in, its stream is cut off and the transport speaks to our own protocol. Its retries are off: it would
-repeat a claim whose reply was lost and read its own claim as somebody else's.
+redis-py knows URLs, TLS and logins, but has no connection that many callers share. So once it is logged in, its stream is
+detached and the transport gets our own protocol. Its retries are off: it would
+repeat a claim whose reply was lost and read its own claim as another's.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ _INFO = pack(b"INFO", b"server")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not told).
+    """Our end of a connection as the server names it: its id there, on the server process ``run_id`` (``None``: not known).
 
-    ``role`` is what the server was when the connection opened: ``master``, ``replica``, or empty (not told). ``place`` is
+    ``role`` is what the server was when the connection opened: ``master``, ``replica``, or empty (not known). ``place`` is
     its address, as its `Opener` names it.
     """
 
@@ -42,11 +42,11 @@ class Peer:
 
 
 OnLost = Callable[[Link, bool], None]
-"""See `Link`: told once that a connection broke, and whether anything was unanswered."""
+"""See `Link`: called once when a connection broke, with whether anything was unanswered."""
 
 
 OnPlace = Callable[[str | None], None]
-"""Told the only right `Peer.place`, or ``None``: it is about to change, and until then no place is right."""
+"""Called with the only right `Peer.place`, or ``None``: it is about to change, and until then no place is right."""
 
 
 class Opener(Protocol):
@@ -59,7 +59,7 @@ class Opener(Protocol):
         ...
 
     def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:
-        """What must run beside the connections, if anything: it tells ``on_place`` whenever it hears of the right place."""
+        """The coroutine to run beside the connections, if any: it calls ``on_place`` whenever it learns the right place."""
         ...
 
 
@@ -110,12 +110,12 @@ class Dialler:
         link.take_over(await self.connect())
         try:
             return link, replace(await greet(link, asyncio.get_running_loop().time() + timeout), place=self.place)
-        except BaseException:
+        except BaseException:  # also a cancellation: a connection without an owner is closed
             link.fail("the connection to Redis was not accepted")
             raise
 
     async def connect(self) -> asyncio.StreamWriter:
-        """A stream that is connected, encrypted and logged in; what it was asked is answered. Raises `CacheUnavailable`."""
+        """A stream that is connected, encrypted and logged in; no reply is outstanding. Raises `CacheUnavailable`."""
         connection = self._class(**self._options)
         task = asyncio.current_task()
         cancelled = task.cancelling() if task is not None else 0
@@ -150,11 +150,11 @@ def _parse(url: str) -> dict[str, Any]:
 
 
 def _take_over(connection: AbstractConnection) -> asyncio.StreamWriter:
-    """Cut redis-py's stream off its transport. What it was asked has been answered, so nothing is in its buffer."""
+    """Detach redis-py's stream from its transport. All its commands are answered, so nothing is in its buffer."""
     writer = connection._writer
     if writer is None or writer.transport.is_closing():
         raise ConnectionResetError("the connection was closed at once")
-    # From here on somebody else closes it; redis-py would warn that nobody did.
+    # From here on the link closes it; redis-py would warn that it was not closed.
     connection._writer = connection._reader = None
     return writer
 
@@ -189,7 +189,7 @@ def _pairs(reply: Reply) -> dict[str, Reply]:
 
 
 def info_fields(reply: Reply) -> dict[str, str]:
-    """What an `INFO` reply says; nothing where it is an error."""
+    """The fields of an `INFO` reply; none where it is an error."""
     lines = _text(reply).splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 

@@ -1,4 +1,4 @@
-"""Redis's ways of failing, told in this package's errors. The texts are one line and hold no credential, key or URL."""
+"""Maps Redis's errors to this package's. The texts are one line and hold no credential, key or URL."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import os
@@ -52,14 +52,14 @@ def reply_class(error: ReplyError) -> str:
 
 
 def redirection(error: ReplyError) -> tuple[str, int] | None:
-    """Where a ``MOVED`` or ``ASK`` reply points: a host (empty: the one that was asked) and a port; ``None``: nowhere."""
+    """The target of a ``MOVED`` or ``ASK`` reply: a host (empty: the one that replied) and a port; ``None``: no redirection."""
     _, _, target = str(error).rpartition(" ")
     host, _, port = target.rpartition(":")
     return (host, int(port)) if _PORT.fullmatch(port) and host != "?" else None
 
 
 def of_reply(error: ReplyError) -> CacheError:
-    """What an error reply means to the caller of a command."""
+    """The error that an error reply to a command stands for."""
     kind = reply_class(error)
     if kind == "WRONGTYPE":
         return RecordUnreadable("a record is damaged: Redis holds another type of value under its key")
@@ -78,7 +78,7 @@ def _refusal(kind: str) -> str:
 
 
 def of_opening(error: RedisError | OSError, place: str) -> CacheError:
-    """What it means that no connection to ``place`` came about."""
+    """The error for a connection to ``place`` that could not be opened."""
     return CacheUnavailable(f"Redis at {place} can't be used: {_reason(error)}")
 
 

@@ -1,4 +1,4 @@
-"""Connections end with the event loop that opened them."""
+"""Closes connections when the event loop that opened them ends."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 class LoopGuard:
     """Calls ``close`` when its event loop ends.
 
-    An asynchronous generator that stands still inside the loop is closed by ``shutdown_asyncgens``, which every way of
+    An asynchronous generator that is suspended in the loop is closed by ``shutdown_asyncgens``, which every way of
     running a loop calls last, while transports can still be closed cleanly.
     """
 

@@ -1,12 +1,12 @@
-"""One connection to Redis that many callers share: commands go out a few to a write, replies come back in order.
+"""A pipelined connection to Redis, shared by many callers: commands go out several to a write, replies come back in order.
 
-Strategy. Redis answers in the order it is asked, so a queue of calls is all that is needed to tell whose reply is whose.
+Strategy. Redis replies in order, so a queue of calls is enough to match replies to calls.
 A call whose caller has left (time-out, cancellation) keeps its place in that queue: its reply will still come, and for a
-claim it matters what it says, so it is handed to the call's `Orphan`. The queue is kept in two parts, ``_late`` (overdue,
-callers told) and ``_waiting``; deadlines rise along the queue, so one timer for the oldest waiting call serves all.
+claim its content matters, so it is passed to the call's `Orphan`. The queue is kept in two parts, ``_late`` (overdue,
+callers notified) and ``_waiting``; deadlines rise along the queue, so one timer for the oldest waiting call serves all.
 
-Nothing that a caller brings along runs inside the connection's callbacks unguarded: an exception there would take the
-connection down for everybody.
+No caller's code runs unguarded inside the connection's callbacks: an exception there would break the connection for all
+callers.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -34,7 +34,7 @@ EARLY: Final = 8
 
 
 class Orphan(Protocol):
-    """Takes care of a call whose caller has left without its reply."""
+    """Handles a call whose caller has left without its reply."""
 
     def came_late(self, reply: Reply) -> None:
         """The reply came after all."""
@@ -57,7 +57,7 @@ class Bounds:
 
 
 class Call:
-    """A command whose reply is awaited; this one's reply is of no interest. What is raised here goes no further than the log."""
+    """A command whose reply is awaited; this base class ignores it. Exceptions of its methods are only logged."""
 
     __slots__ = ("deadline", "size")
 
@@ -125,7 +125,7 @@ class Link(asyncio.Protocol):
     def send(self, packed: bytes, deadline: float, orphan: Orphan | None = None) -> asyncio.Future[Reply]:
         """Queue one packed command; the future gives its reply, or `CacheUnavailable` at ``deadline`` (the loop's clock).
 
-        Once this has returned, whoever gives up on the future leaves the reply to ``orphan``. Raises `CacheUnavailable`,
+        Once this has returned, a caller that gives up on the future leaves the reply to ``orphan``. Raises `CacheUnavailable`,
         with nothing queued, where the connection is gone or too much is unanswered.
         """
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -133,7 +133,7 @@ class Link(asyncio.Protocol):
         return future
 
     def put(self, packed: bytes, deadline: float, call: Call) -> None:
-        """Queue one packed command; ``call`` is told what becomes of it, within this connection's callbacks.
+        """Queue one packed command; ``call``'s methods are called with the result, within this connection's callbacks.
 
         Raises `CacheUnavailable`, with nothing queued, as `send` does.
         """
@@ -161,7 +161,7 @@ class Link(asyncio.Protocol):
     ) -> asyncio.Future[Reply]:
         """The same for a command that needs another one right before it: both are written at once, or neither is queued.
 
-        A prefix on its own would lend its meaning to the next caller's command.
+        A prefix on its own would apply to the next caller's command.
         """
         future = self.send(prefix + packed, deadline, orphan)
         if self.lost is not None:  # it was found broken by writing
@@ -217,9 +217,9 @@ class Link(asyncio.Protocol):
                 self._bytes -= call.size
                 try:
                     call.answered(reply)
-                except Exception:
+                except Exception:  # one call's error must not break the connection for the others
                     log.exception(_RAISED)
-        except (hiredis.ProtocolError, IndexError):  # IndexError: a reply that nobody asked for
+        except (hiredis.ProtocolError, IndexError):  # IndexError: a reply without a call
             self.fail("the connection to Redis is out of step")
 
     def _flush(self) -> None:
@@ -237,7 +237,7 @@ class Link(asyncio.Protocol):
         self._timer = self._loop.call_at(moment, self._look)
 
     def _look(self) -> None:
-        """Tell the callers whose time is over; look again when the next one's is.
+        """Notify the callers whose time is over; called again when the next one's is.
 
         A loop that was held up reads what has come before it runs its timers, so no reply that is there comes too late.
         """
@@ -248,7 +248,7 @@ class Link(asyncio.Protocol):
             self._late.append(call)
             _guarded(call.overdue)
         if self._late:
-            # Heard means any reply: a server that answers slowly is alive, one that answers nothing may be gone.
+            # Any reply counts: a server that answers slowly is alive, one that answers nothing may be gone.
             dead_at = max(self._heard, self._late[0].deadline) + self._bounds.patience
             if now >= dead_at:
                 self.fail("the connection to Redis is dead: nothing came back")
@@ -261,10 +261,10 @@ class Link(asyncio.Protocol):
 def _guarded(callback: Callable[..., None], *args: object) -> None:
     try:
         callback(*args)
-    except Exception:
+    except Exception:  # one callback's error must not break the connection for the others
         log.exception(_RAISED)
 
 
 def forget(future: asyncio.Future[Reply]) -> None:
-    """For a reply that perhaps nobody waits for: an exception in it counts as seen."""
+    """For a reply that may have no caller any more: marks its exception as retrieved."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,7 +1,7 @@
-"""A connection that is opened when it is needed and opened anew when it was lost, without ever making a caller wait long.
+"""A reconnecting connection: opened on demand, and again when it was lost, without making a caller wait long.
 
-While Redis is away, opening is tried on demand with growing, jittered pauses. Whoever calls within a pause fails at once,
-so that an outage costs requests nothing but the answer; a pause too short to notice is waited out.
+While Redis is away, opening is tried on demand with growing, jittered pauses. A call within a pause fails at once,
+so that an outage doesn't slow requests down; a pause too short to notice is waited out.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ STABLE = 1.0
 class Lane:
     """One `Link` at a time to what ``opener`` opens, on one event loop. ``link`` is the open one, or ``None``.
 
-    ``on_open`` is told the peer of each new connection, ``on_broken`` that of each one that broke with commands
+    ``on_open`` is called with the peer of each new connection, ``on_broken`` with that of each one that broke with commands
     unanswered: they may still reach Redis.
     """
 
@@ -58,7 +58,7 @@ class Lane:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is unanswered and nobody waits for a connection."""
+        """Whether nothing is unanswered and no call waits for a connection."""
         return self._opening is None and (self.link is None or not self.link.unanswered)
 
     async def ready(self, deadline: float) -> Link:
@@ -77,7 +77,7 @@ class Lane:
         opening = self._opening
         self._callers += 1
         try:
-            # wait, not wait_for: the attempt to open is everybody's, and goes on when one caller's time is over.
+            # wait, not wait_for: the attempt to open is shared, and goes on when one caller's time is over.
             await asyncio.wait((opening,), timeout=max(0.0, deadline - self._loop.time()))
         finally:
             self._callers -= 1
@@ -98,7 +98,7 @@ class Lane:
         self._not_before = self._loop.time() + seconds
 
     def retry_now(self) -> None:
-        """The server is known to be there again: let the next caller try at once."""
+        """The server is known to be up again: let the next caller try at once."""
         self._not_before = 0.0
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Between a cache and its servers: who holds a key?
+"""Interfaces between a cache and its servers: `Routes` finds the server that holds a key, `Topology` opens the routes.
 
 A cache asks its `Routes` for the `Session` that holds a key, and sends its command there. With one server (and behind
 Sentinel) that is always the same session, which is its own `Routes`; in a cluster it is one session per node. A reply that
@@ -18,16 +18,16 @@ MOST_TRIES = 6
 
 
 class Routes(Protocol):
-    """Who holds which key, on one event loop: ``loop``."""
+    """Which server holds which key, on one event loop: ``loop``."""
 
     loop: asyncio.AbstractEventLoop
 
     def holder(self, key: bytes) -> Session | None:
-        """The session of whoever holds ``key``, where that is known without asking."""
+        """The session to the server that holds ``key``, where that is known without a look-up."""
         ...
 
     async def locate(self, key: bytes, deadline: float) -> Session:
-        """The same, asking if need be. Raises `CacheUnavailable`."""
+        """The same, looked up if need be. Raises `CacheUnavailable`."""
         ...
 
     async def detour(
@@ -37,7 +37,7 @@ class Routes(Protocol):
         ...
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Give back a claim that nobody wants."""
+        """Give back a claim that has no caller any more."""
         ...
 
     def resume_withdrawing(self) -> None:
@@ -66,8 +66,8 @@ class Routes(Protocol):
 
 
 class Topology(Protocol):
-    """What a cache's URL names, on no event loop yet."""
+    """What a cache's URL names, not bound to an event loop yet."""
 
     def open(self) -> Routes:
-        """The routes for the running loop. Connects when it is first asked."""
+        """The routes for the running loop. Connects on first use."""
         ...

@@ -1,4 +1,4 @@
-"""How one command is asked of whoever holds its key, and asked again where a refusal says that it did not run."""
+"""Sends one command to the server that holds its key, and again where a refusal says that it did not run."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 async def ask(routes: Routes, key: bytes, packed: bytes, deadline: float, orphan: Orphan | None = None) -> Reply:
-    """The reply of whoever holds ``key`` to one command, an error reply as a value. Raises `CacheUnavailable`."""
+    """Send one command to the server that holds ``key``; its reply, an error reply as a value. Raises `CacheUnavailable`."""
     session = routes.holder(key) or await routes.locate(key, deadline)
     lane = session.claims if len(packed) <= LARGE_BYTES else session.bodies
     link = lane.link or await ready(lane, deadline)
@@ -39,7 +39,7 @@ async def ask(routes: Routes, key: bytes, packed: bytes, deadline: float, orphan
 
 
 def ask_soon(call: "Soon[Any]", packed: bytes, timeout: float) -> bool:
-    """The same for who does not wait: ``call`` is told. ``False``: there is no connection to ask over, and it never is."""
+    """The same without waiting: ``call`` gets the reply. ``False``: there is no connection, and ``call`` is never used."""
     session = call.routes.holder(call.key)
     if session is None:
         return False
@@ -55,7 +55,7 @@ def ask_soon(call: "Soon[Any]", packed: bytes, timeout: float) -> bool:
 
 
 class Soon(Call, Generic[Answer]):
-    """A command of whose answer ``then`` is told, or of the error in its place."""
+    """A command whose answer, or error in its place, is passed to ``then``."""
 
     __slots__ = ("_then", "key", "packed", "routes", "session")
 
@@ -72,7 +72,7 @@ class Soon(Call, Generic[Answer]):
         raise NotImplementedError
 
     def came_late(self, reply: Reply) -> None:
-        """The reply came after `then` was told that it had not come."""
+        """The reply came after ``then`` was called for a time-out."""
 
     def lost(self) -> None:
         """The connection broke; the command may have run."""
@@ -166,6 +166,6 @@ async def _answer(future: asyncio.Future[Reply], orphan: Orphan | None) -> Reply
 
 
 def _abandon(future: asyncio.Future[Reply], orphan: Orphan | None) -> None:
-    """Answered and cancelled within one tick: the reply is in the future and nobody will ever read it."""
+    """Answered and cancelled within one tick: the reply is in the future and will never be read."""
     if orphan is not None and future.done() and not future.cancelled() and future.exception() is None:
         orphan.came_late(future.result())

@@ -1,4 +1,4 @@
-"""Connections to the master of a Sentinel service, whichever server that is at the moment.
+"""The topology of a Sentinel service: opens connections to the server that is the master at the moment.
 
 Strategy. Each time a connection is opened, all Sentinels are asked at once who the master is, so that one that is down or
 hangs costs no time. An answer is only believed when the server itself says, on the new connection, that it is a master:
@@ -45,7 +45,7 @@ class MasterDialler:
             for answer in asyncio.as_completed(asked):
                 master = await answer
                 if isinstance(master, CacheError):
-                    fault = fault if tried else master  # what a server says weighs more than what a Sentinel does
+                    fault = fault if tried else master  # the server's own word counts more than a Sentinel's
                 elif master not in tried:
                     tried.add(master)
                     dialler = self._dialler.to(*master)

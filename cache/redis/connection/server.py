@@ -1,4 +1,4 @@
-"""What a cache has open to one server on one event loop: its connections, and the task that withdraws claims over them.
+"""A session: a cache's connections to one server on one event loop, and the task that withdraws claims over them.
 
 Connections belong to the loop that opened them, and some programs make a loop per request (test clients do). So each loop
 has its own session, and a session ends with its loop (`LoopGuard`).
@@ -34,7 +34,7 @@ _OTHER_MASTER = "Redis has another master now"
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """Where to send a command that was refused; ``asking`` if that node must be told that it may answer (``ASKING``)."""
+    """Where to send a command that was refused; ``asking`` if the command needs ``ASKING`` before it on that node."""
 
     session: "Session"
     asking: bool = False
@@ -43,8 +43,8 @@ class Detour:
 class Session:
     """The connections to one server: ``claims`` for everything small, ``bodies`` for what would hold up the small ones.
 
-    It is the `Routes` of a topology of one: all keys are here. As a node of a cluster it gives claims that moved to
-    ``elsewhere``, and tells ``on_stuck`` when it can't withdraw.
+    It is the `Routes` of a topology of one: all keys are here. As a node of a cluster it passes claims that moved to
+    ``elsewhere``, and calls ``on_stuck`` when it can't withdraw.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Session:
         self._watches: list[asyncio.Task[None]] = []
         self._guard = LoopGuard(self.close)
         self._server: Peer | None = None
-        """Whoever was connected to last."""
+        """The server connected to last."""
         self._counting: asyncio.Task[None] | None = None
 
     # -- as the routes of a topology of one
@@ -122,7 +122,7 @@ class Session:
         return self._withdrawing is None and self.claims.idle and self.bodies.idle
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Give back a claim that nobody wants."""
+        """Give back a claim that has no caller any more."""
         self._withdrawals.add(withdrawal)
         self.resume_withdrawing()
 
@@ -136,7 +136,7 @@ class Session:
         with contextlib.suppress(TimeoutError, CacheError):
             async with asyncio.timeout(self._timeout):
                 for link in (self.claims.link, self.bodies.link):
-                    if link is not None:  # replies come in order: this one's says that all before it are there
+                    if link is not None:  # replies come in order: once this one's is here, all before it are
                         await link.send(_PING, self.loop.time() + self._timeout)
                 if self._withdrawing is not None:
                     await asyncio.wait((self._withdrawing,))
@@ -157,7 +157,7 @@ class Session:
         if before is not None and None not in (before.run_id, peer.run_id) and before.run_id != peer.run_id:
             self._counting = self.loop.create_task(self._tell_of_other(peer))
         # Behind Sentinel, the last to be opened knows best who the master is. What the other one still talks to may be an
-        # old master that takes writes until it hears of its demotion, and then forgets them.
+        # old master that takes writes until it is demoted, and then forgets them.
         for lane in (self.claims, self.bodies):
             if lane.link is not None and lane.peer is not None and lane.peer.run_id != peer.run_id:
                 lane.link.fail(_OTHER_MASTER)

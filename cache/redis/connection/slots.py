@@ -1,4 +1,4 @@
-"""Asking the nodes of a cluster for its table: who owns which slots."""
+"""Fetches a cluster's table of slots and their owners from its nodes."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _CLUSTER_SLOTS = pack(b"CLUSTER", b"SLOTS")
 
 
 async def ask_for_table(nodes: Mapping[Server, Session], deadline: float) -> Table | CacheError:
-    """The first table that one of ``nodes`` tells, all being asked at once; or why there is none."""
+    """The first table that any of ``nodes`` sends, all being asked at once; or why there is none."""
     asked = [asyncio.ensure_future(_ask(server, session, deadline)) for server, session in nodes.items()]
     fault: CacheError = CacheUnavailable("no node of the Redis Cluster can be reached")
     try:
@@ -50,7 +50,7 @@ async def _ask(server: Server, session: Session, deadline: float) -> Table | Cac
 
 
 def read_table(reply: Reply, asked: Server) -> Table:
-    """What ``CLUSTER SLOTS`` says. A node that does not know its own host leaves it out: it is the one that was asked."""
+    """Parse a reply to ``CLUSTER SLOTS``. A node that does not know its own host leaves it out: it is the one that replied."""
     table = []
     for first, last, master, *_ in reply:
         host = master[0].decode() if master[0] else ""

@@ -1,4 +1,4 @@
-"""From a cache's URL to what it names: one server, the master of a Sentinel service, or a cluster."""
+"""Chooses the topology for a cache's URL: one server, the master of a Sentinel service, or a cluster."""
 
 from oncegate.cache.redis.connection.cluster import Cluster
 from oncegate.cache.redis.connection.connect import Dialler

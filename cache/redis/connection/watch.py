@@ -1,4 +1,4 @@
-"""Hearing from Sentinel that another server is the master now.
+"""Subscribes to Sentinels, to learn at once that another server is the master.
 
 A failover that an operator directs (``SENTINEL FAILOVER``) leaves the old master running, and taking writes, for some ten
 seconds; then it is made a replica and forgets them. So waiting for a connection to break is not enough: each Sentinel is
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 OnMaster = Callable[[Server | None], None]
 
 QUIET = 5.0
-"""Seconds without a word from a Sentinel until it is asked whether it is still there; after twice that it is not."""
+"""Seconds of silence until a Sentinel is pinged; after twice that it counts as gone."""
 PAUSE = 1.0
 """Seconds until a Sentinel that was lost is tried again."""
 
@@ -39,7 +39,7 @@ async def watch(
     ask: Callable[[], Awaitable[Server | CacheError]],
     on_master: OnMaster,
 ) -> None:
-    """Tell ``on_master`` the master that a Sentinel names (``ask``), each new one, and ``None`` when one is about to come.
+    """Call ``on_master`` with the master that a Sentinel names (``ask``), each new one, and ``None`` when one is about to come.
 
     Until cancelled; never raises.
     """
@@ -55,7 +55,7 @@ async def watch(
         try:
             listener.take_over(await dialler.connect())
             await listener.subscribed
-            # Asked only now, so that no switch is missed between the two.
+            # Only after subscribing, so that no switch is missed between the two.
             master = await ask()
             if not isinstance(master, CacheError):
                 on_master(master)
@@ -106,7 +106,7 @@ class _Listener(asyncio.Protocol):
         writer.transport.write(_SUBSCRIBE)
 
     async def listen(self) -> None:
-        """Return when the connection has ended, or nothing is heard any more."""
+        """Return when the connection has ended, or has been silent for too long."""
         while self._heard and not self._ended.done():
             self._heard = False
             await asyncio.wait((self._ended,), timeout=QUIET)
@@ -129,7 +129,7 @@ class _Listener(asyncio.Protocol):
                     self.subscribed.set_result(None)
                 self._on_message(reply)
         except (hiredis.ProtocolError, ValueError, IndexError, KeyError):
-            self.close()  # it speaks another language; perhaps a later connection does not
+            self.close()  # it does not speak RESP; perhaps a later connection does
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
         """The transport has closed."""

@@ -1,8 +1,8 @@
-"""Claims that nobody wants any more, given back: the answer to "the reply was lost, did the claim happen?".
+"""Withdraws claims whose caller is gone: the answer to "the reply was lost, did the claim happen?".
 
 A claim whose caller left before the reply came may have been made. Left alone it would block its key until the lease
 lapses, and then read as an attempt of unknown outcome, which never ran. So it is released with its own token: that undoes
-the claim if it happened, does nothing if it did not, and can't touch anybody else's.
+the claim if it happened, does nothing if it did not, and can't touch another's.
 
 One order must be kept: the release must not reach Redis before the claim does. Where the reply has come, it has happened.
 Where the connection broke, the claim may still sit in Redis's socket; so that connection is killed by its id first
@@ -13,10 +13,10 @@ make the claim, but nothing of it can reach the new one any more. A server that 
 master, and an old master that comes back drops what the new one does not know. So the release on the new one is final: it
 undoes the claim if it was replicated in time, and otherwise there is nothing to undo.
 
-In a cluster, too, the release goes to whoever holds the slot now. If the slot was moved away by resharding, the old owner
+In a cluster, too, the release goes to the node that holds the slot now. If the slot was moved away by resharding, the old owner
 refuses a claim that arrives late (`MOVED`, or `ASK` while it is being moved), and one that it had made has moved along.
 
-What can't be guaranteed is told in docs/decisions/0008-failover.md: a claim that was made on an old master, and answered,
+What can't be guaranteed is in docs/decisions/0008-failover.md: a claim that was made on an old master, and answered,
 may not have reached the new one.
 """
 
@@ -60,7 +60,7 @@ Elsewhere = Callable[[Withdrawal, ReplyError], bool]
 
 
 def nowhere(withdrawal: Withdrawal, reply: ReplyError) -> bool:  # noqa: ARG001 - it is an `Elsewhere`
-    """Where there is one server only, nobody takes anything over."""
+    """Where there is one server only, no other takes withdrawals over."""
     return False
 
 
@@ -86,7 +86,7 @@ class Withdrawals:
         self._broken[peer] = None
 
     def leave(self, stays: Callable[[Withdrawal], bool]) -> list[Withdrawal]:
-        """Take out what does not stay here: the slots of its keys have another owner now."""
+        """Take out the withdrawals whose slots have another owner now."""
         leaving = [claim for claim in self._claims if not stays(claim)]
         self._claims = deque(claim for claim in self._claims if stays(claim))
         return leaving
@@ -105,7 +105,7 @@ class Withdrawals:
         try:
             # One connection runs them in this order, so the kills are done before the first release.
             kills = [_send(link, pack(b"CLIENT", b"KILL", b"ID", b"%d" % old.client_id), deadline) for old in broken]
-            # Rare enough to load it each time: nobody else would notice a NOSCRIPT here.
+            # Rare enough to load it each time: a NOSCRIPT would not be noticed here.
             _send(link, RELEASE.load, deadline)
             releases = [_release(link, claim, deadline) for claim in batch]
             for old, kill in zip(broken, kills, strict=True):
@@ -131,7 +131,7 @@ class Withdrawals:
 
 def _send(link: Link, command: bytes, deadline: float) -> asyncio.Future[Reply]:
     future = link.send(command, deadline)
-    forget(future)  # when an earlier one fails, nobody waits for this one any more
+    forget(future)  # when an earlier one fails, this one is not awaited any more
     return future
 
 

@@ -1,1 +1,1 @@
-"""Streams of commands in Redis: entries (stream), consumer groups (group), their memory, and the client for both."""
+"""Command streams in Redis: entries (`CommandStream`), consumer groups (`Group`), their memory, and the client for them."""

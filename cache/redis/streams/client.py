@@ -1,4 +1,4 @@
-"""redis-py's asyncio client for a cache URL, for what doesn't fit on the shared connections of the records: streams.
+"""Makes redis-py's asyncio client for a cache URL, for streams, which don't fit on the records' shared connections.
 
 Nothing connects before the first command. redis-py's own retries are off: it would send an append twice, and hide from its
 user that a read took place.

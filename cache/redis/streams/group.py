@@ -1,7 +1,7 @@
-"""A worker's place in a consumer group: what it reads, holds, takes over and acknowledges. One Redis command each, no policy.
+"""A worker's consumer group: reads, takes over and acknowledges entries. One Redis command each, no policy.
 
-What is pending under a worker's name is its to process; the time since it was last spoken of is how others tell that the worker
-is gone. A live one therefore speaks of all that it holds again and again (`Group.keep`).
+What is pending under a worker's name is its to process; an entry's idle time shows others that the worker is gone. A live
+one therefore refreshes all that it holds again and again (`Group.keep`).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ Fields = dict[bytes, bytes]
 _AT_ONCE = 500
 """Entries named in one command."""
 GONE_AFTER_MS = 24 * 3600 * 1000
-"""A worker that holds nothing and was not heard of for so long is struck off."""
+"""A worker that holds nothing and was inactive for so long is removed from the group."""
 
 
 class GroupMissing(CacheUnavailable):
@@ -35,7 +35,7 @@ class StreamRefused(CacheUnavailable):
 
 
 class Script:
-    """A Lua script of the folder ``lua``. ``client`` is asked by its digest, and given the text where Redis does not know it."""
+    """A Lua script of the folder ``lua``. ``client`` runs it by its digest, and sends the text where Redis does not know it."""
 
     def __init__(self, name: str) -> None:
         self._text = resources.files("oncegate.cache.redis").joinpath("lua", f"{name}.lua").read_text("utf-8")
@@ -85,7 +85,7 @@ class Group:
         return bool(await CREATE.run(self._client, (self.stream.key,), self.name))
 
     async def read(self, count: int, block_ms: int) -> list[tuple[bytes, Fields]]:
-        """At most ``count`` entries that nobody in the group has read, waiting for the first one for ``block_ms``."""
+        """At most ``count`` entries that the group has not read, waiting for the first one for ``block_ms``."""
         told = await self._ask(
             self._reading.xreadgroup(self.name, self.worker, {self.stream.key: ">"}, count=count, block=block_ms)
         )
@@ -100,7 +100,7 @@ class Group:
         return None
 
     async def keep(self, entries: Sequence[bytes]) -> None:
-        """Say that ``entries`` are being looked after, as far as they are pending."""
+        """Reset the idle time of ``entries``, as far as they are pending."""
         for first in range(0, len(entries), _AT_ONCE):
             some: list[Any] = [*entries[first : first + _AT_ONCE]]
             await self._ask(self._client.xclaim(self.stream.key, self.name, self.worker, 0, some, justid=True))
@@ -113,7 +113,7 @@ class Group:
             await self._ask(ask)
 
     async def abandoned(self, idle_ms: int, cursor: bytes, count: int) -> tuple[bytes, list[tuple[bytes, Fields]]]:
-        """At most ``count`` entries that nobody has spoken of for ``idle_ms``, ours from now on, and where to go on.
+        """At most ``count`` entries idle for ``idle_ms``, ours from now on, and where to go on.
 
         The cursor is ``0-0`` where those were all.
         """
@@ -122,11 +122,11 @@ class Group:
         return told[0], [(entry, fields or {}) for entry, fields in told[1]]
 
     async def acknowledge(self, entry: bytes, death: Mapping[bytes, bytes] | None = None, copy_of: str = "") -> bool:
-        """Be done with ``entry``; with a dead letter that tells of its ``death`` where it is given up.
+        """Acknowledge ``entry``; with a dead letter that describes its ``death`` where it is given up.
 
         ``copy_of`` is its command where another copy may have its letter already: then it gets none.
 
-        False: somebody was done with it before, and nothing was written.
+        False: it was acknowledged before, and nothing was written.
         """
         told = [part for pair in (death or {}).items() for part in pair]
         done, _ = await self._acknowledge(entry, copy_of, *told)
@@ -149,11 +149,11 @@ class Group:
         return done, trimmed
 
     async def leave(self) -> None:
-        """Strike this worker off, unless something is pending under its name, and those that are long gone."""
+        """Remove this worker from the group, unless something is pending under its name, and those that are long gone."""
         await self.strike_off(self.worker)
 
     async def strike_off(self, leaver: str = "") -> None:
-        """Strike off who is long gone, and ``leaver``; nobody under whose name something is pending."""
+        """Remove from the group workers that are long gone, and ``leaver``; none under whose name something is pending."""
         await LEAVE.run(self._client, (self.stream.key,), self.name, leaver, GONE_AFTER_MS)
 
     async def _ask(self, asked: Any) -> Any:

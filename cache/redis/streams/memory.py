@@ -1,8 +1,8 @@
-"""Whether a Redis has the memory for another command: enough must be left to execute all that is accepted.
+"""Checks whether Redis has memory for another command: enough must be left to execute all that are accepted.
 
 Strategy. An entry takes memory, and to execute it takes more before anything is freed: a claim, then a record that stays. A Redis
 that was filled by accepted commands could not execute a single one of them. So submissions are refused while what is left is less
-than that takes. Used memory is asked for now and then, since that costs more than appending does; until the answer is there the
+than that takes. Used memory is read now and then, since that costs more than appending does; until the answer is there the
 last one counts, with what was accepted here since. What others accept meanwhile comes out of `SPARE`.
 
 Workers may exceed ``maxmemory`` all the same (claims, outcomes, acknowledgements), for others may have filled it.
@@ -47,7 +47,7 @@ class StreamMemory:
 
 
 class MemorySamples:
-    """What is known of the memory where streams are, in the Redis of ``cache``, sampled at most every `SAMPLE_SECONDS`."""
+    """Samples of the memory where streams are, in the Redis of ``cache``, taken at most every `SAMPLE_SECONDS`."""
 
     def __init__(self, cache: RedisCache) -> None:
         self._cache = cache
@@ -75,6 +75,6 @@ class MemorySamples:
             memory = StreamMemory(*await self._cache.memory(key))
         except (
             CacheUnavailable
-        ):  # it doesn't answer, or the user may not ask: whether it takes the command it says itself
+        ):  # it doesn't answer, or the user may not ask: then appending shows whether there is room
             memory = StreamMemory(0, 0, 0)
         self._samples[key] = asyncio.get_running_loop().time(), memory

@@ -1,4 +1,4 @@
-"""The stream of accepted commands: what an entry holds, how one is appended, and what may be trimmed.
+"""The stream of accepted commands: reads, appends and trims its entries.
 
 Strategy. An entry that a group still needs is never trimmed: trimming goes up to the lowest id that some group has not read
 or not acknowledged, and without a group it does nothing. Where that leaves no room, a new command is refused, and an accepted
@@ -157,7 +157,7 @@ async def append(cache: RedisCache, key: str, command: Command, limit: int) -> s
 
 
 class CommandStream:
-    """The command stream ``name`` of ``namespace``, for those who read it. ``client`` stays its owner's, who closes it.
+    """The command stream ``name`` of ``namespace``, for readers. ``client`` stays its owner's, who closes it.
 
     What Redis or the way to it refuses is raised as `CacheUnavailable`.
     """
@@ -183,14 +183,14 @@ class CommandStream:
         """The memory where the stream is, and its length."""
         try:
             used, most, entries = cast(Any, await self.client.eval(MEMORY.source.decode(), 1, self.key))
-        except NoPermissionError:  # how full it is is not for this user to know
+        except NoPermissionError:  # this user may not see how full it is
             return StreamMemory(0, 0, await self.length())
         except REDIS_ERRORS as error:
             raise _unavailable(error) from error
         return StreamMemory(used, most, entries)
 
     async def length(self) -> int:
-        """How many entries there are, those included that nobody needs any more."""
+        """How many entries there are, those included that no group needs any more."""
         try:
             return int(await self.client.xlen(self.key))
         except REDIS_ERRORS as error:

@@ -1,4 +1,4 @@
-"""The callers' half: httpx transports that give each request a key, and keep it over its retries.
+"""Client side: httpx transports that give each request an idempotency key, and keep it over its retries.
 
     client = httpx.Client(transport=IdempotentTransport())
     client.post("https://api.example/payments", json={"amount": 100})
@@ -16,8 +16,8 @@ What it can't know:
   to ask again with, by sending ``error.request`` itself, or an equal request with that key.
 - That two calls mean the same command. A second ``client.post`` is a new command with a new key. Where a retry must
   survive a restart of this process, make the key beforehand, store it with the command, and set the header.
-- Whether a response that breaks off in its body can be had again: the transport has handed it on by then. With the key it
-  can, while the record lives: send ``response.request`` again.
+- Whether a response that breaks off in its body can be fetched again: the transport has returned it by then. With the key it
+can, while the record lives: send ``response.request`` again.
 
 A body that can't be sent twice (a generator, an open file, a multipart form) is sent once: such a request is retried only
 where its body had not begun to leave. Pass bytes, ``json=`` or ``data=`` to have it retried like others. A redirected request
@@ -92,7 +92,7 @@ _Flow = Generator[_Step, Any, httpx.Response]
 
 
 class _Rules:
-    """How requests are sent, for both transports: a generator that says what to do next, and is told what came of it."""
+    """The rules for sending, for both transports: a generator that yields the next step, and gets its result sent in."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ def _check_package(request: object) -> None:
 
 
 class _Body:
-    """Whether a request's body can still be sent whole: always, if it is bytes; else until the first piece was asked for."""
+    """Whether a request's body can still be sent whole: always, if it is bytes; else until its first piece was read."""
 
     def __init__(self, request: httpx.Request) -> None:
         self._bytes = isinstance(request.stream, httpx.ByteStream)
@@ -186,7 +186,7 @@ class _Body:
 
 
 class _Watched(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A body that tells when it begins to be sent."""
+    """A body that notes when sending it begins."""
 
     def __init__(self, stream: Any, body: _Body) -> None:
         self._stream = stream
@@ -251,7 +251,7 @@ def _json(response: httpx.Response) -> Any:
 
 
 def _certificate_refused(error: BaseException | None) -> bool:
-    """Whether a connection failed for what another try won't change: the server's certificate is not believed."""
+    """Whether a connection failed for a reason that another try won't change: the server's certificate is not trusted."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True
@@ -310,7 +310,7 @@ class IdempotentTransport(httpx.BaseTransport):
                         size += len(chunk)
                         if size > _MOST_OF_A_PROBLEM:
                             return _Rest(begun, rest, response)
-                except BaseException:
+                except BaseException:  # however reading ends, an interrupt too, the response is closed
                     response.close()
                     raise
                 response.close()
@@ -369,7 +369,7 @@ class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
                         size += len(chunk)
                         if size > _MOST_OF_A_PROBLEM:
                             return _Rest(begun, rest, response)
-                except BaseException:
+                except BaseException:  # however reading ends, a cancellation too, the response is closed
                     await response.aclose()
                     raise
                 await response.aclose()

@@ -1,6 +1,6 @@
-"""When a request may be sent again, and how long to wait before: decisions without I/O, for the transports of `oncegate.client`.
+"""Retry rules of `oncegate.client`: when a request may be sent again, and after what pause. No I/O.
 
-A try ends in one of three ways, and each asks a different question. Nothing was sent: any request may be sent again.
+A try ends in one of three ways, each with its own rule. Nothing was sent: any request may be sent again.
 The connection broke after sending: only a request whose repetition is harmless, by its key or by its method. An answer
 came: only where it says itself that it is worth it, as a problem whose ``retryable`` is true.
 """
@@ -41,7 +41,7 @@ class RetryBudget:
 
 @dataclass(slots=True)
 class Retries:
-    """The retries of one request. Tell what came of each try: the answer is the seconds to wait, or ``None`` to give up.
+    """The retries of one request. Report each try's result: the methods return the seconds to wait, or ``None`` to give up.
 
     ``harmless``: the request has a key, or an idempotent method. ``now`` is the time of the first try on a clock that
     never goes back; ``draw(a, b)`` draws a number between the two.
@@ -79,7 +79,7 @@ class Retries:
         left = self._deadline - now
         if not allowed or self.tries >= self.budget.attempts or least > left or left < 0:
             return None
-        # The jitter goes on top of what the server asks for: all callers are told the same time.
+        # The jitter is added to what the server asks for: all callers get the same Retry-After.
         doubled = self.budget.pause * 2.0 ** min(self.tries - 1, 64)
         return min(least + self.draw(0.0, min(self.budget.longest_pause, doubled)), left)
 

@@ -1,15 +1,15 @@
-"""The hook under FastStream: one middleware for RabbitMQ, NATS JetStream, Redis Streams and Kafka.
+"""For FastStream apps: a subscription as one middleware for RabbitMQ, NATS JetStream, Redis Streams and Kafka.
 
     subscription = Subscription("billing", cache=RedisCache.from_url("redis://localhost"))
     broker = RabbitBroker(middlewares=[SubscriptionMiddleware(subscription)])
 
 Strategy. A delivery is begun in ``consume_scope`` and settled in ``after_processed``, which FastStream calls after the
-handler's reply was published and before its own acknowledgement: what is acknowledged has been recorded. What the broker is
-to be told is raised (`AckMessage`, `NackMessage`, `RejectMessage`), since a handler that merely returns would publish an
-empty reply. ``after_processed`` sees those exceptions, too, and leaves them alone.
+handler's reply was published and before its own acknowledgement: what is acknowledged has been recorded. The broker's action
+is raised (`AckMessage`, `NackMessage`, `RejectMessage`), since a handler that merely returns would publish an
+empty reply. ``after_processed`` sees those exceptions, too, and ignores them.
 
-FastStream says nothing to a middleware when a consumer starts, and by the first message an unsafe one has acknowledged it
-already. So `SubscriberUsecase.start`, which every consumer passes before it asks for messages, is wrapped here, once.
+FastStream does not notify a middleware when a consumer starts, and by the first message an unsafe one has acknowledged it
+already. So `SubscriberUsecase.start`, which every consumer calls before it fetches messages, is wrapped here, once.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class SubscriptionMiddleware:
         return self.subscription.settings.timeout if timed else None
 
     def describe(self, message: "StreamMessage[Any]") -> Delivery:
-        """What the hook is to know of a message. Raises `KeyInvalid`."""
+        """The `Delivery` of a message. Raises `KeyInvalid`."""
         return self._describe(message)
 
     def _by_header(self, message: "StreamMessage[Any]") -> Delivery:
@@ -154,7 +154,7 @@ class _Processing(BaseMiddleware[Any, Any]):
             return await call_next(msg)
         subscriber, handled = self.context.get_local("handler_"), self.context.get_local("message")
         if subscriber is None or handled is None or handled.raw_message is not msg.raw_message:
-            # Nobody would tell us how it ended. (Another middleware may have handed on a copy, of the same raw message.)
+            # We would not learn how it ended. (Another middleware may have passed on a copy, of the same raw message.)
             raise SetupError("oncegate: get_one() and iteration bypass the handler: use Subscription by hand there")
         self._front.check(subscriber)  # a test broker does not start its consumers
         self._message = msg
@@ -173,7 +173,7 @@ class _Processing(BaseMiddleware[Any, Any]):
             delivery = self._front.describe(msg)
         except KeyInvalid as error:
             return Begun(DeliveryDecision.REJECTED, reason=str(error))
-        except Exception as error:  # the user's code, which an update may mend: nothing is lost for it
+        except Exception as error:  # the user's code, which an update may mend: the message is not lost
             log.error("a message can't be described: %s", type(error).__name__, exc_info=error)
             return Begun(DeliveryDecision.UNAVAILABLE, reason=type(error).__name__)
         return await self._front.subscription.begin(delivery)
@@ -184,9 +184,9 @@ class _Processing(BaseMiddleware[Any, Any]):
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,  # noqa: ARG002  # FastStream's signature
     ) -> bool | None:
-        """Record the outcome, before FastStream acknowledges. Raises what else the broker is to be told."""
+        """Record the outcome, before FastStream acknowledges. Raises any other action for the broker."""
         begun = self._begun
-        if begun is None:  # not ours to run: parsing failed, or we have said what to do
+        if begun is None:  # not ours to run: parsing failed, or the action was raised already
             return False
         if isinstance(exc_val, StopConsume | asyncio.CancelledError | KeyboardInterrupt | SystemExit):
             await begun.abandon("the consumer was stopped")

@@ -1,4 +1,4 @@
-"""What oncegate.faststream has to know of each broker, decided from FastStream's objects without importing it.
+"""Rules for each broker of FastStream, read from its objects without importing it.
 
 A consumer is refused where the broker would take a message for done that is not recorded as done, or would never deliver
 it again.

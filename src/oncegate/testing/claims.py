@@ -1,4 +1,4 @@
-"""What every cache promises to those who execute: each row of the table of transitions, each move that it lacks."""
+"""Tests of claims, renewals, outcomes and releases: each row of the table of transitions, each move that it lacks."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What every cache promises to who looks: every look-up key in bounded steps, records without their bodies, traces, marks."""
+"""Tests of reading: scans of every look-up key in bounded steps, records without their bodies, traces, marks."""
 
 import os
 
@@ -38,7 +38,7 @@ async def make(cache: Cache, *keys: str) -> None:
 
 
 async def all_of(cache: Cache, name: str, digest: str | None = None, limit: int = 10) -> list[str]:
-    """What a scan to its end tells."""
+    """All keys of a complete scan."""
     page = await cache.scan(name, digest, limit=limit)
     found = list(page.keys)
     while page.cursor:

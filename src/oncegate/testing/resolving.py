@@ -1,4 +1,4 @@
-"""What every cache promises to operators: an unknown outcome is resolved once, a known one never; a late owner can't undo it."""
+"""Tests of resolving by an operator: an unknown outcome is resolved once, a known one never; a late owner can't undo it."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A cache under test, with a hand on its time, and what the suites of behaviours say over and over."""
+"""A cache under test, whose time can be advanced, and the steps that the suites of behaviours share."""
 
 import os
 from typing import Protocol
