@@ -183,6 +183,33 @@ def test_keys_payloads_and_queries_are_shown_on_demand_alone(shop: Shop) -> None
     assert (whole["key"], json.loads(whole["body"])["name"]) == ("key-of-alice", SECRET)
 
 
+ODD_INSTANTS = [b"999999999999999", b"253402300800000", b"9" * 30, b"-1", b"0", b"", b"1e9", b"soon", b"\xff", b" 1"]
+"""What may stand where an entry has Unix ms: the first ones are numbers, of no year that can be written."""
+
+
+def test_odd_instants_of_entries_are_told_as_not_known(shop: Shop) -> None:
+    """Waiting, read by a worker, or given up: an entry's instants are for people, and anybody may have written them."""
+    fields = shop.command("k").fields()
+    waiting = [
+        shop.redis.xadd(shop.stream, fields | {b"accepted_at": instant})  # type: ignore[arg-type]  # a dict of bytes is one of those
+        for instant in ODD_INSTANTS
+    ]
+    shop.redis.xgroup_create(shop.stream, "commands", id="0")
+    shop.redis.xreadgroup("commands", "somebody", {shop.stream: ">"})
+    dead = {b"dead.consumer": b"commands", b"dead.reason": b"exhausted", b"dead.entry": b"1-1"}
+    for instant in ODD_INSTANTS:
+        shop.redis.xadd(shop.dead, fields | dead | {b"accepted_at": instant, b"dead.at": instant})  # type: ignore[arg-type]  # as above
+    for arguments in (["list"], ["list", "--pending"], ["show", shop.command("k").command], ["show", "1-1"]):
+        oncegate(shop, *arguments)
+    told_of = [*told(shop, "list", "--pending")["pending"], *told(shop, "list")["dead_letters"]]
+    assert len(told_of) == 2 * len(ODD_INSTANTS)
+    assert {each["accepted_at"] for each in told_of} == {None}
+    assert {each.get("died_at") for each in told_of} == {None}
+    for entry in waiting:
+        assert isinstance(entry, bytes)
+        assert "no such command" in oncegate(shop, "show", entry.decode(), code=1)  # which has no record
+
+
 def test_a_dead_letter_that_is_retried_gets_as_many_attempts_as_a_new_command(shop: Shop) -> None:
     shop.submit("k", {"do": "fail"})
     worker = shop.start(max_attempts=2)
