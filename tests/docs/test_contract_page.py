@@ -35,7 +35,7 @@ def test_every_number_is_one_rule_s_and_begins_with_its_section_s() -> None:
 def test_each_rule_is_held_by_tests_that_cite_it(number: str, cell: str) -> None:
     files = cell.split(", ")
     for file in files:
-        assert re.fullmatch(r"`tests/([a-z_]+/)?test_[a-z0-9_]+\.py`", file), file
+        assert re.fullmatch(r"`tests/([a-z_]+/)*test_[a-z0-9_]+\.py`", file), file
         assert number in cited(file.strip("`")), f"the docstring of {file} does not cite {number}"
 
 

@@ -78,7 +78,7 @@ def work(environment: dict[str, str]) -> int:
     for name, value in json.loads(
         environment["CONSTANTS"]
     ).items():  # some are too large, or too long, to be waited for
-        module, _, constant = name.partition(".")
+        module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(f"oncegate.app.{module}"), constant, value)
     return run_worker(load({}, defaults={"upstream": "http://localhost"}), create=create)
 

@@ -1,6 +1,6 @@
 """``oncegate commands``: what an operator sees of commands, and how those that were given up come back.
 
-Rules of docs/contract.md: R8.19, R10.1.
+Rules of docs/contract.md: R8.19, R8.24, R8.25, R8.26, R8.27, R10.1, R11.18.
 """
 
 import json
@@ -93,7 +93,7 @@ def test_of_too_many_dead_letters_the_oldest_go_and_it_is_told(shop: Shop) -> No
 def test_dead_letters_that_are_too_old_go_although_nothing_dies_any_more(shop: Shop) -> None:
     die(shop, "old", "older")
     shop.redis.set(f"{shop.dead}:marker", "")  # nothing else goes
-    shop.start(dead_letter_ttl=0.001, constants={"worker.SWEEP_SECONDS": 0.05}).says(
+    shop.start(dead_letter_ttl=0.001, constants={"commands.worker.SWEEP_SECONDS": 0.05}).says(
         "2 dead letters of stream commands"
     )
     assert shop.letters() == []
@@ -106,10 +106,23 @@ def test_a_limit_that_was_lowered_takes_letters_out_in_pieces(shop: Shop) -> Non
     for number in range(2500):
         pipe.xadd(shop.dead, {"key": f"k{number}"})
     pipe.execute()
-    worker = shop.start(max_dead_letters=10, constants={"worker.SWEEP_SECONDS": 0.05})
+    worker = shop.start(max_dead_letters=10, constants={"commands.worker.SWEEP_SECONDS": 0.05})
     worker.says("490 dead letters of stream commands")
     assert worker.text().count("1000 dead letters of stream commands") == 2
     assert [letter["key"] for letter in shop.letters()] == [f"k{number}" for number in range(2490, 2500)]
+
+
+def test_of_several_consumers_limits_the_smallest_counts(shop: Shop) -> None:
+    for group in ("commands", "another"):
+        shop.redis.xgroup_create(shop.stream, group, id="0", mkstream=True)
+    for number in range(3):
+        shop.submit(f"k{number}", {"do": "reject"})
+    shop.start(max_dead_letters=10)
+    shop.done()
+    assert len(shop.letters()) == 3
+    shop.start(consumer="another", max_dead_letters=2, concurrency=1)
+    shop.done("another")
+    assert [letter["dead.consumer"] for letter in shop.letters()] == ["another", "another"]
 
 
 def test_what_is_retried_is_not_lost_to_trimming(shop: Shop) -> None:

@@ -153,7 +153,7 @@ def test_with_too_many_that_wait_nothing_new_is_read(shop: Shop) -> None:
     for number in range(10):
         shop.submit(f"poison-{number}", {"do": "fail"})
     shop.submit("next")
-    shop.start(concurrency=1, retry_base=3600, retry_cap=3600, constants={"worker.MOST_WAITING": 3})
+    shop.start(concurrency=1, retry_base=3600, retry_cap=3600, constants={"commands.worker.MOST_WAITING": 3})
     until(lambda: shop.state("poison-2") == "failed", "three of them wait")
     shop.start(consumer="another", max_attempts=1)
     shop.done("another")  # in that time the first one would have read them all

@@ -1,6 +1,6 @@
 """``oncegate keys`` as it is typed: what it refuses, and that nothing secret is taken from or shown on the command line.
 
-Rules of docs/contract.md: R10.1, R10.5, R11.9, R11.10.
+Rules of docs/contract.md: R10.1, R10.5, R11.9, R11.10, R11.18.
 """
 
 import asyncio

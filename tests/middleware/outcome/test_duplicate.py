@@ -1,6 +1,6 @@
 """The body in a duplicate's original_result, as a JSON value, a string or base64.
 
-Rules of docs/contract.md: R4.7, R4.16.
+Rules of docs/contract.md: R4.6, R4.7, R4.16.
 """
 
 import base64
