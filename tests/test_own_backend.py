@@ -1,4 +1,7 @@
-"""A cache that somebody else writes: the page's passes the suite, and one with a fault in it doesn't."""
+"""A cache that somebody else writes: the page's passes the suite, and one with a fault in it doesn't.
+
+Rules of docs/contract.md: R12.13.
+"""
 
 import os
 import re

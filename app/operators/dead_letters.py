@@ -12,13 +12,14 @@ from typing import Any, cast
 
 import orjson
 
-from oncegate.app.operators.records import RECORD_ID, instant, summarise
+from oncegate.app.operators.records import RECORD_ID, summarise
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.redis.streams.client import REDIS_ERRORS
 from oncegate.cache.redis.streams.group import Fields, GroupMissing, Script, unavailable
 from oncegate.cache.redis.streams.stream import CommandStream
 from oncegate.cache.store import Cache
+from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.rules.key import execution_key
 
 ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")

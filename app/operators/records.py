@@ -4,13 +4,13 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.store import Cache, Resolution
+from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.rules.key import parse_key, pick, record_id, record_key, scope_parts
@@ -242,11 +242,3 @@ def _plain_key(key: str) -> str:
     except UnicodeEncodeError:
         raise NotARecord("the key is no UTF-8 text") from None
     return parse_key(line) if key.startswith('"') else key
-
-
-def instant(unix_ms: int) -> str | None:
-    """Unix time as RFC 3339 spells it; ``None`` where it isn't known, or is none."""
-    try:
-        return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds") if unix_ms else None
-    except (ValueError, OverflowError, OSError):  # a forged trace: the record is shown all the same
-        return None

@@ -4,13 +4,13 @@
 from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
 
 from oncegate.cache.record import StoredResponse
+from oncegate.middleware.outcome.instants import instant
 
 
 @dataclass(slots=True, init=False)  # as a `Record`: every replay makes one
@@ -133,13 +133,14 @@ def original_result(response: StoredResponse | None) -> dict[str, Any]:
     JSON with more than `MAX_VALUES` commas and opening brackets is text, and text with more than `MAX_ESCAPES` characters that
     JSON has to escape is base64: each takes its time on the event loop.
     A JSON body goes in as it is spelled, so that no digit of a number is lost. Without a stored body: ``body_omitted``.
+    ``completed_at`` is ``None`` where it isn't known.
     """
     if response is None:
         return {"body_omitted": True}
     result: dict[str, Any] = {
         "status": response.status,
         "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in response.headers],
-        "completed_at": datetime.fromtimestamp(response.completed_at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "completed_at": instant(response.completed_at_ms),
     }
     if response.body is None:
         return result | {"body_omitted": True}

@@ -56,6 +56,15 @@ def test_a_page_does_what_it_shows(guide: str) -> None:
         assert pages.normal(printed) == pages.normal(shown), f"{command}\n(python -m tests.pages docs/{guide}.md)"
 
 
+def test_the_asynchronous_command_goes_from_202_to_its_result_and_back_to_the_202() -> None:
+    """What the README says of it, which `test_a_page_does_what_it_shows` holds to be true."""
+    shown = [block for kind, block in blocks("async") if kind == "console"]
+    accepted = [text for text in shown if "202 Accepted" in text]
+    assert [text.count("idempotent-replayed: true") for text in accepted[:2]] == [0, 1]
+    assert len({re.findall(r'^{"status":"accepted".*}$', text, re.M)[0] for text in accepted[:2]}) == 1
+    assert '"status":"succeeded"' in "".join(shown[shown.index(accepted[0]) : shown.index(accepted[1])])
+
+
 @pytest.mark.parametrize("guide", [guide for guide in GUIDES if guide not in RUN_AS_PAGES])
 def test_an_example_in_python_runs(guide: str, tmp_path: Path) -> None:
     kinds = {kind for kind, _ in blocks(guide)}

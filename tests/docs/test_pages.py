@@ -13,19 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests import pages
 from tests.app.command_line import running
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
 DEMO = "http://127.0.0.1:8080"
-ASYNC = README.partition("\n## Asynchronous commands\n")[2].partition("\n## ")[0]
-"""A page of its own: its blocks belong together, and run against a worker."""
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README.replace(ASYNC, ""), re.M | re.S)
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
 
 
 def normal(transcript: str) -> str:
@@ -39,7 +36,7 @@ def test_the_transcripts_of_the_readme_are_true() -> None:
     curl = shutil.which("curl")
     assert curl, "the transcripts are curl's: apt-get install curl"
     transcripts = blocks("console")
-    assert len(transcripts) >= 5
+    assert len(transcripts) >= 3
     with running("demo", "--port", "0") as demo:
         demo.wait_for("Listening")
         url = demo.wait_for(r"oncegate in front of it on (http://[^ ]+?)\.?\n")[1]
@@ -52,17 +49,16 @@ def test_the_transcripts_of_the_readme_are_true() -> None:
         assert demo.stop(signal.SIGINT) == 0
 
 
-def test_the_readme_s_asynchronous_command_goes_from_202_to_its_result_and_back_to_the_202(tmp_path: Path) -> None:
-    page = tmp_path / "README.md"
-    page.write_text(ASYNC, "utf-8")
-    results = pages.run(page)
-    assert len(results) == 3
-    for command, shown, printed in results:
-        assert pages.normal(printed) == pages.normal(shown), command
-    submitted, told, again = (shown for _, shown, _ in results)
-    assert submitted.splitlines()[-1] == again.splitlines()[-1]
-    assert "idempotent-replayed: true" in again
-    assert '"status":"succeeded"' in told
+def test_installing_and_the_gateway_come_before_the_transcripts() -> None:
+    steps = ["pip install", "oncegate serve --upstream", "```console"]
+    assert [README.index(step) for step in steps] == sorted(README.index(step) for step in steps)
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")]
+    assert [
+        page for page in (*pages, "docs/deploy", "docs/decisions", "docs/patterns/README.md") if page not in README
+    ] == []
 
 
 def test_the_first_shell_block_of_a_section_is_its_one_command() -> None:

@@ -1,6 +1,6 @@
 """``oncegate commands``: what an operator sees of commands, and how those that were given up come back.
 
-Rules of docs/contract.md: R8.19, R10.1.
+Rules of docs/contract.md: R8.19, R8.24, R8.25, R8.26, R8.27, R10.1, R11.18.
 """
 
 import json
@@ -112,6 +112,19 @@ def test_a_limit_that_was_lowered_takes_letters_out_in_pieces(shop: Shop) -> Non
     assert [letter["key"] for letter in shop.letters()] == [f"k{number}" for number in range(2490, 2500)]
 
 
+def test_of_several_consumers_limits_the_smallest_counts(shop: Shop) -> None:
+    for group in ("commands", "another"):
+        shop.redis.xgroup_create(shop.stream, group, id="0", mkstream=True)
+    for number in range(3):
+        shop.submit(f"k{number}", {"do": "reject"})
+    shop.start(max_dead_letters=10)
+    shop.done()
+    assert len(shop.letters()) == 3
+    shop.start(consumer="another", max_dead_letters=2, concurrency=1)
+    shop.done("another")
+    assert [letter["dead.consumer"] for letter in shop.letters()] == ["another", "another"]
+
+
 def test_what_is_retried_is_not_lost_to_trimming(shop: Shop) -> None:
     """It is in the stream by then, and nobody trims what a group needs; should it die again, its letter is the newest."""
     gate = shop.folder / "gate"
@@ -181,6 +194,33 @@ def test_keys_payloads_and_queries_are_shown_on_demand_alone(shop: Shop) -> None
     assert SECRET in oncegate(shop, "show", letter["id"], "--body")
     (whole,) = told(shop, "show", letter["id"], "--body")["dead_letters"]
     assert (whole["key"], json.loads(whole["body"])["name"]) == ("key-of-alice", SECRET)
+
+
+ODD_INSTANTS = [b"999999999999999", b"253402300800000", b"9" * 30, b"-1", b"0", b"", b"1e9", b"soon", b"\xff", b" 1"]
+"""What may stand where an entry has Unix ms: the first ones are numbers, of no year that can be written."""
+
+
+def test_odd_instants_of_entries_are_told_as_not_known(shop: Shop) -> None:
+    """Waiting, read by a worker, or given up: an entry's instants are for people, and anybody may have written them."""
+    fields = shop.command("k").fields()
+    waiting = [
+        shop.redis.xadd(shop.stream, fields | {b"accepted_at": instant})  # type: ignore[arg-type]  # a dict of bytes is one of those
+        for instant in ODD_INSTANTS
+    ]
+    shop.redis.xgroup_create(shop.stream, "commands", id="0")
+    shop.redis.xreadgroup("commands", "somebody", {shop.stream: ">"})
+    dead = {b"dead.consumer": b"commands", b"dead.reason": b"exhausted", b"dead.entry": b"1-1"}
+    for instant in ODD_INSTANTS:
+        shop.redis.xadd(shop.dead, fields | dead | {b"accepted_at": instant, b"dead.at": instant})  # type: ignore[arg-type]  # as above
+    for arguments in (["list"], ["list", "--pending"], ["show", shop.command("k").command], ["show", "1-1"]):
+        oncegate(shop, *arguments)
+    told_of = [*told(shop, "list", "--pending")["pending"], *told(shop, "list")["dead_letters"]]
+    assert len(told_of) == 2 * len(ODD_INSTANTS)
+    assert {each["accepted_at"] for each in told_of} == {None}
+    assert {each.get("died_at") for each in told_of} == {None}
+    for entry in waiting:
+        assert isinstance(entry, bytes)
+        assert "no such command" in oncegate(shop, "show", entry.decode(), code=1)  # which has no record
 
 
 def test_a_dead_letter_that_is_retried_gets_as_many_attempts_as_a_new_command(shop: Shop) -> None:

@@ -1,6 +1,6 @@
 """``oncegate keys`` as it is typed: what it refuses, and that nothing secret is taken from or shown on the command line.
 
-Rules of docs/contract.md: R10.1, R10.5, R11.9, R11.10.
+Rules of docs/contract.md: R10.1, R10.5, R11.9, R11.10, R11.18.
 """
 
 import asyncio
@@ -8,12 +8,14 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from oncegate.app.cli.keys_view import show_list, show_records
-from oncegate.cache.record import State
+from oncegate.cache.codec import encode
+from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.rules.key import record_id, record_key
 from tests.app.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, running
@@ -174,6 +176,28 @@ async def test_a_record_that_can_not_be_read_hides_no_other(redis: RedisServer, 
     assert "unreadable: damaged" in shown.stdout
     alone = await asyncio.to_thread(invoke, "keys", "show", "--record", record_id(damaged), *where)
     assert (alone.returncode, len(alone.stderr.splitlines())) == (1, 1)
+
+
+@pytest.mark.parametrize("instant", [999999999999999, 253402300800000, 253402300799999, -1, -999999999999999, 2**62])
+async def test_odd_instants_of_records_hide_nothing_else(redis: RedisServer, where: list[str], instant: int) -> None:
+    """Of an attempt's begin anybody's bytes are believed, since it decides nothing: it may be of no year that can be written."""
+    key, trace = record_key(where[-1], "k", None), Trace(begun_at_ms=instant)
+    late = StoredResponse(201, (), b"{}", 253402300799999)
+    for state, response, took in (
+        (State.UNKNOWN, None, None),
+        (State.UNKNOWN, None, instant),
+        (State.FAILED, late, instant),
+        (State.SUCCEEDED, late._replace(completed_at_ms=0), instant),
+    ):
+        record = Record(state, b"t" * 16, b"f" * 16, 1, response, trace=replace(trace, took_ms=took))
+        redis.command("SET", key, encode(record), "EX", "600")
+        for arguments in (["list"], ["show", "--record", record_id(key)], ["show", "k"]):
+            shown = await asyncio.to_thread(invoke, "keys", *arguments, *where)
+            assert (shown.returncode, shown.stderr) == (0, "")
+            assert state.value in shown.stdout
+        shown = await asyncio.to_thread(invoke, "keys", "show", "k", "--json", *where)
+        (told,) = json.loads(shown.stdout)["records"]
+        assert told["ended_at"] == ("9999-12-31T23:59:59.999+00:00" if response is late else None)
 
 
 def told(**changes: object) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """``oncegate keys purge``: what goes, what stays, and that nothing goes that became somebody else's meanwhile.
 
-Rules of docs/contract.md: R11.9.
+Rules of docs/contract.md: R11.9, R11.17.
 """
 
 import io

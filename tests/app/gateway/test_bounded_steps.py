@@ -1,4 +1,7 @@
-"""What one round of the event loop has to do for what is sent is bounded: by counts, never by a clock."""
+"""What one round of the event loop has to do for what is sent is bounded: by counts, never by a clock.
+
+Rules of docs/contract.md: R4.7, R9.14, R9.22.
+"""
 
 import asyncio
 import socket
@@ -93,6 +96,18 @@ async def test_a_request_of_thousands_of_fields_is_refused() -> None:
         fields = b"a:\r\n" * 998
         assert b" 201 " in await talk.ask(b"GET / HTTP/1.1\r\nhost: a\r\n" + fields + b"\r\n")
         assert b" 431 " in await talk.ask(b"GET / HTTP/1.1\r\nhost: a\r\n" + fields * 2 + b"\r\n")
+        assert upstream.arrivals == 1
+
+
+async def test_a_target_that_is_malformed_over_and_over_is_refused() -> None:
+    async def behave(peer: Peer) -> None:
+        while await peer.request():
+            await peer.send(CREATED)
+
+    async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, _, _):
+        target = b"/%" * MAX_INCOMPLETE
+        assert b" 201 " in await talk.ask(b"GET " + target + b" HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert b" 400 " in await talk.ask(b"GET " + target + b"/% HTTP/1.1\r\nhost: a\r\n\r\n")
         assert upstream.arrivals == 1
 
 

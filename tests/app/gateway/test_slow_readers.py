@@ -1,4 +1,7 @@
-"""What is held for clients that take less than they are given: one bound for all of them, and others are served."""
+"""What is held for clients that take less than they are given: one bound for all of them, and others are served.
+
+Rules of docs/contract.md: R9.21.
+"""
 
 import asyncio
 import socket

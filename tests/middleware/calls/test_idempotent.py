@@ -1,4 +1,7 @@
-"""`idempotent`: a decorated function is executed once per key, by the rules of `CommandProcessor`."""
+"""`idempotent`: a decorated function is executed once per key, by the rules of `CommandProcessor`.
+
+Rules of docs/contract.md: R12.11.
+"""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,7 @@
-"""`idempotent`: what keys, payloads and results are made of, and what can't be decorated."""
+"""`idempotent`: what keys, payloads and results are made of, and what can't be decorated.
+
+Rules of docs/contract.md: R12.12.
+"""
 
 import inspect
 import threading

@@ -1,4 +1,7 @@
-"""`idempotent` where jobs run: in scripts, in forked workers, in several processes at once, and when they are interrupted."""
+"""`idempotent` where jobs run: in scripts, in forked workers, in several processes at once, and when they are interrupted.
+
+Rules of docs/contract.md: R12.11.
+"""
 
 import asyncio
 import pickle

@@ -1,4 +1,7 @@
-"""Callers that the app itself names, by the ASGI scope, in place of a scope's headers."""
+"""Callers that the app itself names, by the ASGI scope, in place of a scope's headers.
+
+Rules of docs/contract.md: R4.13, R4.27, R6.11, R6.12, R6.13, R6.14.
+"""
 
 import logging
 from typing import Any

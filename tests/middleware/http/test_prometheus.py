@@ -1,4 +1,7 @@
-"""What an app tells Prometheus of its middleware: the gateway's metrics, in prometheus-client's own registries."""
+"""What an app tells Prometheus of its middleware: the gateway's metrics, in prometheus-client's own registries.
+
+Rules of docs/contract.md: R12.10.
+"""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""What an app's own function leaves of a response, for the record and for who asks later."""
+"""What an app's own function leaves of a response, for the record and for who asks later.
+
+Rules of docs/contract.md: R3.22, R3.23, R3.24.
+"""
 
 import asyncio
 import json

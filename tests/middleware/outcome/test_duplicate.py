@@ -1,6 +1,6 @@
 """The body in a duplicate's original_result, as a JSON value, a string or base64.
 
-Rules of docs/contract.md: R4.7, R4.16.
+Rules of docs/contract.md: R4.6, R4.7, R4.16.
 """
 
 import base64
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from oncegate.cache.record import StoredResponse
+from oncegate.middleware.outcome.problems import original_result
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
 
@@ -57,3 +59,20 @@ async def test_c4_duplicate_has_json_of_very_many_values_as_a_string(door: MakeD
     body = b"[" + b"1," * (number - 1) + b"1" + b" " * 10_000 + b"]"
     result, _ = await original(door(Answering(201, body=body)))
     assert result["body"] == (json.loads(body) if value else body.decode())
+
+
+@pytest.mark.parametrize(
+    ("unix_ms", "told"),
+    [
+        (1, "1970-01-01T00:00:00.001+00:00"),
+        (253402300799999, "9999-12-31T23:59:59.999+00:00"),
+        (253402300800000, None),
+        (999999999999999, None),
+        (-999999999999999, None),
+        (10**30, None),
+        (0, None),
+    ],
+)
+def test_an_instant_that_can_not_be_written_is_told_as_not_known(unix_ms: int, told: str | None) -> None:
+    """Handlers give responses of their own, and what they give is not all looked at."""
+    assert original_result(StoredResponse(200, (), b"{}", unix_ms))["completed_at"] == told

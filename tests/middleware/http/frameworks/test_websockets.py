@@ -1,4 +1,7 @@
-"""WebSocket in every framework: no key makes a record of it, and nothing of it is changed. A real client, a real server."""
+"""WebSocket in every framework: no key makes a record of it, and nothing of it is changed. A real client, a real server.
+
+Rules of docs/contract.md: R2.21.
+"""
 
 import asyncio
 import socket
