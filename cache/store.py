@@ -48,10 +48,10 @@ class Then(Protocol[Told]):
 
 @runtime_checkable
 class PromptCache(Protocol):
-    """What a cache may offer besides: the two calls of a first request for callers that don't wait, without a coroutine.
+    """What a cache may offer in addition: the two calls of a first request with callbacks, without a coroutine.
 
     ``then`` is called once, perhaps before the call returns, with what the call of that name in `Cache` would return or raise.
-    ``loop`` is the running one, which it would cost a system call to ask for.
+    ``loop`` is the running one, which would cost a system call to look up.
     ``False``: that needs waiting (there is no connection yet, say), and ``then`` is never called: use the coroutine.
     """
 
