@@ -32,7 +32,7 @@ class Once:
 
     @property
     def action(self) -> Action:
-        """What the broker is to be told; not to acknowledge, as long as nothing is decided."""
+        """The action for the broker; not to acknowledge, as long as nothing is decided."""
         return Action.REDELIVER if self.begun is None else self.begun.action
 
     def __aiter__(self) -> "Once":

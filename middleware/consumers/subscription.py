@@ -238,7 +238,7 @@ class Subscription:
     ) -> Callable[[Callable[Concatenate[Message, P], Any]], Callable[Concatenate[Message, P], Awaitable[Begun]]]:
         """Decorates a handler of messages, as `execute` treats it; ``describe`` makes a `Delivery` of a message.
 
-        What ``describe`` raises goes on: let it give ``None`` as the key of a message without one. For the decoration of a
+        An error of ``describe`` is raised: let it return ``None`` as the key of a message without one. For the decoration of a
         second handler see `only`.
         """
 

@@ -180,7 +180,7 @@ class Overrides(BaseModel):
     docs_url: str | None = None
 
     def given(self) -> dict[str, Any]:
-        """What is to hold in place of the settings."""
+        """The overrides that were given."""
         values = {name: getattr(self, name) for name in IdempotencySettings.model_fields}
         return {name: value for name, value in values.items() if value is not None}
 
