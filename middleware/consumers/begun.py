@@ -137,10 +137,10 @@ class Begun:
         return await self.recorded()
 
     async def fail(self, error: BaseException | str, *, final: bool = False, status: int = _FAILED) -> Recording:
-        """The command was not done: its type and text are kept. ``final``: no further attempt would do better.
+        """The command was not done: the error's type and text are kept. ``final``: no further attempt would do better.
 
         ``action`` says what follows: ``REDELIVER``, or ``DEAD_LETTER`` where it is final or no attempt is left. The broker
-        may be told so even while recording is pending; where it is refused, redeliver.
+        may get that even while recording is pending; where it is refused, redeliver.
         """
         dead = final or self._last
         if self._begin_settling(State.FAILED):
