@@ -112,7 +112,7 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
 
 
 async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache) -> tuple[int, int]:
-    """How many executions were left, and the exit code."""
+    """Run the worker; how many executions were left, and the exit code."""
     worker_settings, lease = settings.worker, settings.idempotency.lease
     name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
     timeout = max(STREAM_TIMEOUT, settings.cache_timeout)

@@ -331,7 +331,7 @@ def _seal_end(size: int) -> bytes:
 
 @lru_cache(maxsize=256)
 def _common_members(gateway: str, method: str, route: str) -> bytes:
-    """What the traces of all attempts of a process under one policy have in common: members, each with a comma behind it."""
+    """The trace members common to all attempts of a process under one policy, each with a comma behind it."""
     members: dict[str, Any] = {}
     _add_trace(members, Trace(gateway, method=method, route=route))
     return _open(members)[1:]
@@ -339,9 +339,9 @@ def _common_members(gateway: str, method: str, route: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def _rest_of_claim(retention_ms: int, gateway: str, method: str, route: str) -> tuple[bytes, int]:
-    """What follows the fingerprint, up to the time of begin: it is the same in every claim of a process under one policy.
+    """The bytes from the fingerprint to the time of begin: the same in every claim of a process under one policy.
 
-    With it comes how far its checksum is.
+    Returned with its checksum so far.
     """
     fixed = _FLIGHT.pack(VERSION, b"I", b"", b"", 1, retention_ms, b"A", 0)
     members: dict[str, Any] = {}

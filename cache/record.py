@@ -18,7 +18,7 @@ DEAD_TOKEN: Final = bytes(TOKEN_BYTES)
 
 
 class State(enum.StrEnum):
-    """How a record reads. ``ABSENT`` is the lack of a record, named so that the table and an attempt can refer to it."""
+    """A record's state. ``ABSENT`` is the lack of a record, named so that the table and an attempt can refer to it."""
 
     ABSENT = "absent"
     IN_FLIGHT = "in-flight"

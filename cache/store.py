@@ -48,10 +48,10 @@ class Then(Protocol[Told]):
 
 @runtime_checkable
 class PromptCache(Protocol):
-    """What a cache may offer besides: the two calls of a first request for callers that don't wait, without a coroutine.
+    """What a cache may offer in addition: the two calls of a first request with callbacks, without a coroutine.
 
     ``then`` is called once, perhaps before the call returns, with what the call of that name in `Cache` would return or raise.
-    ``loop`` is the running one, which it would cost a system call to ask for.
+    ``loop`` is the running one, which would cost a system call to look up.
     ``False``: that needs waiting (there is no connection yet, say), and ``then`` is never called: use the coroutine.
     """
 
@@ -99,7 +99,7 @@ class Cache(Protocol):
         trace: Trace | None = None,
         submission: bool = False,
     ) -> Claim:
-        """Make the record ours, in flight for ``lease_ms``, or tell what is there.
+        """Make the record ours, in flight for ``lease_ms``, or return the one that is there.
 
         It is won where there is no record, where the record already carries ``token`` in flight (our own claim, asked
         again), and where it reads as one of ``takeover`` with the same fingerprint. Otherwise nothing is written.
@@ -131,7 +131,7 @@ class Cache(Protocol):
         """Write the outcome (``SUCCEEDED``, ``FAILED`` or ``UNKNOWN``), to be kept for ``ttl_ms``.
 
         True: it is recorded, now or by an earlier call with this token, or the record had lapsed away and is written anew.
-        False: somebody else owns the record; nothing was written. Raises `CacheUnavailable`: it may or may not be written.
+        False: another owner has the record; nothing was written. Raises `CacheUnavailable`: it may or may not be written.
         """
         ...
 
@@ -177,8 +177,10 @@ class Cache(Protocol):
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """Look-up keys in ``namespace``, of one idempotency key's digest or of all, about ``limit`` at a time.
 
-        One call does a bounded amount of work. What is there from the first call to the last is told at least once; what
-        comes or goes meanwhile, perhaps; a key may be told twice. Raises `CacheUnavailable`, ``ValueError`` for a bad cursor.
+        One call does a bounded amount of work. A key that is there from the first call to the last is returned at least once; one
+        that comes or goes meanwhile, perhaps; a key may be returned twice.
+
+        Raises `CacheUnavailable`, ``ValueError`` for a bad cursor.
         """
         ...
 
@@ -187,7 +189,7 @@ class Cache(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections. Idempotent; never raises."""
+        """Close connections. Idempotent; never raises."""
         ...
 
 

@@ -99,7 +99,7 @@ def show_command(told: Told, *, as_json: bool) -> None:
 
 
 def show_retried(retried: Sequence[Told], *, as_json: bool) -> None:
-    """What was put back, and where it is now."""
+    """Print which dead letters were put back, and their new entries."""
     if as_json:
         as_document({"retried": list(retried)})
         return
@@ -109,7 +109,7 @@ def show_retried(retried: Sequence[Told], *, as_json: bool) -> None:
 
 
 def show_discarded(discarded: Sequence[Told], *, as_json: bool) -> None:
-    """What was taken away."""
+    """Print which dead letters were discarded."""
     if as_json:
         as_document({"discarded": list(discarded)})
         return

@@ -155,7 +155,7 @@ async def _ask(connection: UpstreamConnection, upstream: Upstream) -> bool:
 
 
 async def _wait_idle(connection: UpstreamConnection, keepalive: float, where: str) -> Finding:
-    """How long does the upstream keep an idle connection? For as long as we do, and a margin, or it is too short."""
+    """Whether the upstream keeps an idle connection for as long as we do, and a margin."""
     announced = connection.response.idle_timeout
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -159,7 +159,7 @@ def purging(err: Console) -> Iterator[Callable[[Purged], None]]:
 
 
 def show_purged(purged: Purged, *, dry_run: bool, as_json: bool) -> None:
-    """How many records there were, and what became of them."""
+    """Print how many records a purge found and removed."""
     if as_json:
         as_document(asdict(purged) | {"dry_run": dry_run})
         return
@@ -172,7 +172,7 @@ def show_purged(purged: Purged, *, dry_run: bool, as_json: bool) -> None:
 
 
 def show_resolution(identifier: str, state: str, *, as_json: bool) -> None:
-    """That it was done, and what it means."""
+    """Print that a record was resolved, and what that means."""
     if as_json:
         as_document({"id": identifier, "resolution": "resolved", "state": state})
         return

@@ -67,7 +67,7 @@ class ToldResolution(_Shape):
 
 
 class ToldProblem(_Shape):
-    """Whatever was refused."""
+    """A problem: the answer to any refused request."""
 
     title: str
     status: int

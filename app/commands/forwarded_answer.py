@@ -90,7 +90,7 @@ def _body(told: Mapping[str, Any]) -> bytes | None:
 
 
 def _delay(capture: Capture) -> float:
-    """What Retry-After asks for (RFC 9110 section 10.2.3), in its form of seconds."""
+    """The seconds of a Retry-After field (RFC 9110 section 10.2.3); its other form, a date, is not read."""
     for name, value in capture.headers:
         if name == b"retry-after" and value.isdigit():
             return float(min(int(value[:9]), _LONGEST_DELAY))

@@ -92,7 +92,7 @@ def accepted(prefix: str, command: str, position: str) -> tuple[tuple[tuple[byte
 
 
 def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submission) -> Command:
-    """What is kept of a request. Its credentials are not, unless they are named: what is forwarded later goes without them."""
+    """The command made of a request. Its credentials are not kept, unless they are named: it is forwarded later without them."""
     lines: dict[bytes, str] = {}
     headers: list[tuple[str, str]] = []
     for name, value in scope["headers"]:

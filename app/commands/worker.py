@@ -284,7 +284,7 @@ class Worker:
     # -- Redis comes and goes -----------------------------------------------------------------------------------------
 
     async def _try(self, ask: Callable[[], Awaitable[Told]]) -> Told | None:
-        """What is done again later by itself, if it fails now."""
+        """Do a step that is repeated later anyway, if it fails now."""
         try:
             told = await ask()
         except CacheError as error:

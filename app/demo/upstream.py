@@ -70,7 +70,7 @@ class PaymentsServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, from the start: what connects early waits for it."""
+        """Its URL, known from the start: a client that connects early waits."""
         return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
     def __enter__(self) -> "PaymentsServer":

@@ -28,7 +28,7 @@ REDRIVE = Script("redrive")
 
 
 class NotAnId(ValueError):
-    """What was given names neither a command nor an entry. The text is one line."""
+    """The given text names neither a command nor an entry. The text is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Commands:
         return [letter async for letter in self.letters() if identifier in (letter.command, letter.entry)]
 
     async def pending(self, limit: int) -> list[dict[str, Any]]:
-        """What workers hold, executed now or waiting to be tried again; at most ``limit``, the oldest first."""
+        """The entries that workers hold, executed now or waiting to be tried again; at most ``limit``, the oldest first."""
         try:
             told = await self._ask(self._client.xpending_range(self._stream.key, self._consumer, "-", "+", limit))
         except GroupMissing:
@@ -209,7 +209,7 @@ class Commands:
     # -- and the way back ---------------------------------------------------------------------------------------------
 
     async def retry(self, letter: str) -> str | None:
-        """Put a dead letter back into its stream, for the consumer that gave it up; the new entry's id.
+        """Put a dead letter back into its stream, for the consumer that gave it up; returns the new entry's id.
 
         ``None``: there is no such letter, any more. It is one step: nothing is lost on the way, and nothing comes back twice.
         Raises `GroupMissing` where that consumer has no group, as after a change of its name: no consumer would read the entry.
@@ -219,11 +219,11 @@ class Commands:
         return cast(bytes, entry).decode() if entry else None
 
     async def discard(self, letter: str) -> bool:
-        """Take a dead letter away for good. False: there is none, any more."""
+        """Delete a dead letter. False: there is none any more."""
         return bool(await self._ask(self._client.xdel(self._stream.dead_key, letter)))
 
     async def newest(self) -> str | None:
-        """The id of the newest dead letter: what dies from now on comes after it."""
+        """The id of the newest dead letter: later ones come after it."""
         some = await self._ask(self._client.xrevrange(self._stream.dead_key, count=1))
         return some[0][0].decode() if some else None
 
@@ -241,7 +241,7 @@ def _summary(command: str, held: Claim) -> dict[str, Any]:
 
 
 def _error(held: Claim) -> dict[str, Any] | None:
-    """What an execution record says of its failure."""
+    """The error kept in an execution record."""
     response = held.record.response
     if held.record.state != "failed" or response is None:
         return None

@@ -18,7 +18,7 @@ AT_ONCE = 50
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Whose records: those of the ``callers`` (digests of their scopes), or of ``route``, or both; ``None``: of any.
+    """Which records to purge: those of the ``callers`` (digests of their scopes), or of ``route``, or both; ``None``: of any.
 
     ``before_ms`` (Unix time): only those that were completed before, or begun where nothing says when that was; by the clocks of
     the gateways that made them. Those of which neither is known are not older than anything. 0: of any age.
@@ -48,7 +48,7 @@ class Which:
 
 @dataclass(slots=True)
 class Purged:
-    """How many were looked at (``seen``), ``found``, ``removed``, left as ``unfinished``; ``unreadable`` ones are left, too."""
+    """How many were read (``seen``), ``found``, ``removed``, left as ``unfinished``; ``unreadable`` ones are left, too."""
 
     seen: int = 0
     found: int = 0

@@ -29,7 +29,7 @@ _UNREADABLE = "unreadable"
 
 
 class NotARecord(ValueError):
-    """What was given can't name a record, or can't be made one. The text says why, in one line, and quotes nothing."""
+    """The given value can't name a record, or can't become one. The text says why, in one line, and quotes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """What an operator found out: ``SUCCEEDED``, ``FAILED``, or ``None``, nothing happened: the key is free.
+    """An operator's resolution: ``SUCCEEDED``, ``FAILED``, or ``None``, nothing happened: the key is free.
 
     ``attempt`` is the attempt that was seen; 0: the current one. ``ttl_ms`` is for how long the answer is kept; 0:
     for as long as the rules say.
@@ -130,9 +130,9 @@ class Records:
         return known
 
     async def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
-        """Write what an operator found out. Who made the attempt, and when, stays known.
+        """Write an operator's resolution. The attempt's trace is kept.
 
-        Where it isn't said for how long it is kept: for the longest that any of the policies keeps such an outcome.
+        Without a time to live it is kept for the longest that any of the policies keeps such an outcome.
 
         Raises `NotARecord`, `oncegate.cache.errors.CacheError`.
         """

@@ -48,7 +48,7 @@ class _Strict(BaseModel):
 
 
 class Find(_Strict):
-    """Which key, and whose: the caller's header lines; ``None`` for every caller."""
+    """A key, and its caller's header lines; ``None`` for every caller."""
 
     key: Annotated[str, Field(min_length=1, max_length=1000)]
     caller: list[str] | None = None
@@ -62,7 +62,7 @@ class Release(_Strict):
 
 
 class Outcome(Release):
-    """What an operator found out. ``ttl`` (seconds) is for how long it is kept; without, see `Records.resolve`."""
+    """An operator's resolution. ``ttl`` (seconds) is for how long it is kept; without, see `Records.resolve`."""
 
     outcome: Literal["succeeded", "failed"] = Field(alias="as")
     status: int | None = None

@@ -267,7 +267,7 @@ class InboundParser:
         return at
 
     def _end_of_rest(self, at: int) -> int:
-        """Where the request that is under way may end: nothing behind that is its own, if it does."""
+        """The index at which the request under way may end; if it does, the rest belongs to later requests."""
         if self._due > 0 and not self.in_head:
             return at + self._due
         if at:
@@ -335,7 +335,7 @@ class InboundParser:
             self._earlier, self._placed = bytearray(self._data), False
 
     def _last(self) -> int:
-        """Where the last request of ``_data`` begins that llhttp gets to; line breaks before it count as part of it."""
+        """The index of the last request of ``_data`` that llhttp reaches; line breaks before it count as part of it."""
         seen = _Ends()
         parser = httptools.HttpRequestParser(seen)
         data, at = self._data, self._begins

@@ -123,7 +123,7 @@ class InboundRequest:
 
     @property
     def body(self) -> bytes:
-        """What of the body has arrived and was not received yet."""
+        """The part of the body that has arrived and was not received yet."""
         return bytes(self._body)
 
     def take(self) -> None:

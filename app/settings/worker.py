@@ -8,9 +8,9 @@ from oncegate.middleware.rules.settings import FieldName, Name, Seconds
 
 
 class WorkerSettings(BaseModel):
-    """What a worker reads, what it hands commands to, and how often. Times are in seconds.
+    """A worker's settings: its stream, its executor and its pace. Times are in seconds.
 
-    Where its lease, its time-outs and how long outcomes are kept come from, is ``[idempotency]``.
+    Its lease, its time-outs and how long outcomes are kept come from ``[idempotency]``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)

@@ -46,7 +46,7 @@ class PendingRecords:
             self._free.append(slot)
 
     def of(self, row: int) -> list[str]:
-        """What is noted in ``row``, which another process may have written."""
+        """The ids noted in ``row``, which another process may have written."""
         first = row * SLOTS * _WIDTH
         slots = (self._all[at : at + _WIDTH] for at in range(first, first + SLOTS * _WIDTH, _WIDTH))
         return [slot.rstrip(b"\0").decode(errors="replace") for slot in slots if slot[0]]

@@ -42,7 +42,7 @@ class Upstream:
 
     @property
     def idle(self) -> int:
-        """How many idle connections are kept."""
+        """The number of idle connections."""
         return len(self._idle)
 
     def take(self) -> UpstreamConnection | None:

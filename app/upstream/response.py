@@ -122,7 +122,7 @@ class ResponseReader:
         return not self.status and not self._overhead
 
     def take(self) -> bytes:
-        """What has arrived of the body since the last call; may be empty."""
+        """The part of the body that has arrived since the last call; may be empty."""
         chunks = self._chunks
         self.buffered = 0
         if len(chunks) == 1:

@@ -271,7 +271,7 @@ class MemoryCache:
 
 
 def _at_once(call: Coroutine[Any, Any, Answer]) -> Answer | CacheError:
-    """What one of the calls above returns or raises; none of them waits."""
+    """The result of one of the calls above, or its error; none of them waits."""
     try:
         call.send(None)
     except StopIteration as end:

@@ -22,7 +22,7 @@ Server = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What such a URL says. ``base`` is the plain Redis URL that holds for each server, but for host and port.
+    """The parts of such a URL. ``base`` is the plain Redis URL that holds for each server, but for host and port.
 
     ``service`` is empty for a cluster. ``login`` are Sentinel's own user and password, where given, by redis-py's names.
     """

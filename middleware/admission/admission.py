@@ -81,7 +81,7 @@ class Ask:
 
 @dataclass(slots=True, init=False)  # as a `Record`: every replay makes one
 class Verdict:
-    """What became of a request that is not to run. ``remaining_ms`` is what the record has left to live.
+    """The decision on a request that is not to run, with the record. ``remaining_ms`` is what the record has left to live.
 
     ``mismatch``: the payload differs from the record's, and the policy is to warn only.
     """

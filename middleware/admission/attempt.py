@@ -206,7 +206,7 @@ class Attempt:
             self._runtime.end(self)
 
     def over(self) -> None:
-        """It has answered, and is settled: its slot is free as soon as that is told, whatever its task still does."""
+        """It has answered, and is settled: its slot is free once it is ``told``, whatever its task still does."""
         self.is_over = True
         if self.told:
             self._runtime.end(self)
@@ -267,7 +267,7 @@ class Attempt:
     async def settle(self, state: State | None, response: StoredResponse | None = None, *, note: str = "") -> None:
         """The outcome is known: complete the record as ``state``, or release it (``None``). Later calls do nothing.
 
-        ``note`` is one line for an operator who asks what happened, where no response says it.
+        ``note`` is one line for operators about what happened, where no response says it.
 
         Returns when the cache has answered or its time-out is over; in the latter case recording goes on in the background.
         """

@@ -15,8 +15,8 @@ MAX_BUFFERED: Final = 64 * 1024 * 1024
 class Buffered:
     """Counts the bytes of bodies that arrive in pieces, and of those whose requests wait for another one's outcome.
 
-    What came as a whole and is being claimed isn't counted: it has a slot already (``max_in_flight``), and so requests that are
-    small enough go on while others fill this.
+    A body that came whole and whose request is being claimed isn't counted: it has a slot already (``max_in_flight``). So small
+    requests go on while large ones fill this.
     """
 
     def __init__(self, limit: int, watch: Watch) -> None:

@@ -59,11 +59,11 @@ class LoopDeadlines:
         self._all: dict[tuple[asyncio.AbstractEventLoop, float], Deadlines] = {}
 
     def of(self, seconds: float) -> Deadlines:
-        """Those of the running loop."""
+        """The deadlines of the running loop."""
         return self.on(asyncio.get_running_loop(), seconds)
 
     def on(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Deadlines:
-        """Those of ``loop``, which is running."""
+        """The deadlines of ``loop``, which is running."""
         found = self._all.get((loop, seconds))
         if found is None:
             for key in [key for key in self._all.copy() if key[0].is_closed()]:

@@ -8,7 +8,7 @@ from oncegate.middleware.rules.fingerprint import same_operation
 
 
 class Decision(enum.StrEnum):
-    """What becomes of a request."""
+    """The gate's decision on a request."""
 
     RUN = "first"
     """The claim was won: execute the command."""
@@ -27,7 +27,7 @@ class Decision(enum.StrEnum):
 
 
 def decide(record: Record, fingerprint: bytes, *, warn_on_mismatch: bool, raise_on_duplicate: bool) -> Decision:
-    """What to do about a ``record`` that the claim did not win.
+    """The decision by a ``record`` that the claim did not win.
 
     A mismatch guards every state; only a succeeded record may be replayed for another payload, only where the policy is to
     warn, and never for another method or path. A result whose body was not kept can't be replayed: it is a duplicate.

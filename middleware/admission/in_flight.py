@@ -58,8 +58,8 @@ class InFlight(Runtime):
         """Execute ``work`` as the attempt's task, on the running ``loop``; its slot is free again when the task ends, or before
         that when all it answers is recorded.
 
-        With ``lasts``, nothing renews the lease or ends the task in time until that is called, and has `Attempt.keep` see to it:
-        what is over before, as most is, needs no timer of its own.
+        With ``lasts``, the lease is not renewed and the task has no time limit until that is called, which calls `Attempt.keep`:
+        an attempt that is over before, as most are, needs no timer of its own.
         """
         self.begin(attempt, loop)
         task = loop.create_task(work)
@@ -97,7 +97,7 @@ class InFlight(Runtime):
         return running
 
     def end(self, attempt: Attempt) -> None:
-        """The attempt runs no more: its slot is free, as soon as its outcome is told. Later calls do nothing."""
+        """The attempt runs no more: its slot is free as soon as its outcome is ``told``. Later calls do nothing."""
         if attempt.settled and not attempt.told:
             attempt.is_over = True
             return
@@ -117,7 +117,7 @@ class InFlight(Runtime):
             log.exception(FAILED)
 
     def free(self, attempt: Attempt) -> None:
-        """The attempt runs on, but needs its slot no more: how long it takes is up to its client."""
+        """The attempt runs on, but gives up its slot: how long it takes depends on its client."""
         if attempt.has_slot:
             attempt.has_slot = False
             self.slots -= 1
@@ -158,7 +158,7 @@ class InFlight(Runtime):
             self.tell(self.watch.outcomes_waiting, -1)
 
     async def _is_written(self, attempt: Attempt) -> bool:
-        """Whether nothing more is to be tried, after one more try."""
+        """Try once more to record the outcome; whether no further try is needed."""
         try:
             await attempt.write_outcome()
         except RecordUnreadable as error:

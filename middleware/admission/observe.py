@@ -9,7 +9,7 @@ from oncegate.cache.record import State
 class Observation(NamedTuple):
     """One answered request: ``decision`` is a `Decision`'s value or a problem's slug; ``seconds`` is to the answer's head.
 
-    ``attempt`` is the number of the attempt that ran or is told of, 0 where there is none; ``record`` is the record's id,
+    ``attempt`` is the number of the attempt that ran or is reported, 0 where there is none; ``record`` is the record's id,
     empty where there is no key; ``route`` is the route's pattern, ``*`` for the default. ``mismatch``: another payload came
     with the key, and was answered all the same (``on_mismatch = "warn"``).
     """
@@ -29,7 +29,7 @@ Observe = Callable[[Observation], None]
 
 
 class Watch:
-    """Is told what happens to attempts, which go on when nobody observes an answer any more. This one does nothing.
+    """Watches attempts, which go on when no answer is observed any more: each method is an event. This one does nothing.
 
     Called in the event loop, by the route's pattern; must be quick. What it raises is logged and goes no further.
     """
@@ -55,7 +55,7 @@ class Watch:
         """A running attempt's lease was taken over, or its record resolved by an operator."""
 
     def outcome_refused(self, route: str) -> None:
-        """An outcome came too late: the record was somebody else's by then, and keeps what it says."""
+        """An outcome came too late: the record had another owner by then, and stays as it is."""
 
     def cache_answered(self, operation: str, seconds: float) -> None:
         """The cache has answered a call that a request, or its attempt, waited for.
@@ -70,10 +70,10 @@ class Watch:
         """So many more bytes of requests' bodies, or fewer, are held whose requests are not admitted yet."""
 
     def responses_waiting(self, change: int) -> None:
-        """So many more bytes of responses, or fewer, are held for clients that take less than they are given."""
+        """So many more bytes of responses, or fewer, are held for clients that are behind in reading."""
 
     def reader_dropped(self) -> None:
-        """A client lost its connection because too much was held for such ones; what was recorded stays."""
+        """A client lost its connection because too much was held for slow readers; what was recorded stays."""
 
     def outcomes_waiting(self, change: int) -> None:
         """So many more outcomes, or fewer, wait for the cache to take them."""

@@ -33,7 +33,7 @@ class Runtime:
         self._background: set[asyncio.Task[None]] = set()
 
     def end(self, attempt: Any) -> None:
-        """The attempt runs no more: its slot is free, as soon as its outcome is told. Later calls do nothing."""
+        """The attempt runs no more: its slot is free as soon as its outcome is ``told``. Later calls do nothing."""
         raise NotImplementedError
 
     def keep_trying(self, attempt: Any) -> None:
@@ -41,7 +41,7 @@ class Runtime:
         raise NotImplementedError
 
     def tell(self, event: Callable[..., None], *what: object) -> None:
-        """Call one of ``watch``'s methods; its errors go no further than the log."""
+        """Call one of ``watch``'s methods; its errors are only logged."""
         try:
             event(*what)
         except Exception:  # a user's watch must not decide about a payment

@@ -12,7 +12,7 @@ _RECEIVERS = ("self", "cls")
 
 
 class Signature:
-    """How a function is called. ``name`` is what errors call it."""
+    """A function's signature. ``name`` is its name in errors."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.name = f"{function.__qualname__}()"

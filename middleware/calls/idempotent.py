@@ -163,7 +163,7 @@ class _Door:
         self._threads: CallingThreads | None = None
 
     def wrapped(self) -> Callable[..., Any]:
-        """What takes the function's place: a coroutine function for one, a plain one for another."""
+        """The function's replacement: a coroutine function for a coroutine function, a plain one for a plain one."""
 
         @functools.wraps(self._function)
         async def awaited(*args: Any, **kwargs: Any) -> Any:

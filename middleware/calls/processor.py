@@ -166,11 +166,11 @@ class CommandProcessor(Generic[Command, Result]):
         return await self._enforcer.in_flight.drain(timeout)
 
     def _scope(self, caller: str) -> list[bytes] | None:
-        """Whose key it is: calls of different scopes never meet."""
+        """The key's scope: calls of different scopes never meet."""
         return caller_scope(caller)
 
     def _form(self, command: Command) -> bytes:
-        """What of ``command`` is fingerprinted. Raises ``TypeError`` where it has no JSON form."""
+        """The form of ``command`` that is fingerprinted. Raises ``TypeError`` where it has no JSON form."""
         return command_form(command)
 
     async def _call(self, command: Command) -> Result:
@@ -218,7 +218,7 @@ class CommandProcessor(Generic[Command, Result]):
 
     @staticmethod
     async def _failed(run: "_Run", error: BaseException) -> None:
-        """Whatever is raised is the failure: kept, and raised to the caller."""
+        """Record what was raised as the failure; the caller gets it, too."""
         attempt = run.attempt
         run.raised = error
         if run.abandoned:  # no caller is left to get it
@@ -270,7 +270,7 @@ class CommandProcessor(Generic[Command, Result]):
 
 
 class _Run:
-    """What came of one execution."""
+    """The result or error of one execution."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt

@@ -105,7 +105,7 @@ class SyncCommandProcessor(Generic[Command, Result]):
 
 
 async def _ended(call: Coroutine[Any, Any, Result]) -> Callable[[], Result]:
-    """What gives the result of ``call`` to its own thread, or raises there what ends a process: here it would end the loop,
+    """Pass the result of ``call`` to its own thread, or raise there what ends a process: here it would end the loop,
     and leave all its waiters waiting for ever.
     """
     try:

@@ -37,9 +37,9 @@ class Recording(enum.Enum):
 
 
 class Begun:
-    """What `Subscription.begin` says of one delivery; where ``decision`` is ``RUN``, the handle of the attempt.
+    """The decision of `Subscription.begin` about one delivery; where ``decision`` is ``RUN``, the handle of the attempt.
 
-    ``action`` is what the broker is to be told: ``RUN`` until the outcome is known, then what follows from it. ``attempt``
+    ``action`` is for the broker: ``RUN`` until the outcome is known, then what follows from it. ``attempt``
     counts this consumer's attempts at the command, this one included, and those under its former names; 0 where nothing is
     counted. ``record`` is the command's id, fit for logs, empty without a key. ``reason`` is one line for logs and dead
     letters. ``response`` is what was kept of the success that a duplicate repeats, or of the error that used up the attempts.
@@ -88,7 +88,7 @@ class Begun:
 
     @property
     def result(self) -> bytes | None:
-        """What was kept of the result that a duplicate repeats; ``None`` where there is none, or it was too large."""
+        """The stored result that a duplicate repeats; ``None`` where there is none, or it was too large."""
         return self.response.body if self.response and self.decision is DeliveryDecision.DUPLICATE else None
 
     # -- of a delivery that runs --------------------------------------------------------------------------------------
@@ -137,10 +137,10 @@ class Begun:
         return await self.recorded()
 
     async def fail(self, error: BaseException | str, *, final: bool = False, status: int = _FAILED) -> Recording:
-        """The command was not done: its type and text are kept. ``final``: no further attempt would do better.
+        """The command was not done: the error's type and text are kept. ``final``: no further attempt would do better.
 
         ``action`` says what follows: ``REDELIVER``, or ``DEAD_LETTER`` where it is final or no attempt is left. The broker
-        may be told so even while recording is pending; where it is refused, redeliver.
+        may get that even while recording is pending; where it is refused, redeliver.
         """
         dead = final or self._last
         if self._begin_settling(State.FAILED):

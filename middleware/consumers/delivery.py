@@ -50,7 +50,7 @@ class Delivery:
 
 
 class Action(enum.StrEnum):
-    """What the broker is to be told of a delivery."""
+    """What to do with a delivery at the broker."""
 
     RUN = "run"
     """Nothing yet: execute the command first."""
@@ -63,7 +63,7 @@ class Action(enum.StrEnum):
 
 
 class DeliveryDecision(enum.StrEnum):
-    """What becomes of a delivery; ``action`` is what that means for the broker."""
+    """The decision about a delivery; ``action`` is what that means for the broker."""
 
     RUN = "run"
     """This delivery is to be executed, now and here."""
@@ -86,7 +86,7 @@ class DeliveryDecision(enum.StrEnum):
 
     @property
     def action(self) -> Action:
-        """What the broker is to be told."""
+        """The action that this means for the broker."""
         return ACTIONS[self]
 
 
@@ -104,7 +104,7 @@ ACTIONS = {
 
 
 class SubscriptionSettings(BaseModel):
-    """How a consumer's deliveries are treated. Times are in seconds, sizes in bytes; wrong values fail at construction."""
+    """A consumer's rules for its deliveries. Times are in seconds, sizes in bytes; wrong values fail at construction."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -222,7 +222,7 @@ def _checked(key: object, what: str) -> str:
 
 
 def _text(value: object, what: str) -> str:
-    """What names a command or a caller, as text. Raises `Rejected`, without the value."""
+    """A command's key or a caller's name, as text. Raises `Rejected`, without the value."""
     try:
         return key_text(value, what)
     except KeyInvalid as error:

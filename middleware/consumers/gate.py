@@ -14,14 +14,14 @@ _DECIDED = {State.SUCCEEDED: DeliveryDecision.DUPLICATE, State.IN_FLIGHT: Delive
 
 
 def by_execution(record: Record, fingerprint: bytes) -> DeliveryDecision | None:
-    """What an execution record decides, under the consumer's own name or a former one; ``None``: it may be taken over."""
+    """The decision by an execution record, under the consumer's own name or a former one; ``None``: it may be taken over."""
     if record.fingerprint != fingerprint:
         return DeliveryDecision.MISMATCH
     return _DECIDED.get(record.state)
 
 
 def by_submission(record: Record | None, fingerprint: bytes) -> DeliveryDecision | None:
-    """What the command's own record decides: only what the gateway executed itself, or is executing, does.
+    """The decision by the command's own record: only an execution by the gateway itself, done or in flight, decides.
 
     With the mark, it was only accepted: that never counts as processed. ``fingerprint`` is what the delivery brings as the
     gateway's: a record of another one says nothing. It is of a command that this one was never a copy of, of a processor in

@@ -16,8 +16,8 @@ class Once:
     """What `Subscription.once` returns: ``async for attempt in once: async with attempt: ...``.
 
     The loop has one round if the delivery is to be executed, and none otherwise. To leave ``async with`` is the outcome:
-    normally, or by ``break`` or ``return``, a success, unless told otherwise; by an exception what `Subscription.execute` makes
-    of it, and it goes on. Raises `NotRecorded` where a success is not in the cache: don't acknowledge.
+    normally, or by ``break`` or ``return``, a success, unless another outcome was given; by an exception as recorded by
+    `Subscription.execute`, and it is raised. Raises `NotRecorded` where a success is not in the cache: don't acknowledge.
 
     ``action`` is for the broker, and ``begun`` has the rest: ``async with attempt as begun`` gives it to the body. A round
     without ``async with`` is a ``RuntimeError`` at its end, and of unknown outcome.
@@ -32,7 +32,7 @@ class Once:
 
     @property
     def action(self) -> Action:
-        """What the broker is to be told; not to acknowledge, as long as nothing is decided."""
+        """The action for the broker; not to acknowledge, as long as nothing is decided."""
         return Action.REDELIVER if self.begun is None else self.begun.action
 
     def __aiter__(self) -> "Once":

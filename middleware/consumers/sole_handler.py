@@ -9,7 +9,7 @@ Handler = Callable[..., Any]
 
 
 class SoleHandler:
-    """Knows the handler of ``consumer`` by the first one that comes, and refuses another."""
+    """Remembers the first handler of ``consumer``, and refuses another."""
 
     def __init__(self, consumer: str) -> None:
         self._consumer = consumer
@@ -17,7 +17,7 @@ class SoleHandler:
         self._code: tuple[Hashable, ...] = ()
 
     def register(self, *handlers: Handler) -> None:
-        """These very ones are the consumer's. Raises ``ValueError`` for others, ``TypeError`` for what is no handler."""
+        """Register the consumer's handlers. Raises ``ValueError`` for others, ``TypeError`` for what is no handler."""
         if self._registered and handlers != self._registered:
             raise self._another(handlers[0])
         for handler in handlers:
@@ -25,7 +25,7 @@ class SoleHandler:
         self._registered = handlers
 
     def call(self, handler: Handler) -> None:
-        """The same for one that is only called: what is made anew for each message is one handler if it is the same code."""
+        """The same for a handler at its call: one that is made anew for each message is one handler if it is the same code."""
         found = _what_runs(handler)
         if found not in self._code:
             self._check(handler, (found,))

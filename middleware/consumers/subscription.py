@@ -1,7 +1,7 @@
 """`Subscription`: skips a redelivered command that was processed before, with any broker.
 
 Strategy. Each consumer has an execution record of its own beside the command's record, under the same law: claimed with a
-lease, renewed while the handler runs, settled once with the owner token. Before the claim two things are looked at that
+lease, renewed while the handler runs, settled once with the owner token. Before the claim two things are read that
 are not written here: the gateway's record of a command that came through it, whose success counts only where the gateway
 executed the command itself (without the mark ``submission``), and the execution records of the consumer's former names.
 
@@ -53,7 +53,7 @@ P = ParamSpec("P")
 class Subscription:
     """Lets each command be executed at most once at a time by ``consumer``, and never again once that is recorded.
 
-    ``consumer`` names whose records these are: 1 to 64 letters, digits, ``.``, ``_`` and ``-``, the same over all processes
+    ``consumer`` names these records' owner: 1 to 64 letters, digits, ``.``, ``_`` and ``-``, the same over all processes
     that share the work and for as long as records live. ``aliases`` are its former names. ``namespace`` is the gateway's.
 
     ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
@@ -91,7 +91,7 @@ class Subscription:
     # -- by hand ------------------------------------------------------------------------------------------------------
 
     async def begin(self, delivery: Delivery) -> Begun:
-        """Decide about one delivery. Where it says ``RUN``, the outcome is to be given to what is returned, in this event loop.
+        """Decide about one delivery. Where it says ``RUN``, give the outcome to the returned `Begun`, in this event loop.
 
         Raises nothing, whatever the delivery holds: what stands in the way is a decision too, with its ``reason``.
         """
@@ -164,8 +164,8 @@ class Subscription:
     async def _gateways(self, key: str, of_gateway: bool) -> Claim | None:
         """The gateway's record of a command that came through it, which only the gateway's fingerprint shows.
 
-        A service behind the gateway that publishes a message under its request's key hands on a command of its own. To that
-        request's success, or its being in flight, the message would be lost before it was ever processed.
+        A service behind the gateway that publishes a message under its request's key sends a command of its own. If
+        that request's record counted for it, the message would be lost before it was ever processed.
         """
         return await self.cache.peek(key) if of_gateway else None
 
@@ -238,7 +238,7 @@ class Subscription:
     ) -> Callable[[Callable[Concatenate[Message, P], Any]], Callable[Concatenate[Message, P], Awaitable[Begun]]]:
         """Decorates a handler of messages, as `execute` treats it; ``describe`` makes a `Delivery` of a message.
 
-        What ``describe`` raises goes on: let it give ``None`` as the key of a message without one. For the decoration of a
+        An error of ``describe`` is raised: let it return ``None`` as the key of a message without one. For the decoration of a
         second handler see `only`.
         """
 
@@ -256,7 +256,7 @@ class Subscription:
         return decorate
 
     def only(self, *handlers: Callable[..., Any]) -> None:
-        """Says at the start who the consumer's handler is; several, where one of them is chosen by the kind of message.
+        """Declares the consumer's handler at the start; several, where one of them is chosen by the kind of message.
 
         Raises ``ValueError`` where it has another one: it would skip what that one has processed. A second handler needs a
         `Subscription` of its own, under another consumer's name. Raises ``TypeError`` for what can't be a handler.
@@ -280,8 +280,8 @@ class Subscription:
     async def delivery(self, delivery: Delivery) -> AsyncIterator[Begun]:
         """Around what executes a command, **also of a duplicate**: what is not inside of ``if begun.run:`` is executed each time.
 
-        `once` is the same without that trap. To leave the block normally is success, unless told otherwise. An exception is
-        recorded as `execute` does it, and goes on. Raises `NotRecorded` where a success is not in the cache: don't
+        `once` is the same without that trap. To leave the block normally is success, unless another outcome was given. An
+        exception is recorded as by `execute`, and is raised. Raises `NotRecorded` where a success is not in the cache: don't
         acknowledge.
         """
         begun = await self.begin(delivery)

@@ -188,7 +188,7 @@ class Execution(Capture):
             self.task = None  # it holds us
 
     def _meant(self, error: BaseException) -> BaseException:
-        """What ``error`` is about, whatever the app made of it."""
+        """The error that counts: a refusal or an overrun that the app turned into ``error``, else ``error`` itself."""
         if self._refused is not None:
             return self._refused
         told = isinstance(error, NotProcessed | OutcomeUnknown)

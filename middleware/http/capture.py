@@ -19,7 +19,7 @@ WINDOW = 64 * 1024
 
 
 class Capture:
-    """What an attempt answers. ``send`` is the ASGI send callable for its command processor; a lost client is not its concern.
+    """An attempt's response. ``send`` is the ASGI send callable for its command processor; a lost client is not its concern.
 
     ``status`` is 0 until the response has begun. ``body`` is what is kept of it: ``None`` once it went past ``cap`` bytes.
     ``bodiless`` says that the head is all there is to it. `finish`, `outgrow` and `put_aside` are for subclasses.

@@ -43,7 +43,7 @@ class CrossOrigin:
             self._same.append((_ALLOW_CREDENTIALS, b"true"))
 
     def headers(self, request: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """What an answer to the request with these headers carries."""
+        """The headers to add to an answer to a request with these headers."""
         origin = next((value for name, value in request if name == b"origin"), None)
         if origin is None:
             return []
@@ -61,7 +61,7 @@ class CrossOrigin:
         return [line for line in stored if line[0] not in _FOR_ONE_ORIGIN] + own
 
     def preflight(self, request: Iterable[tuple[bytes, bytes]], *, methods: str, allowed: Sequence[str]) -> Headers:
-        """What the answer to a preflight carries: ``methods`` and request headers that are ``allowed``."""
+        """The headers of the answer to a preflight: ``methods`` and request headers that are ``allowed``."""
         own = self.headers(request)
         if len(own) < 2:
             return own

@@ -143,7 +143,7 @@ class Exchange:
             raise failure
 
     def _conclusion(self, found: Found) -> Awaitable[BaseException | None]:
-        """What `decide` would do first, in fewer steps for what is usual; gives what the app raised, or `LeaseLost`."""
+        """The first steps of `decide`, shortened for the usual cases; returns what the app raised, or `LeaseLost`."""
         if isinstance(found, Execution):
             return self._relay(found)
         if isinstance(found, Verdict) and found.decision is _REPLAY and not self._scope.get("extensions"):
@@ -180,7 +180,7 @@ class Exchange:
     async def decide(
         self, ask: Ask, body: bytes, found: "Found | Attempt" = None, admissions: int = _MAX_ADMISSIONS
     ) -> None:
-        """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or what it is to wait for."""
+        """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or the verdict that it is to wait for."""
         request, enforcer = self._request, self._enforcement.enforcer
         failure: BaseException | None = None
         refused: Exception | None = None
@@ -236,7 +236,7 @@ class Exchange:
         self._held += size
 
     def _hold_what_may_wait(self, ask: Ask, body: bytes, found: "Found | Attempt") -> None:
-        """Count a body for whose request it may be long before there is a slot, or an answer. Raises `Overloaded`."""
+        """Count a body whose request may wait long for a slot or an answer. Raises `Overloaded`."""
         if isinstance(found, Verdict):
             may_wait = found.decision is Decision.IN_FLIGHT and ask.wait > 0
         else:

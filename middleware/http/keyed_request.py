@@ -184,7 +184,7 @@ class EnforcedRequest:
         )
 
     def refused(self, error: Exception) -> Answer:
-        """The answer to a request that could not be decided about. Raises ``error`` where there is none for it."""
+        """The answer to a request that ended in ``error``. Raises ``error`` where there is no answer for it."""
         if isinstance(error, Refusal):
             return self.problem(error.slug, str(error))
         if isinstance(error, RecordUnreadable):

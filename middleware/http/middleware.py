@@ -47,9 +47,9 @@ class IdempotencyMiddleware:
     readers, of what the server has not taken yet; ``body_timeout`` (seconds) bounds the arrival of an
     enforced request's body, and how long a client may stall over a response too large to keep; ``drain_timeout`` (seconds)
     bounds how long the lifespan's shutdown waits for attempts. ``date_header`` adds a Date to answers made here, for servers that
-    add none; ``cors`` lets scripts in browsers read them, where no CORS middleware goes around this. ``observe`` is told of
-    each answer,
-    ``watch`` of attempts. ``caller`` names who sent a request with a key, by its ASGI scope, and takes the place of ``scope``:
+    add none; ``cors`` lets scripts in browsers read them, where no CORS middleware goes around this. ``observe`` is called for
+    each answer, ``watch`` for attempts' events.
+    ``caller`` names who sent a request with a key, by its ASGI scope, and takes the place of ``scope``:
     a function that gives a ``str``, ``int`` or ``UUID``; on ``None`` or ``""`` the request is refused (``caller-missing``), on
     an error, too (``caller-failed``). ``redact`` gives what is to be kept of a response, by the ASGI scope and a
     `StoredResponse`; where it gives ``None``, or fails, a retry gets the problem ``duplicate`` without the response.

@@ -30,7 +30,7 @@ _is_value: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-
 def redacted(
     redact: Redact, scope: dict[str, Any], response: StoredResponse, policy: Policy, record: str
 ) -> StoredResponse | None:
-    """What is to be kept of ``response`` by ``redact``, ``None`` also where that fails. Raises only what ends the process."""
+    """The response to keep: that of ``redact`` for ``response``, ``None`` where it fails. Raises only what ends the process."""
     try:
         given: object = redact(scope, response)
         if given is None or given is response:

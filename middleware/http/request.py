@@ -134,7 +134,7 @@ async def _whole(message: Message, receive: Receive, limit: int, hold: Callable[
 
 
 def _chunk(message: Message, size: int, limit: int) -> bytes:
-    """What ``message`` adds to the ``size`` bytes that were there."""
+    """The chunk of ``message``. Raises `PayloadTooLarge` where it goes beyond ``limit``, after ``size`` bytes before it."""
     chunk = message.get("body", b"")
     if not isinstance(chunk, bytes):  # middleware in front may give a bytearray
         chunk = bytes(chunk)

@@ -56,7 +56,7 @@ def bypassed_headers(headers: Iterable[Any]) -> Headers:
 
 
 def stored(status: int, headers: Headers, body: bytes | None, policy: Policy) -> StoredResponse:
-    """What is kept of a response: end-to-end headers, and the body (``None`` past the cap) if it may be replayed."""
+    """The stored form of a response: end-to-end headers, and the body (``None`` past the cap) if it may be replayed."""
     unstored = policy.unstored
     kept: list[tuple[bytes, bytes]] = []
     named: list[bytes] = []
@@ -72,7 +72,7 @@ def stored(status: int, headers: Headers, body: bytes | None, policy: Policy) ->
 
 
 def stored_exception() -> StoredResponse:
-    """What is kept of an exception out of an in-process app: the answer that servers give to it."""
+    """The stored form of an exception out of an in-process app: the answer that servers give to it."""
     status, content_type, body = plain_error()
     headers = ((b"content-type", content_type), (b"content-length", b"%d" % len(body)))
     return StoredResponse(status, headers, body, now_ms())

@@ -141,7 +141,7 @@ class JsonCodec:
 
 
 def failure_form(error: BaseException) -> bytes:
-    """What is kept of an exception: its type's name and its text, bounded; whatever its ``__str__`` makes of itself."""
+    """The stored form of an exception: its type's name and its text, bounded; whatever its ``__str__`` makes of itself."""
     try:
         message = str(error)[:MAX_MESSAGE_CHARACTERS]
     except BaseException:  # noqa: BLE001  # the failure must be recorded even if it can't be put into words

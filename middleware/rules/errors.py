@@ -25,7 +25,7 @@ class KeyInvalid(Refusal):
 
 
 class CallerMissing(Refusal):
-    """``require_scope``, or a cookie where no scope was set, and none of the scope's headers is there; or nobody is logged in."""
+    """``require_scope``, or a cookie where no scope was set, without any of the scope's headers; or no user is logged in."""
 
     slug = "caller-missing"
 

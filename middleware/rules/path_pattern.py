@@ -84,7 +84,7 @@ class PathPattern:
 
 
 def _end(part: Sequence[str], path: str, at: int) -> int:
-    """Where a part ends that begins at ``at``; -1 if it doesn't."""
+    """The end of a part that matches at ``at``; -1 if it doesn't match."""
     if not path.startswith(part[0], at):
         return -1
     at += len(part[0])
@@ -99,7 +99,7 @@ def _end(part: Sequence[str], path: str, at: int) -> int:
 
 
 def _begin(part: Sequence[str], path: str) -> int:
-    """Where a part begins that ends with the path; -1 if it doesn't."""
+    """The beginning of a part that matches at the path's end; -1 if it doesn't match."""
     at = len(path)
     for index in range(len(part) - 1, -1, -1):
         at -= len(part[index])
@@ -113,7 +113,7 @@ def _begin(part: Sequence[str], path: str) -> int:
 
 
 def _find(part: Sequence[str], path: str, at: int, end: int) -> int:
-    """Where the first occurrence of a part between ``at`` and ``end`` ends; -1 if there is none.
+    """The end of a part's first occurrence between ``at`` and ``end``; -1 if there is none.
 
     Before a segment is a slash: each place that is tried has another one, and looks at no more segments than the part has.
     """

@@ -122,7 +122,7 @@ class Policy:
 
 
 def kind(status: int, overrides: Mapping[int, Kind]) -> Kind:
-    """What a response of ``status`` says of the command: by the route's table, else by the contract's."""
+    """The kind of a response of ``status``: by the route's table, else by the contract's."""
     if status in overrides:
         return overrides[status]
     if status in _RELEASED:

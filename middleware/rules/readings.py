@@ -45,7 +45,7 @@ def holds_encoded_syntax(raw_path: bytes) -> bool:
 
 
 def readings(path: str, raw_path: bytes = b"") -> list[str]:
-    """What servers take a path for, each reading once. ``path`` is decoded, ``raw_path`` as sent, where that is known."""
+    """The paths that servers may read, each once. ``path`` is decoded, ``raw_path`` as sent, where that is known."""
     raw = raw_path.decode("utf-8", "replace")
     # As by splitting a path before decoding its segments: an encoded slash stays within one segment.
     kept = unquote(_SEPARATOR.sub("%25", raw)) if raw else path

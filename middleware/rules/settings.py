@@ -180,7 +180,7 @@ class Overrides(BaseModel):
     docs_url: str | None = None
 
     def given(self) -> dict[str, Any]:
-        """What is to hold in place of the settings."""
+        """The overrides that were given."""
         values = {name: getattr(self, name) for name in IdempotencySettings.model_fields}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -189,7 +189,7 @@ class Route(Overrides):
     """What differs on some paths: ``path`` and ``methods`` say where, ``status`` what an answer means.
 
     With ``mode = "async"`` (or ``"either"``, and ``Prefer: respond-async``) a request is not executed but appended to the
-    command stream ``stream`` and answered 202; ``consumer`` (the stream's name, if not given) names whose processing is told
+    command stream ``stream`` and answered 202; ``consumer`` (the stream's name, if not given) names whose processing is shown
     to the caller.
 
     ``path`` is matched against the decoded, normalised path, below ASGI's ``root_path``; ``*`` stands for any run of
@@ -209,7 +209,7 @@ class Route(Overrides):
 
     @property
     def consumer_name(self) -> str:
-        """The consumer whose processing is told to the caller."""
+        """The consumer whose processing is shown to the caller."""
         return self.consumer or self.stream
 
     def settings(self, base: IdempotencySettings) -> IdempotencySettings:

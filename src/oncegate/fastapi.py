@@ -53,7 +53,7 @@ def document(
 
 
 def _rules(app: FastAPI) -> tuple[Policies, bool]:
-    """Those of the app's own middleware, and whether it names callers itself."""
+    """The rules of the app's own middleware, and whether it names callers itself."""
     for added in app.user_middleware:
         if isinstance(added.cls, type) and issubclass(added.cls, IdempotencyMiddleware):
             options: dict[str, Any] = dict(added.kwargs)

@@ -67,7 +67,7 @@ def of_reply(error: ReplyError) -> CacheError:
 
 
 def of_claim_reply(error: ReplyError) -> CacheError:
-    """What an error reply to a claim means: there, OOM says that nothing was written for want of room."""
+    """The error that an error reply to a claim stands for: there, OOM means that nothing was written for lack of memory."""
     kind = reply_class(error)
     return CacheFull(_refusal(kind)) if kind == "OOM" else of_reply(error)
 

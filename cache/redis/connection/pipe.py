@@ -45,7 +45,7 @@ class Orphan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much one connection may have unanswered, in commands and bytes; beyond that a call fails at once.
+    """Limits on what one connection may have unanswered, in commands and bytes; beyond them a call fails at once.
 
     What Redis does not read stays in the transport's buffer; it is unanswered, so it counts here.
     ``patience`` is how long (s) nothing may come back, after a call's time-out, until the connection counts as dead.

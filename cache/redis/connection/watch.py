@@ -120,7 +120,7 @@ class _Listener(asyncio.Protocol):
             self._writer.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """What the Sentinel says: the answer to the subscription first."""
+        """The Sentinel's messages: the reply to the subscription first."""
         self._heard = True
         try:
             self._reader.feed(data)

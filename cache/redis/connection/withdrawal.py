@@ -65,7 +65,7 @@ def nowhere(withdrawal: Withdrawal, reply: ReplyError) -> bool:  # noqa: ARG001 
 
 
 class Withdrawals:
-    """What is still to be withdrawn. It belongs to the cache, not to a connection or an event loop, and outlives both."""
+    """The claims still to be withdrawn. They belong to the cache, not to a connection or an event loop, and outlive both."""
 
     def __init__(self) -> None:
         self._claims: deque[Withdrawal] = deque()

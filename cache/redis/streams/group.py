@@ -59,7 +59,7 @@ LEAVE = Script("leave")
 
 @dataclass(frozen=True, slots=True)
 class LetterLimits:
-    """How many dead letters a stream may have, at least 1, and for how many ms each is kept."""
+    """Limits on a stream's dead letters: how many, at least 1, and for how many ms each is kept."""
 
     most: int
     ttl_ms: int
@@ -92,7 +92,7 @@ class Group:
         return [(entry, fields or {}) for _, entries in told or () for entry, fields in entries]
 
     async def take(self, entry: bytes) -> Fields | None:
-        """What is in an entry that is pending, ours from now on; ``None``: it is pending no longer."""
+        """The fields of a pending entry, ours from now on; ``None``: it is pending no longer."""
         told = await self._ask(self._client.xclaim(self.stream.key, self.name, self.worker, 0, [entry]))
         for found, fields in told:
             if found == entry:

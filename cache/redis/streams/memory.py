@@ -42,7 +42,7 @@ class StreamMemory:
         return not self.most or self.used + self.reserved < self.most
 
     def after(self, size: int) -> "StreamMemory":
-        """What will be used once a command with a body of ``size`` bytes is in the stream, and its submission recorded."""
+        """The memory used once a command with a body of ``size`` bytes is in the stream, and its submission recorded."""
         return StreamMemory(self.used + size * 5 // 4 + SUBMISSION_BYTES, self.most, self.entries + 1)
 
 

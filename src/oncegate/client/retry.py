@@ -20,7 +20,7 @@ _LONGEST_DIGITS = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
-    """How much a caller is willing to try.
+    """Limits on the retries of one request.
 
     ``attempts`` counts all tries, the first one too; no try begins more than ``seconds`` after the first. The n-th pause is
     random, up to ``pause`` doubled n - 1 times and at most ``longest_pause`` ("full jitter"). A server that asks for time

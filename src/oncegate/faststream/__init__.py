@@ -64,7 +64,7 @@ class SubscriptionMiddleware:
     policy or a kind of consumer that would lose messages.
 
     ``header`` holds the idempotency key, written as in HTTP; ``describe`` makes the whole `Delivery` of a message instead.
-    What is to be delivered again, is so after ``pause`` seconds, doubled with each failed attempt up to ``max_pause``: by the
+    A redelivery follows after ``pause`` seconds, doubled with each failed attempt up to ``max_pause``: by the
     broker where it can wait (NATS), by the claim of idle entries (Redis), and else by holding the message. ``dead_letter`` is
     awaited before a message is rejected for good; Kafka has no dead letters, and needs it.
     """
@@ -209,7 +209,7 @@ class _Processing(BaseMiddleware[Any, Any]):
         raise await self._told(begun, self._front.pause(begun.attempt)) from exc_val
 
     async def _told(self, begun: Begun, pause: float) -> HandlerException:
-        """What to raise for ``begun.action``."""
+        """The exception for ``begun.action``."""
         if begun.action is Action.ACKNOWLEDGE:
             return AckMessage()
         if begun.action is Action.DEAD_LETTER:

@@ -48,14 +48,14 @@ async def all_of(cache: Cache, name: str, digest: str | None = None, limit: int 
 
 
 async def trace_of(store: Store) -> Trace:
-    """What is noted with the record."""
+    """The record's trace."""
     held = await store.cache.get(store.key)
     assert held is not None
     return held.record.trace
 
 
 class Looking:
-    """What is found out about records, and what is noted with them."""
+    """Reading records, their traces and their marks."""
 
     async def test_a_scan_tells_all_of_a_namespace_in_steps(self, store: Store) -> None:
         name = namespace()

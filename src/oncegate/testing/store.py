@@ -16,7 +16,7 @@ class Store(Protocol):
 
     @property
     def cache(self) -> Cache:
-        """What is tested, empty at ``key``."""
+        """The cache under test, empty at ``key``."""
         ...
 
     @property
