@@ -45,6 +45,22 @@ def test_what_was_accepted_and_never_processed_is_processed_the_first_time(shop:
     assert shop.effects("k") == 1
 
 
+@pytest.mark.parametrize("accepted_at_ms", [999999999999999, 253402300800000, -1])
+def test_an_entry_of_a_year_that_can_not_be_written_is_processed_and_told_of(shop: Shop, accepted_at_ms: int) -> None:
+    """Anybody may have written it. Its submission's record is made by the worker, and shown by the gateway."""
+    entry = shop.submit("k", accepted_at_ms=accepted_at_ms)
+    _, url = shop.serve(ROUTES)
+    shop.start()
+    shop.done()
+    with httpx.Client(base_url=f"{url}/_oncegate/", timeout=DEADLINE) as operator:
+        told = operator.get(f"commands/{shop.command('k').command}").json()
+        assert (told["status"], told["position"]) == ("succeeded", entry.decode())
+        assert operator.get("readyz").json()["cache"] == "available"
+    made = submission(shop, "k").response
+    assert made is not None
+    assert 0 < made.completed_at_ms < 253402300800000
+
+
 def submit_until_anew(url: str, answer: httpx.Response) -> httpx.Response:
     """The next answer of another acceptance."""
 
