@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def test_what_is_interrupted_while_it_executes_is_of_unknown_outcome(
     body = """
 import signal, time
 from oncegate import OutcomeUnknownError
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background has it ignored
 @idempotent(key=lambda number: number, cache=CACHE, namespace=NAMESPACE)
 def slow(number: int) -> int:
     os.kill(os.getpid(), signal.SIGINT)
@@ -133,6 +135,15 @@ class Held(MemoryCache):
         return await super().claim(key, **call)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python raises `KeyboardInterrupt`, also where the suite runs in the background, which has SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_what_is_interrupted_before_it_executes_leaves_the_key_free() -> None:
     cache, calls = Held(), []
 
