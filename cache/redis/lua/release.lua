@@ -19,7 +19,7 @@ if found == 'A' then
   return 1
 end
 local attempt = struct.unpack('>I4', held, 35) - 1
-local found_ms = math.max(1, struct.unpack('>I8', held, 48))
+local found_ms = math.max(1, (struct.unpack('>I8', held, 48))) -- in parentheses: it also returns where it stopped
 local restored = held:sub(1, 1) .. found .. string.rep('\0', 16) .. held:sub(19, 34)
   .. struct.pack('>I4', attempt) .. string.rep('\0', 4)
 if held:sub(56, 61) == '{"a":1' then
