@@ -112,15 +112,17 @@ async def test_an_example_runs_each_command_once(example: Any, urls: dict[str, s
         await until(lambda: second and second.paid("two") == 1)
         await until(bench.dead)
         assert second.paid("one") == 1
+        if bench.counts_held:
+            await settled(bench, lasting)
         second.stop()
     finally:
         for process in (first, second):
             if process is not None:
                 process.kill()
         await one.cache.close()
-    # What a consumer gave back or acknowledged last may still be on its way when it has ended.
     assert await bench.dead() == [{"key": f"{file.stem}-one", "amount": 500}]
-    await settled(bench, lasting)
+    if not bench.counts_held:
+        await settled(bench, lasting)
     if isinstance(bench, PlainRedisBench):
         assert await bench.reasons() == {
             (f"{file.stem}-one".encode(), b"The key was used for another payload."),
