@@ -41,8 +41,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from loadtests.commands_handler import BOOKS, DIES, FAILS, open_books
 from loadtests.commands_service import RESPONSE_TIMEOUT, slow_service
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
-from tests.servers import RedisServer
-from tests.system.gateway import Gateway
+from testing.gateway import Gateway
+from testing.servers import RedisServer
 
 NAMESPACE, ROUTE = "run", "/bookings"
 SLOW_ROUTE, SLOW_STREAM, FORWARDED_ONE_IN = "/slow-bookings", "slow", 5

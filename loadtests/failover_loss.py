@@ -23,7 +23,7 @@ from oncegate.cache.codec import decode
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.redis.store import RedisCache
-from tests.groups import SentinelGroup
+from testing.groups import SentinelGroup
 
 WAYS = ("killed", "directed", "paused", "cut off")
 CALLERS = 16

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests.groups import ClusterGroup, SentinelGroup
-from tests.servers import RedisServer
+from testing.groups import ClusterGroup, SentinelGroup
+from testing.servers import RedisServer
 
 # What an example takes says something of the machine only; it may stand still for seconds.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

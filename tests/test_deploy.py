@@ -18,7 +18,7 @@ from oncegate.app.cli.main import main
 from oncegate.app.serve import USAGE
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import load
-from tests.app.served import served
+from testing.served import served
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "docs" / "deploy"

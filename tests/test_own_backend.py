@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import pages
+from testing import pages
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/caches.md"

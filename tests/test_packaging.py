@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheelhouse import copy_checkout
+from testing.wheelhouse import copy_checkout
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = {

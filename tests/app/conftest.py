@@ -8,8 +8,8 @@ import uvloop
 
 from oncegate.app.upstream import outgoing
 from oncegate.middleware.rules import policy
+from testing.servers import RedisServer
 from tests.app.submitted import Submitted, serving
-from tests.servers import RedisServer
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-asyncio has it since 1.4; older ones run on asyncio's loop alone

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import oncegate
 from oncegate.app.gateway.gateway import Gateway
-from tests.app.served import served
-from tests.upstreams import PATIENCE, Behaviour, Peer, Request
+from testing.served import served
+from testing.upstreams import PATIENCE, Behaviour, Peer, Request
 
 _OURS = str(Path(oncegate.__file__).parent)
 _FOLDERS = tuple(str((Path(_OURS) / name).resolve()) + "/" for name in ("app", "middleware", "cache"))

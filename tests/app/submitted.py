@@ -10,9 +10,9 @@ import httpx
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
+from testing.served import served
+from testing.servers import RedisServer
 from tests.app.described import DESCRIPTION, assert_described, conforms
-from tests.app.served import served
-from tests.servers import RedisServer
 
 ROUTES = [
     {"path": "/reports", "mode": "either", "consumer": "billing"},

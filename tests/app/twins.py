@@ -15,8 +15,8 @@ import httpx
 
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.server.request import InboundRequest
-from tests.app.served import served
-from tests.upstreams import Peer, Request, Upstream
+from testing.served import served
+from testing.upstreams import Peer, Request, Upstream
 
 ROUTES: list[dict[str, Any]] = [
     {"path": "/replayed/*", "on_error": "replay"},

@@ -1,6 +1,5 @@
 """Real brokers, started once for all tests of this folder, and a queue in each of them."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,25 +12,16 @@ from oncegate.cache.record import State
 from oncegate.faststream import DeadLetter, SubscriptionMiddleware
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.rules.key import execution_key, record_key
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.brokers.benches import BENCHES, Bench, RedisBench
 from tests.brokers.consumers import CONSUMERS, Effects, subscription
 from tests.brokers.servers import NatsServer, RabbitServer
-from tests.servers import RedisServer
 
 WITHIN = 60.0
 """Seconds for what has to happen, on a busy machine."""
 PAUSE = 0.1
 """Seconds at least between two deliveries of one message."""
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Waits for what is true, or comes true when awaited."""
-    async with asyncio.timeout(WITHIN):
-        while True:
-            found = condition()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.02)
 
 
 async def settled(bench: Bench, but: int = 0) -> None:

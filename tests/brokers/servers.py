@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.servers import free_port
+from testing.servers import free_port
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 """Those that print where a server is, fetched where there is none."""

@@ -17,10 +17,11 @@ from oncegate.cache.record import State
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.outcome.errors import NotRetryable
 from oncegate.middleware.rules.key import execution_key, record_key
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.brokers.benches import KEY, Bench
-from tests.brokers.conftest import PAUSE, Consumers, recorded, settled, until
+from tests.brokers.conftest import PAUSE, Consumers, recorded, settled
 from tests.brokers.consumers import Effects
-from tests.servers import RedisServer
 
 
 def command(key: str, **more: Any) -> dict[str, Any]:

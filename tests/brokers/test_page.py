@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from faststream.kafka import TestKafkaBroker
 
-from tests import pages
+from testing import pages
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.brokers.benches import KEY, Bench, NatsBench, PlainRedisBench, RabbitBench, RedisBench
-from tests.brokers.conftest import WITHIN, recorded, settled, until
+from tests.brokers.conftest import WITHIN, recorded, settled
 from tests.brokers.consumers import subscription
-from tests.servers import RedisServer
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "brokers.md"
 EXAMPLES: dict[str, type[Bench]] = {

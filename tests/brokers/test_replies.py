@@ -11,8 +11,9 @@ from faststream.middlewares import AckPolicy, BaseMiddleware
 from faststream.rabbit import RabbitBroker
 
 from oncegate.faststream import SubscriptionMiddleware
+from testing.waiting import until
 from tests.brokers.benches import KEY, RabbitBench
-from tests.brokers.conftest import Consumers, settled, until
+from tests.brokers.conftest import Consumers, settled
 from tests.brokers.consumers import Effects, subscription
 
 

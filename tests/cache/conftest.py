@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from oncegate.cache.redis.store import RedisCache
+from testing.servers import RedisServer
 from tests.cache.stores import MemoryStore, RedisStore, Store
-from tests.servers import RedisServer
 
 
 @pytest.fixture(scope="session")

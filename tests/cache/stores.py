@@ -11,8 +11,8 @@ from oncegate import testing
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.redis.store import RedisCache
 from oncegate.testing.store import SLACK_MS as SLACK_MS
-from tests.groups import ClusterGroup, SentinelGroup
-from tests.servers import RedisServer
+from testing.groups import ClusterGroup, SentinelGroup
+from testing.servers import RedisServer
 
 
 class Store(testing.Store, Protocol):

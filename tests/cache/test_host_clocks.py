@@ -12,7 +12,7 @@ import pytest
 
 from oncegate import CommandProcessor, IdempotencySettings
 from oncegate.middleware.rules.key import record_key
-from tests.servers import RedisServer
+from testing.servers import RedisServer
 
 YEARS = 10 * 365 * 86400
 TTL = 1000

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from oncegate.cache.record import DEAD_TOKEN, State
 from oncegate.cache.store import Resolution
+from testing.servers import RedisServer
 from tests.cache.stores import SLACK_MS, MemoryStore, RedisStore, Store
-from tests.servers import RedisServer
 
 T = TypeVar("T")
 PRINTS = (b"p" * 16, b"q" * 16)

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from oncegate.client import AsyncIdempotentTransport, IdempotentTransport
-from tests.upstreams import Upstream, answering
+from testing.upstreams import Upstream, answering
 
 ANSWER = b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\n{}"
 

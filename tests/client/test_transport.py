@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from oncegate.client import AsyncIdempotentTransport, IdempotentTransport, RetryBudget
-from tests.app.served import served
-from tests.servers import free_port
-from tests.upstreams import OK, Behaviour, Peer, Upstream, answering, closing_after, hanging, resetting_after
+from testing.served import served
+from testing.servers import free_port
+from testing.upstreams import OK, Behaviour, Peer, Upstream, answering, closing_after, hanging, resetting_after
 
 QUICK = RetryBudget(attempts=4, seconds=30, pause=0.01)
 Send = Callable[..., Awaitable[httpx.Response]]

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from testing.servers import RedisServer
 from tests.docs.ways import PAGE, ROOT, ways, written
-from tests.servers import RedisServer
 
 MOST_OF_A_FIRST_REQUEST = 38
 """A number that may fall. It is 24 that we are after."""

@@ -1,4 +1,4 @@
-"""Every block of the guides runs, in its page's order: files, servers, commands and what they print (see tests/pages.py)."""
+"""Every block of the guides runs, in its page's order: files, servers, commands and what they print (see testing/pages.py)."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.http.keyed_request import _DETAILS
 from oncegate.middleware.outcome.problems import KINDS, problem
 from oncegate.middleware.rules.key import record_id, record_key
-from tests import pages
+from testing import pages
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = [
@@ -53,7 +53,7 @@ def test_a_page_does_what_it_shows(guide: str) -> None:
     results = pages.run(page)
     assert len(results) == len(re.findall(r"^\$ ", page.read_text("utf-8"), re.M))
     for command, shown, printed in results:
-        assert pages.normal(printed) == pages.normal(shown), f"{command}\n(python -m tests.pages docs/{guide}.md)"
+        assert pages.normal(printed) == pages.normal(shown), f"{command}\n(python -m testing.pages docs/{guide}.md)"
 
 
 def test_the_asynchronous_command_goes_from_202_to_its_result_and_back_to_the_202() -> None:

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.settings.gateway import GatewaySettings
-from tests.asgi_client import Client
+from testing.asgi_client import Client
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/operations.md").read_text("utf-8")

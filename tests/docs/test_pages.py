@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.command_line import running
+from testing.command_line import running
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

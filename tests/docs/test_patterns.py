@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests import pages
-from tests.app.command_line import running
+from testing import pages
+from testing.command_line import running
 
 PATTERNS = Path(__file__).parents[2] / "docs" / "patterns"
 PAGES = sorted(path.stem for path in PATTERNS.glob("*.md") if path.stem != "README")

@@ -8,9 +8,9 @@ import asyncio
 import httpx
 import pytest
 
-from tests.app.served import raw, served
-from tests.servers import RedisServer
-from tests.upstreams import OK, Upstream, answering
+from testing.served import raw, served
+from testing.servers import RedisServer
+from testing.upstreams import OK, Upstream, answering
 
 KEY, CREDENTIAL, COMMAND = "secret-key", "Bearer secret-token", b"secret command"
 CREATED = b"HTTP/1.1 201 Created\r\nset-cookie: secret-cookie\r\nx-a: 1\r\ncontent-length: 2\r\n\r\nok"

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from testing.servers import RedisServer
+from testing.upstreams import OK, Upstream, answering
 from tests.app.lane import Talk, gateway_at, keyed, request
-from tests.servers import RedisServer
-from tests.upstreams import OK, Upstream, answering
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"

@@ -5,8 +5,7 @@ What they need is fetched by a script of the same name; where that can't be, the
 
 import json
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from testing.gateway import DEADLINE, Gateway
+from testing.ledger import Ledger
 from tests.system.conftest import Start, starting
-from tests.system.gateway import DEADLINE, Gateway
-from tests.system.ledger import Ledger
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -45,14 +44,6 @@ def decided(gateway: Gateway, decision: str) -> int:
         for line in lines
         if line.startswith("oncegate_requests_total{") and f'decision="{decision}"' in line
     )
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Returns once ``condition`` holds. Not for a running event loop."""
-    until = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < until, f"it does not come to this: {what}"
-        time.sleep(0.02)
 
 
 class Node:

@@ -18,12 +18,13 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
-from tests.foreign.conftest import HERE, fetched, wait_until
-from tests.servers import RedisServer
-from tests.system.caller import fresh_key
+from testing.caller import fresh_key
+from testing.gateway import DEADLINE, Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
+from testing.waiting import wait_until
+from tests.foreign.conftest import HERE, fetched
 from tests.system.conftest import Start
-from tests.system.gateway import DEADLINE, Gateway
-from tests.system.ledger import Ledger, Reply
 
 FLAGS = [
     "--headless",

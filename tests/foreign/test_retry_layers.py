@@ -8,10 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.foreign.conftest import ROOT, Node, decided, wait_until
-from tests.system.caller import fresh_key
-from tests.system.gateway import DEADLINE, Gateway
-from tests.system.ledger import Ledger, Reply
+from testing.caller import fresh_key
+from testing.gateway import DEADLINE, Gateway
+from testing.ledger import Ledger, Reply
+from testing.waiting import wait_until
+from tests.foreign.conftest import ROOT, Node, decided
 
 Post = Callable[[str, str], int]
 """Posts to the URL under the key; the status that its caller gets in the end."""

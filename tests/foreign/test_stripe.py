@@ -14,12 +14,13 @@ import pytest
 import stripe
 
 from oncegate.middleware.outcome.problems import KINDS, problem
-from tests.foreign.conftest import HERE, Node, decided, wait_until
-from tests.servers import free_port
-from tests.system.caller import fresh_key
+from testing.caller import fresh_key
+from testing.gateway import DEADLINE, Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import free_port
+from testing.waiting import wait_until
+from tests.foreign.conftest import HERE, Node, decided
 from tests.system.conftest import Start
-from tests.system.gateway import DEADLINE, Gateway
-from tests.system.ledger import Ledger, Reply
 
 Calls = list[dict[str, Any]]
 Sdk = Callable[[str, Calls], Any]

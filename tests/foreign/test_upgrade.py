@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from testing.caller import fresh_key
+from testing.gateway import DEADLINE, Gateway
+from testing.ledger import Ledger
 from tests.foreign.conftest import HERE, fetched
-from tests.system.caller import fresh_key
-from tests.system.gateway import DEADLINE, Gateway
-from tests.system.ledger import Ledger
 
 SIZES = (0, 1024, 1024 * 1024)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oncegate.app.demo.upstream import Payments, PaymentsServer
-from tests.system.gateway import Gateway
+from testing.gateway import Gateway
 
 pytestmark = pytest.mark.timeout(300)  # a slow machine takes several runs
 

@@ -16,10 +16,10 @@ from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.rules.settings import IdempotencySettings
+from testing.servers import RedisServer
 from tests.middleware.deliveries import Records
 from tests.middleware.door import PATIENCE, Door
 from tests.middleware.till import Make
-from tests.servers import RedisServer
 
 MakeDoor = Callable[..., Door]
 MakeSubscription = Callable[..., Subscription]

@@ -11,7 +11,7 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.consumers.delivery import delivery_fingerprint
 from oncegate.middleware.rules.fingerprint import fingerprint
 from oncegate.middleware.rules.key import execution_key, record_key
-from tests.middleware.door import eventually
+from testing.waiting import until
 
 PAYLOAD = b'{"amount": 5}'
 PAY = Delivery("key-1", PAYLOAD)
@@ -56,7 +56,7 @@ class Records:
         async def lapsed() -> bool:
             return await self.state(consumer) is State.UNKNOWN
 
-        await eventually(lapsed)
+        await until(lapsed)
 
     async def claim(
         self, key: str, print_: bytes, *, lease_ms: int = LONG_MS, token: bytes = b"", submission: bool = False
@@ -105,6 +105,6 @@ def taking_over(key: str, token: bytes) -> Callable[[Cache], Coroutine[Any, Any,
             )
             return claim.won
 
-        await eventually(won)
+        await until(won)
 
     return take

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from oncegate.cache.claim import Claim
@@ -15,7 +15,8 @@ from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.http.redact import Redact
 from oncegate.middleware.rules.key import record_key, scope_parts
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
-from tests.asgi_client import Client
+from testing.asgi_client import Client
+from testing.waiting import until
 
 Lines = Iterable[tuple[str, str]]
 Answer = int | BaseException
@@ -223,7 +224,7 @@ class Door:
         async def reads() -> bool:
             return await self.state(key) is state
 
-        await eventually(reads)
+        await until(reads)
 
     @property
     def slots(self) -> int:
@@ -238,23 +239,7 @@ async def waits(begin: Callable[[], Call], answered: Answered, operation: str = 
     """The request that ``begin`` makes, once it waits: once it was told by the cache that another one is in flight."""
     before = answered.count[operation]
     call = begin()
-    await reaches(lambda: answered.count[operation] > before)
+    await until(lambda: answered.count[operation] > before)
     for _ in range(10):
         await asyncio.sleep(0)  # it has heard of that, and asks no more
     return call
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until ``condition`` holds."""
-    async with asyncio.timeout(PATIENCE):
-        while not await condition():  # noqa: ASYNC110 - what is awaited happens in a store, maybe on its own clock
-            await asyncio.sleep(0.01)
-
-
-async def reaches(condition: Callable[[], bool]) -> None:
-    """Wait until ``condition`` of this process holds."""
-
-    async def holds() -> bool:
-        return condition()
-
-    await eventually(holds)

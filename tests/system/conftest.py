@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.servers import RedisServer
-from tests.system.caller import Caller
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger
+from testing.caller import Caller
+from testing.gateway import Gateway
+from testing.ledger import Ledger
+from testing.servers import RedisServer
 from tests.system.logs import events
 
 ROUTES: list[dict[str, Any]] = [

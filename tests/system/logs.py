@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.system.caller import BODY_MARK, CALLER_MARK, KEY_MARK, PASSWORD_MARK
+from testing.caller import BODY_MARK, CALLER_MARK, KEY_MARK, PASSWORD_MARK
 
 NEVER_LOGGED = [KEY_MARK, CALLER_MARK, BODY_MARK.decode(), PASSWORD_MARK, "Bearer", "Traceback"]
 

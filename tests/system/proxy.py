@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from typing import Literal
 
-from tests.system.own_loop import OwnLoop
+from testing.own_loop import OwnLoop
 
 Then = Literal["cut", "stall"]
 

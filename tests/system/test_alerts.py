@@ -12,12 +12,13 @@ import httpx
 import pytest
 
 from oncegate.app.telemetry.metrics import FROM_THE_START
+from testing.caller import Caller, fresh_key, slug, until_answer
+from testing.gateway import Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.brokers.servers import SCRIPTS
-from tests.servers import RedisServer
-from tests.system.caller import Caller, fresh_key, slug, until, until_answer
 from tests.system.conftest import Start
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger, Reply
 from tests.system.prometheus import ALERTS, RULES, Prometheus
 
 

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from oncegate.cache.record import State
-from tests.servers import RedisServer
-from tests.system.caller import BODY_MARK, CALLER_MARK, KEY_MARK, RawClient
+from testing.caller import BODY_MARK, CALLER_MARK, KEY_MARK, RawClient
+from testing.gateway import Gateway
+from testing.ledger import Ledger
+from testing.servers import RedisServer
 from tests.system.conftest import Start
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger
 from tests.system.records import held
 
 NAMESPACE = f"arbitrary-{uuid4().hex}"

@@ -15,11 +15,11 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.servers import RedisServer
-from tests.system.caller import Caller, fresh_key, is_replay, slug
+from testing.caller import Caller, fresh_key, is_replay, slug
+from testing.gateway import Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
 from tests.system.conftest import Start
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger, Reply
 
 CALLERS = 24
 LEASE = 1.5

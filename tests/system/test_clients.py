@@ -6,9 +6,10 @@ Rules of docs/contract.md: R1.4, R2.11.
 import httpx
 import pytest
 
-from tests.system.caller import BODY_MARK, Caller, RawClient, fresh_key, is_replay, raw_post, until
-from tests.system.gateway import DEADLINE, Gateway
-from tests.system.ledger import Ledger, Reply
+from testing.caller import BODY_MARK, Caller, RawClient, fresh_key, is_replay, raw_post
+from testing.gateway import DEADLINE, Gateway
+from testing.ledger import Ledger, Reply
+from testing.waiting import until
 
 
 def let_it_notice(gateway: Gateway) -> None:

@@ -5,11 +5,12 @@ Rules of docs/contract.md: R2.8, R2.9, R5.31.
 
 import pytest
 
-from tests.servers import RedisServer
-from tests.system.caller import Caller, fresh_key, is_replay, slug, until
+from testing.caller import Caller, fresh_key, is_replay, slug
+from testing.gateway import Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.system.conftest import Start
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger, Reply
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.servers import RedisServer
-from tests.system.caller import Caller, fresh_key, is_replay, slug, until, until_answer
+from testing.caller import Caller, fresh_key, is_replay, slug, until_answer
+from testing.gateway import DEADLINE, Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.system.conftest import Start
-from tests.system.gateway import DEADLINE, Gateway
-from tests.system.ledger import Ledger, Reply
 from tests.system.records import is_in_flight, only
 
 LEASE = 5.0

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.caller import Caller, fresh_key, until
+from testing.caller import Caller, fresh_key
+from testing.gateway import Gateway
+from testing.waiting import until
 from tests.system.conftest import starting
-from tests.system.gateway import Gateway
 from tests.system.logs import NEVER_LOGGED, events
 
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.servers import RedisServer
-from tests.system.caller import Caller, fresh_key, is_replay, slug, until, until_answer
+from testing.caller import Caller, fresh_key, is_replay, slug, until_answer
+from testing.gateway import Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.system.conftest import Start
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger, Reply
 from tests.system.proxy import LossyProxy, Then
 
 pytestmark = pytest.mark.parametrize("then", ["cut", "stall"])

@@ -14,12 +14,13 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.app.command_line import invoke
-from tests.servers import RedisServer, free_port
-from tests.system.caller import CALLER_MARK, Caller, fresh_key, is_replay, slug, until, until_answer
+from testing.caller import CALLER_MARK, Caller, fresh_key, is_replay, slug, until_answer
+from testing.command_line import invoke
+from testing.gateway import DEADLINE, Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer, free_port
+from testing.waiting import until
 from tests.system.conftest import UNHURRIED, Start
-from tests.system.gateway import DEADLINE, Gateway
-from tests.system.ledger import Ledger, Reply
 
 TOKEN = "password-is-operators-token"
 ANSWER = b'{"receipt":"found in the books"}'

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import RedisServer
-from tests.system.caller import PASSWORD_MARK, Caller, fresh_key, is_replay, slug, until, until_answer
+from testing.caller import PASSWORD_MARK, Caller, fresh_key, is_replay, slug, until_answer
+from testing.gateway import Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.system.conftest import UNHURRIED, Start
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger, Reply
 from tests.system.records import held, is_in_flight
 
 LEASE = 60.0

@@ -8,9 +8,9 @@ import os
 
 import pytest
 
-from tests.system.caller import RawAnswer, RawClient, fresh_key, raw_post
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger, Reply
+from testing.caller import RawAnswer, RawClient, fresh_key, raw_post
+from testing.gateway import Gateway
+from testing.ledger import Ledger, Reply
 
 ADDED = {"idempotency-key", "cache-status", "idempotent-replayed"}
 NOT_STORED = {"date", "set-cookie", "connection", "transfer-encoding", "content-length"}

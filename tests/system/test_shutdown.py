@@ -12,11 +12,12 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.servers import RedisServer
-from tests.system.caller import Caller, RawClient, fresh_key, is_replay, raw_post, slug, until, until_answer
+from testing.caller import Caller, RawClient, fresh_key, is_replay, raw_post, slug, until_answer
+from testing.gateway import Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.system.conftest import Start
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger, Reply
 
 
 def refuses(gateway: Gateway) -> bool:

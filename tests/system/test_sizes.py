@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from tests.system.caller import BODY_MARK, Caller, RawClient, fresh_key, raw_post, slug
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger, Reply
+from testing.caller import BODY_MARK, Caller, RawClient, fresh_key, raw_post, slug
+from testing.gateway import Gateway
+from testing.ledger import Ledger, Reply
 
 OVER = BODY_MARK + b"x" * 1000
 CHUNKED = b"transfer-encoding: chunked"

@@ -16,12 +16,13 @@ import httpx
 import pytest
 
 from oncegate.cache.redis.streams.stream import Command, stream_key
-from tests.groups import ClusterGroup, SentinelGroup
-from tests.servers import RedisServer
-from tests.system.caller import Caller, fresh_key, is_replay, slug, until
+from testing.caller import Caller, fresh_key, is_replay, slug
+from testing.gateway import DEADLINE, Gateway
+from testing.groups import ClusterGroup, SentinelGroup
+from testing.ledger import Ledger
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.system.conftest import UNHURRIED, Start
-from tests.system.gateway import DEADLINE, Gateway
-from tests.system.ledger import Ledger
 from tests.system.proxy import LossyProxy, Then
 
 ROUTES = [{"path": "/reports", "mode": "async", "require_key": True}, {"path": "/payments", "mode": "either"}]

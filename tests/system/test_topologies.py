@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.groups import ClusterGroup, SentinelGroup
-from tests.servers import RedisServer
-from tests.system.caller import Caller, fresh_key, is_replay, slug, until, until_answer
+from testing.caller import Caller, fresh_key, is_replay, slug, until_answer
+from testing.gateway import Gateway
+from testing.groups import ClusterGroup, SentinelGroup
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.system.conftest import Start
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger, Reply
 
 
 @pytest.fixture

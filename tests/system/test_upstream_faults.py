@@ -13,12 +13,13 @@ from threading import Thread
 import httpx
 import pytest
 
-from tests.servers import RedisServer, free_port
-from tests.system.caller import BODY_MARK, Caller, RawClient, fresh_key, is_replay, raw_post, slug, until
+from testing.caller import BODY_MARK, Caller, RawClient, fresh_key, is_replay, raw_post, slug
+from testing.gateway import Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer, free_port
+from testing.upstreams import OK, PATIENCE, Upstream, answering
+from testing.waiting import until
 from tests.system.conftest import Start
-from tests.system.gateway import Gateway
-from tests.system.ledger import Ledger, Reply
-from tests.upstreams import OK, PATIENCE, Upstream, answering
 
 
 @pytest.mark.parametrize("cache", ["memory", "redis"])

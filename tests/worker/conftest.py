@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import RedisServer
+from testing.servers import RedisServer
 from tests.worker.shop import Forks, Shop
 
 

@@ -6,8 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +17,7 @@ from oncegate.cache.record import Record
 from oncegate.cache.redis.streams.stream import Command, dead_letters_key, stream_key
 from oncegate.middleware.rules.fingerprint import fingerprint
 from oncegate.middleware.rules.key import execution_key, record_id, record_key
+from testing.waiting import wait_until
 
 DEADLINE = 60.0
 """Seconds for anything that must happen at all."""
@@ -26,15 +25,6 @@ LEASE = 1.5
 """Short, since tests wait for it to lapse; too short for those in which it must not, on a machine that stands still."""
 LASTING = {"idempotency__lease": 6.0}
 """The settings of workers one of which must not lose its lease for a stall of three seconds."""
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """What ``condition`` tells as soon as it is true; fails with ``what`` if it never is."""
-    deadline = time.monotonic() + DEADLINE
-    while not (told := condition()):
-        assert time.monotonic() < deadline, f"not within {DEADLINE:g} s: {what}"
-        time.sleep(0.01)
-    return told
 
 
 class Forks:
@@ -76,11 +66,11 @@ class WorkerProcess:
         return self.log.read_text("utf-8") if self.log.exists() else ""
 
     def reads(self) -> Self:
-        until(lambda: "reads stream" in self.text() or self.ended(), f"the worker starts:\n{self.text()}")
+        wait_until(lambda: "reads stream" in self.text() or self.ended(), f"the worker starts:\n{self.text()}")
         return self
 
     def says(self, text: str, times: int = 1) -> Self:
-        until(lambda: self.text().count(text) >= times, f"the worker says {text!r}")
+        wait_until(lambda: self.text().count(text) >= times, f"the worker says {text!r}")
         return self
 
     def ended(self) -> bool:
@@ -90,7 +80,7 @@ class WorkerProcess:
 
     def code(self) -> int:
         """Its exit code, once it has ended; below 0: the signal."""
-        until(self.ended, f"the worker ends:\n{self.text()}")
+        wait_until(self.ended, f"the worker ends:\n{self.text()}")
         assert self._code is not None
         return self._code
 
@@ -109,7 +99,9 @@ class WorkerProcess:
     def stall(self) -> None:
         """Stops it in its tracks."""
         self.signal(signal.SIGSTOP)
-        until(lambda: Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
+        wait_until(
+            lambda: Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it is stopped"
+        )
 
     def stop(self) -> int:
         self.signal(signal.SIGTERM)
@@ -171,7 +163,7 @@ class Shop:
             settings["namespace"] = f"{self.namespace}-service"
         gateway = self._start("gateway", settings, {"DIES_AT": dies_at})
         listening = re.compile(r"listening on (http://[0-9.:]+)")
-        until(lambda: listening.search(gateway.text()) or gateway.ended(), "it listens")
+        wait_until(lambda: listening.search(gateway.text()) or gateway.ended(), "it listens")
         found = listening.search(gateway.text())
         assert found, gateway.text()
         return gateway, found[1]
@@ -259,10 +251,10 @@ class Shop:
 
     def done(self, consumer: str = "commands") -> None:
         """Waits until everything is acknowledged."""
-        until(lambda: self.all_done(consumer), "all is acknowledged")
+        wait_until(lambda: self.all_done(consumer), "all is acknowledged")
 
     def becomes(self, key: str, state: str, consumer: str = "commands") -> None:
-        until(lambda: self.state(key, consumer) == state, f"{key} becomes {state}")
+        wait_until(lambda: self.state(key, consumer) == state, f"{key} becomes {state}")
 
 
 def at_gate(shop: Shop, **more: Any) -> dict[str, Any]:

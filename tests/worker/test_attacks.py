@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.worker.shop import LASTING, Shop, until
+from testing.waiting import wait_until
+from tests.worker.shop import LASTING, Shop
 
 NO_COMMANDS: dict[str, dict[bytes, bytes]] = {
     "of another program": {b"hello": b"world"},
@@ -121,9 +122,9 @@ def test_a_group_that_is_destroyed_at_work_repeats_nothing(shop: Shop) -> None:
     shop.submit("done")
     shop.submit("running", {"do": "wait", "gate": str(gate)})
     shop.start(settings=LASTING)
-    until(lambda: shop.effects("done") and list(shop.folder.glob("gate.*")), "one is done, one is executed")
+    wait_until(lambda: shop.effects("done") and list(shop.folder.glob("gate.*")), "one is done, one is executed")
     shop.redis.xgroup_destroy(shop.stream, "commands")
-    until(lambda: len(shop.redis.xinfo_groups(shop.stream)) == 2, "the group is made anew")
+    wait_until(lambda: len(shop.redis.xinfo_groups(shop.stream)) == 2, "the group is made anew")
     gate.touch()
     shop.done()
     assert (shop.effects("done"), shop.effects("running")) == (1, 1)

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
-from tests.app.command_line import run
-from tests.worker.shop import Shop, until
+from testing.command_line import run
+from testing.waiting import wait_until
+from tests.worker.shop import Shop
 
 SECRET = "secret-of-alice"
 PATIENT = {"ONCEGATE_CACHE_TIMEOUT": "10"}
@@ -139,7 +140,7 @@ def test_what_is_retried_is_not_lost_to_trimming(shop: Shop) -> None:
     shop.becomes("k", "in-flight")
     for number in range(5):
         shop.submit(f"other-{number}", {"do": "reject"})
-    until(lambda: told(shop, "list")["counts"]["trimmed"] == 4, "others die meanwhile")
+    wait_until(lambda: told(shop, "list")["counts"]["trimmed"] == 4, "others die meanwhile")
     gate.touch()
     shop.done()
     assert [(each["key"], each["dead.attempts"]) for each in shop.letters()] == [("k", "2")]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from oncegate.cache.record import Record
-from tests.servers import free_port
-from tests.system.ledger import Ledger, Reply
+from testing.ledger import Ledger, Reply
+from testing.servers import free_port
 from tests.worker.shop import Shop
 
 

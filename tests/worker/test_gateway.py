@@ -12,7 +12,8 @@ import pytest
 from oncegate.cache.codec import decode
 from oncegate.cache.record import Record, State
 from oncegate.middleware.rules.key import execution_key, record_key
-from tests.worker.shop import DEADLINE, Shop, until
+from testing.waiting import wait_until
+from tests.worker.shop import DEADLINE, Shop
 
 ROUTES = [{"path": "/bookings", "mode": "async", "require_key": True}]
 
@@ -69,7 +70,7 @@ def submit_until_anew(url: str, answer: httpx.Response) -> httpx.Response:
         assert again.status_code == 202
         return again if again.json()["position"] != answer.json()["position"] else None
 
-    return cast(httpx.Response, until(anew, "it is accepted anew"))
+    return cast(httpx.Response, wait_until(anew, "it is accepted anew"))
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["processed at once", "processed late"])
@@ -79,11 +80,13 @@ def test_what_is_accepted_anew_is_processed_anew(shop: Shop, waits: bool) -> Non
     _, url = shop.serve(ROUTES, settings=short)
     answer = post(url, "k")
     if waits:
-        until(lambda: not shop.redis.exists(record_key(shop.namespace, "k", None)), "the submission's time is over")
+        wait_until(
+            lambda: not shop.redis.exists(record_key(shop.namespace, "k", None)), "the submission's time is over"
+        )
     shop.start(settings={"idempotency__ttl": 4})
     shop.done()
     again = submit_until_anew(url, answer)
-    until(lambda: shop.effects("k") == 2, "it is processed again")
+    wait_until(lambda: shop.effects("k") == 2, "it is processed again")
     assert again.json()["command"] == answer.json()["command"]
     if waits:
         return
@@ -94,7 +97,7 @@ def test_what_is_accepted_anew_is_processed_anew(shop: Shop, waits: bool) -> Non
 def test_a_submission_that_ended_before_its_execution_is_answered_as_it_was(shop: Shop) -> None:
     _, url = shop.serve(ROUTES, settings={"idempotency__ttl": 1})
     answer = post(url, "k")
-    until(lambda: not shop.redis.exists(record_key(shop.namespace, "k", None)), "the submission's time is over")
+    wait_until(lambda: not shop.redis.exists(record_key(shop.namespace, "k", None)), "the submission's time is over")
     shop.start()
     shop.done()
     again = post(url, "k")
@@ -131,7 +134,7 @@ def test_a_gateway_killed_between_append_and_record_leaves_two_copies_and_one_ef
     mortal.dies()
     assert submission(shop, "k").state is State.IN_FLIGHT
     _, url = shop.serve(ROUTES)
-    answer: httpx.Response = until(
+    answer: httpx.Response = wait_until(
         lambda: post(url, "k").is_success and post(url, "k"), "the caller's retry is accepted"
     )
     assert answer.status_code == 202

@@ -8,8 +8,9 @@ Rules of docs/contract.md: R8.15, R8.17, R8.19, R8.20, R8.21.
 
 from typing import Any
 
-from tests.servers import RedisServer
-from tests.worker.shop import LASTING, Shop, until
+from testing.servers import RedisServer
+from testing.waiting import wait_until
+from tests.worker.shop import LASTING, Shop
 
 
 def test_killed_before_its_claim_a_command_is_redelivered(shop: Shop) -> None:
@@ -72,8 +73,8 @@ def test_two_workers_get_a_command_at_once_and_one_executes_it(shop: Shop) -> No
     shop.submit("k", waiting)
     shop.submit("k", waiting)
     workers = [shop.start(concurrency=1, settings=LASTING) for _ in range(2)]
-    until(lambda: any(": in-flight" in worker.text() for worker in workers), "one sees it in flight")
-    until(lambda: list(shop.folder.glob("gate.*")), "the other one executes it")
+    wait_until(lambda: any(": in-flight" in worker.text() for worker in workers), "one sees it in flight")
+    wait_until(lambda: list(shop.folder.glob("gate.*")), "the other one executes it")
     assert len(list(shop.folder.glob("gate.*"))) == 1
     gate.touch()
     shop.done()
@@ -85,7 +86,7 @@ def test_a_worker_that_lost_its_lease_can_not_record_its_success(shop: Shop) -> 
     gate = shop.folder / "gate"
     shop.submit("k", {"do": "wait", "gate": str(gate)})
     first = shop.start().reads()
-    until(lambda: (shop.folder / f"gate.{first.pid}").exists(), "the first worker executes it")
+    wait_until(lambda: (shop.folder / f"gate.{first.pid}").exists(), "the first worker executes it")
     first.stall()
     gate.touch()
     shop.start()
@@ -156,7 +157,7 @@ def test_a_command_that_kills_its_workers_becomes_a_dead_letter(shop: Shop) -> N
 
 def test_redis_away_at_the_begin_is_no_attempt(own_shop: Shop, own_redis: RedisServer) -> None:
     worker = own_shop.start().reads()
-    until(lambda: own_shop.redis.exists(own_shop.stream), "its group is there")
+    wait_until(lambda: own_shop.redis.exists(own_shop.stream), "its group is there")
     own_redis.stop()
     worker.says("the stream can't be read")
     own_redis.start()
@@ -172,10 +173,10 @@ def test_redis_away_at_the_end_the_success_is_recorded_when_it_is_back(own_shop:
     gate = own_shop.folder / "gate"
     own_shop.submit("k", {"do": "wait", "gate": str(gate)})
     worker = own_shop.start().reads()
-    until(lambda: (own_shop.folder / f"gate.{worker.pid}").exists(), "it is executed")
+    wait_until(lambda: (own_shop.folder / f"gate.{worker.pid}").exists(), "it is executed")
     own_redis.stop()
     gate.touch()
-    until(lambda: own_shop.effects("k"), "it has its effect")
+    wait_until(lambda: own_shop.effects("k"), "it has its effect")
     worker.says("the outcome is not recorded yet")
     own_redis.start()
     own_shop.done()

@@ -14,8 +14,9 @@ from redis.exceptions import OutOfMemoryError
 from oncegate.app.cli.stream_findings import look
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.middleware.rules.settings import Route
-from tests.servers import RedisServer
-from tests.worker.shop import DEADLINE, Shop, until
+from testing.servers import RedisServer
+from testing.waiting import wait_until
+from tests.worker.shop import DEADLINE, Shop
 
 ROUTES = [{"path": "/bookings", "mode": "async", "require_key": True}]
 PADDING = "x" * 10_000
@@ -80,7 +81,7 @@ def test_what_was_accepted_before_redis_was_full_is_executed(own_shop: Shop, own
         assert sorted(letter["key"] for letter in letters) == sorted(key for key, do in accepted if do == "reject")
         assert own_shop.redis.xlen(own_shop.stream) == 0
         own_shop.redis.delete(*filling)
-        until(lambda: submit(client, "k-late", {}).status_code == 202, "there is room again")
+        wait_until(lambda: submit(client, "k-late", {}).status_code == 202, "there is room again")
         own_shop.done()
         assert own_shop.effects("k-late") == 1
 
@@ -91,7 +92,7 @@ def test_a_full_redis_takes_the_worker_s_outcomes_and_its_dead_letters(own_shop:
     own_shop.submit("bad", {"do": "wait", "gate": str(gates[1]), "then": "reject"})
     own_shop.submit("retried", {"do": "fail-once"})
     own_shop.start(concurrency=2)
-    until(lambda: len(list(own_shop.folder.glob("gate-of-*.*"))) == 2, "both are executed")
+    wait_until(lambda: len(list(own_shop.folder.glob("gate-of-*.*"))) == 2, "both are executed")
     limit(own_redis, 1_000_000)
     for gate in gates:
         gate.touch()

@@ -2,8 +2,9 @@
 
 import time
 
-from tests.servers import RedisServer
-from tests.worker.shop import LASTING, Shop, at_gate, until, waiting
+from testing.servers import RedisServer
+from testing.waiting import wait_until
+from tests.worker.shop import LASTING, Shop, at_gate, waiting
 
 
 def test_a_worker_may_be_there_before_redis(own_shop: Shop, own_redis: RedisServer) -> None:
@@ -22,12 +23,12 @@ def test_after_an_outage_nothing_is_taken_from_a_worker_that_lives(own_shop: Sho
     lease = 2 * LASTING["idempotency__lease"]
     own_shop.submit("k", at_gate(own_shop))
     first = own_shop.start(settings={"idempotency__lease": lease})
-    until(lambda: waiting(own_shop), "it is executed")
+    wait_until(lambda: waiting(own_shop), "it is executed")
     second = own_shop.start(settings={"idempotency__lease": lease}).reads()
     own_redis.stop()
     for worker in (first, second):
         worker.says("the stream can't be read")
-    until(lambda: _older(own_shop, 1.2 * lease), "the entry is idle for long")
+    wait_until(lambda: _older(own_shop, 1.2 * lease), "the entry is idle for long")
     own_redis.start()
     for worker in (first, second):
         worker.says("the stream can be read again")
@@ -69,7 +70,7 @@ def test_after_an_outage_the_others_have_time_to_speak_first(own_shop: Shop, own
 def test_while_nobody_can_be_told_of_a_success_nothing_is_acknowledged(own_shop: Shop, own_redis: RedisServer) -> None:
     own_shop.submit("k", at_gate(own_shop))
     worker = own_shop.start()
-    until(lambda: waiting(own_shop), "it is executed")
+    wait_until(lambda: waiting(own_shop), "it is executed")
     own_redis.stop()
     (own_shop.folder / "gate").touch()
     worker.says("the outcome is not recorded yet")

@@ -1,6 +1,7 @@
 """A command that kills its worker: its neighbours lose one attempt at most, and are processed."""
 
-from tests.worker.shop import Shop, WorkerProcess, until
+from testing.waiting import wait_until
+from tests.worker.shop import Shop, WorkerProcess
 
 
 def test_a_command_that_kills_its_worker_takes_no_neighbour_with_it(shop: Shop) -> None:
@@ -9,8 +10,8 @@ def test_a_command_that_kills_its_worker_takes_no_neighbour_with_it(shop: Shop) 
     for number in range(9):
         shop.submit(f"neighbour-{number}", {"do": "wait", "gate": str(gate)})
     first = shop.start("die_or_book", max_attempts=4)
-    until(lambda: len(list(shop.folder.glob("gate.*"))) == 1 and shop.pending() == 10, "all are executed")
-    until(lambda: all(shop.state(f"neighbour-{number}") == "in-flight" for number in range(9)), "all are claimed")
+    wait_until(lambda: len(list(shop.folder.glob("gate.*"))) == 1 and shop.pending() == 10, "all are executed")
+    wait_until(lambda: all(shop.state(f"neighbour-{number}") == "in-flight" for number in range(9)), "all are claimed")
     gate.touch()
     first.dies()
     worker: list[WorkerProcess] = []
@@ -20,7 +21,7 @@ def test_a_command_that_kills_its_worker_takes_no_neighbour_with_it(shop: Shop) 
             worker.append(shop.start("die_or_book", max_attempts=4))
         return shop.all_done()
 
-    until(done, "all is acknowledged")
+    wait_until(done, "all is acknowledged")
     assert [letter["key"] for letter in shop.letters()] == ["killer"]
     for number in range(9):
         record = shop.record(f"neighbour-{number}")

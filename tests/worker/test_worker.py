@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.servers import RedisServer
-from tests.worker.shop import LASTING, Shop, at_gate, until, waiting
+from testing.servers import RedisServer
+from testing.waiting import wait_until
+from tests.worker.shop import LASTING, Shop, at_gate, waiting
 
 # -- what is kept, and for whom ---------------------------------------------------------------------------------------
 
@@ -140,7 +141,7 @@ def test_as_many_run_at_once_as_are_allowed_and_no_more_is_read(shop: Shop) -> N
     for number in range(40):
         shop.submit(f"k{number}", at_gate(shop, gate=str(shop.folder / f"gate-{number}")))
     shop.start(concurrency=12)
-    until(lambda: len(list(shop.folder.glob("gate-*.*"))) == 12, "twelve are executed at once")
+    wait_until(lambda: len(list(shop.folder.glob("gate-*.*"))) == 12, "twelve are executed at once")
     assert shop.pending() == 12
     for number in range(40):
         (shop.folder / f"gate-{number}").touch()
@@ -154,7 +155,7 @@ def test_with_too_many_that_wait_nothing_new_is_read(shop: Shop) -> None:
         shop.submit(f"poison-{number}", {"do": "fail"})
     shop.submit("next")
     shop.start(concurrency=1, retry_base=3600, retry_cap=3600, constants={"commands.worker.MOST_WAITING": 3})
-    until(lambda: shop.state("poison-2") == "failed", "three of them wait")
+    wait_until(lambda: shop.state("poison-2") == "failed", "three of them wait")
     shop.start(consumer="another", max_attempts=1)
     shop.done("another")  # in that time the first one would have read them all
     assert (shop.pending(), shop.state("poison-3"), shop.state("next")) == (3, "absent", "absent")
@@ -166,24 +167,24 @@ def test_a_healthy_command_is_not_kept_waiting_by_all_that_are_put_off(shop: Sho
         shop.submit(f"poison-{number}", {"do": "fail"})
     shop.submit("healthy")
     shop.start(retry_base=3600, retry_cap=3600, settings={"idempotency__lease": 60, "cache_timeout": 10})
-    until(lambda: shop.effects("healthy"), "the healthy one is executed, behind them")
-    until(lambda: shop.pending() == 1100, "it is acknowledged, and they wait")
+    wait_until(lambda: shop.effects("healthy"), "the healthy one is executed, behind them")
+    wait_until(lambda: shop.pending() == 1100, "it is acknowledged, and they wait")
 
 
 def test_a_command_that_takes_longer_than_its_lease_is_left_to_its_worker(shop: Shop) -> None:
     shop.submit("k", at_gate(shop))
     lease = LASTING["idempotency__lease"]
     first = shop.start(concurrency=1, settings=LASTING)
-    until(lambda: waiting(shop), "it is executed")
+    wait_until(lambda: waiting(shop), "it is executed")
     second = shop.start(settings=LASTING)
     entry = shop.redis.xpending_range(shop.stream, "commands", "-", "+", 1)
     for number in count():  # in all that time nobody else is given it, and the lease is renewed
         shop.submit(f"other-{number}")
-        until(partial(shop.effects, f"other-{number}"), "others are processed")
+        wait_until(partial(shop.effects, f"other-{number}"), "others are processed")
         if number > 10 and _seconds_since(shop, entry) > 1.5 * lease:
             break
         shop.redis.blpop([shop.namespace], timeout=0.1)
-    until(lambda: shop.pending() == 1, "the others are acknowledged")
+    wait_until(lambda: shop.pending() == 1, "the others are acknowledged")
     assert _idle(shop) < lease * 1000
     (shop.folder / "gate").touch()
     shop.done()
@@ -210,7 +211,7 @@ def test_processed_entries_go_even_behind_one_that_waits(shop: Shop) -> None:
     shop.becomes("poison", "failed")
     for number in range(20):
         shop.submit(f"k{number}")
-    until(lambda: shop.pending() == 1 and shop.redis.xlen(shop.stream) == 1, "only the poison is left")
+    wait_until(lambda: shop.pending() == 1 and shop.redis.xlen(shop.stream) == 1, "only the poison is left")
     left: Any = shop.redis.xrange(shop.stream)
     assert [entry for entry, _ in left] == [poison]
 
@@ -222,7 +223,7 @@ def test_an_entry_that_another_group_needs_stays(shop: Shop) -> None:
     shop.done()
     assert shop.redis.xlen(shop.stream) == 1
     shop.start(consumer="another")
-    until(lambda: shop.redis.xlen(shop.stream) == 0, "both have processed it")
+    wait_until(lambda: shop.redis.xlen(shop.stream) == 0, "both have processed it")
 
 
 # -- its end ----------------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ def test_sigterm_lets_what_is_executed_end_and_leaves_the_rest(shop: Shop) -> No
     shop.submit("running", at_gate(shop))
     shop.submit("poison", {"do": "fail"})
     worker = shop.start(retry_base=3600, retry_cap=3600)
-    until(lambda: waiting(shop) and shop.state("poison") == "failed", "one is executed, one waits")
+    wait_until(lambda: waiting(shop) and shop.state("poison") == "failed", "one is executed, one waits")
     worker.signal(signal.SIGTERM)
     worker.says("stopping")
     late = shop.submit("late")
@@ -260,7 +261,7 @@ def test_what_waits_when_a_worker_stops_is_for_others_as_soon_as_it_is_due(shop:
 def test_a_second_sigterm_ends_it_at_once_and_leaves_its_leases(shop: Shop) -> None:
     shop.submit("k", at_gate(shop))
     worker = shop.start()
-    until(lambda: waiting(shop), "it is executed")
+    wait_until(lambda: waiting(shop), "it is executed")
     worker.signal(signal.SIGTERM)
     worker.says("stopping")
     worker.signal(signal.SIGTERM)
@@ -276,7 +277,7 @@ def test_a_second_sigterm_ends_it_at_once_and_leaves_its_leases(shop: Shop) -> N
 def test_a_handler_that_does_not_end_in_time_is_left_to_its_lease(shop: Shop) -> None:
     shop.submit("k", at_gate(shop))
     worker = shop.start(settings={"shutdown_timeout": 0.2})
-    until(lambda: waiting(shop), "it is executed")
+    wait_until(lambda: waiting(shop), "it is executed")
     assert worker.stop() == 0  # although its thread still runs
     assert "are still being executed" in worker.text()
 
@@ -310,7 +311,7 @@ def test_a_stop_does_not_wait_for_a_redis_that_hangs(own_shop: Shop, own_redis: 
 
 def test_a_stream_that_is_deleted_is_begun_anew(shop: Shop) -> None:
     worker = shop.start().reads()
-    until(lambda: shop.redis.exists(shop.stream), "its group is there")
+    wait_until(lambda: shop.redis.exists(shop.stream), "its group is there")
     shop.redis.delete(shop.stream)
     worker.says("was not there, and was made")
     shop.submit("k")

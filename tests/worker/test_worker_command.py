@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
 from oncegate.app.settings.worker import WorkerSettings
-from tests.app.command_line import running
-from tests.worker.shop import DEADLINE, LASTING, Shop, WorkerProcess, until
+from testing.command_line import running
+from testing.waiting import wait_until
+from tests.worker.shop import DEADLINE, LASTING, Shop, WorkerProcess
 
 REDIS = ["--cache", "redis://127.0.0.1:1/0"]
 
@@ -81,7 +82,7 @@ def test_a_handler_is_found_in_the_working_directory(shop: Shop, monkeypatch: py
     with running("worker", *where, "--handler", "handlers_there:book") as worker:
         worker.wait_for("reads stream")
         shop.submit("k")
-        until(lambda: shop.state("k") == "succeeded", f"it is processed within {DEADLINE} s")
+        wait_until(lambda: shop.state("k") == "succeeded", f"it is processed within {DEADLINE} s")
         assert worker.stop(signal.SIGINT) == 0
 
 
@@ -110,5 +111,5 @@ def waiting(shop: Shop, key: str) -> tuple[WorkerProcess, Path]:
     gate = shop.folder / "gate"
     shop.submit(key, {"do": "wait", "gate": str(gate)})
     worker = shop.start(settings=LASTING)
-    until(lambda: any(gate.parent.glob("gate.*")), "the command is executed")
+    wait_until(lambda: any(gate.parent.glob("gate.*")), "the command is executed")
     return worker, gate

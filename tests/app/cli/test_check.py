@@ -12,9 +12,9 @@ import pytest
 from oncegate.app.cli.findings import Finding, Verdict, examine
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
-from tests.app.command_line import run
-from tests.servers import RedisServer, free_port
-from tests.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
+from testing.command_line import run
+from testing.servers import RedisServer, free_port
+from testing.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
 
 QUIET: dict[str, Any] = {"namespace": "checked", "idempotency": {"scope": ["header:X-Api-Key"]}, "cache_timeout": 10}
 """Settings without anything to advise about, for a machine that may stand still for a while."""

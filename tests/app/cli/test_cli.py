@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.app.command_line import PATIENCE, run, running
+from testing.command_line import PATIENCE, run, running
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.rules.key import record_id, record_key
-from tests.app.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, running
-from tests.servers import RedisServer
+from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, running
+from testing.servers import RedisServer
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
-from tests.app.command_line import invoke, running
+from testing.command_line import invoke, running
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
 WHICH = ["--record", RECORD]

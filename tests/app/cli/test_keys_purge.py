@@ -20,8 +20,8 @@ from oncegate.cache.record import State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.store import Resolution
 from oncegate.middleware.rules.key import record_key, scope_digest
-from tests.app.command_line import ENVIRONMENT, ONCEGATE, PATIENCE
-from tests.servers import RedisServer
+from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE
+from testing.servers import RedisServer
 
 PRINT = bytes(16)
 ALICE, BOB = ([b"authorization", b"1", name] for name in (b"alice", b"bob"))

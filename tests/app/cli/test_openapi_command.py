@@ -14,7 +14,7 @@ import yaml
 from fastapi.openapi.models import OpenAPI
 
 from oncegate.middleware.outcome.problems import KINDS
-from tests.app.command_line import invoke, running
+from testing.command_line import invoke, running
 from tests.app.probing import probe
 
 PAYMENTS = """\

@@ -14,10 +14,10 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.http.openapi import problem_schema
 from oncegate.middleware.outcome.problems import KINDS
+from testing.served import raw, served
+from testing.servers import free_port
+from testing.upstreams import OK, Upstream, answering, closing_after, hanging
 from tests.app.described import DESCRIPTION, assert_described, conforms, resolved
-from tests.app.served import raw, served
-from tests.servers import free_port
-from tests.upstreams import OK, Upstream, answering, closing_after, hanging
 
 RESPONSES: dict[str, Any] = DESCRIPTION["components"]["responses"]
 KEY = {"Idempotency-Key": "a"}

@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from oncegate.app.demo.upstream import Payments, PaymentsServer
-from tests.app.command_line import PATIENCE, Running, running
+from testing.command_line import PATIENCE, Running, running
 
 KEY = {"Idempotency-Key": "order-1"}
 

@@ -14,9 +14,9 @@ from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.client import create_client
 from oncegate.cache.redis.streams.stream import Command, CommandStream, NotACommand, StreamFull, append
-from tests.groups import ClusterGroup, SentinelGroup
-from tests.middleware.door import eventually
-from tests.servers import RedisServer
+from testing.groups import ClusterGroup, SentinelGroup
+from testing.servers import RedisServer
+from testing.waiting import until
 
 COMMAND = Command(
     command="a" * 20 + ":" + "b" * 20,
@@ -237,7 +237,7 @@ async def test_a_server_that_hangs_is_given_up_on_and_never_asked_twice() -> Non
             async def there() -> bool:
                 return server.calls("xadd") == 2
 
-            await eventually(there)  # the server gets to it late
+            await until(there)  # the server gets to it late
             assert await stream.length() == 2
 
 

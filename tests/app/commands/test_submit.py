@@ -13,9 +13,9 @@ import pytest
 
 from oncegate.cache.redis.streams.stream import Command, stream_key
 from oncegate.middleware.rules.key import record_id, record_key, scope_parts
-from tests.app.served import served
-from tests.servers import RedisServer
-from tests.upstreams import Upstream, answering
+from testing.served import served
+from testing.servers import RedisServer
+from testing.upstreams import Upstream, answering
 
 ROUTES = [
     {"path": "/reports", "mode": "async", "require_key": True},

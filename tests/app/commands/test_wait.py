@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import oncegate.app.operators.commands_page as commands_page
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.app.submitted import ALICE, Submitted, serving
-from tests.middleware.door import eventually
-from tests.servers import RedisServer
 
 
 async def test_a_caller_can_wait_for_the_end(submitted: Submitted) -> None:
@@ -38,7 +38,7 @@ async def _polls(submitted: Submitted, waiters: int = 1) -> None:
     async def waits() -> bool:
         return bool(page._waiters == waiters)
 
-    await eventually(waits)
+    await until(waits)
 
 
 async def test_a_failure_that_will_be_tried_again_is_no_end_and_a_dead_letter_is(submitted: Submitted) -> None:

@@ -9,9 +9,9 @@ import socket
 import pytest
 
 from oncegate.app.gateway.gateway import Gateway
+from testing.upstreams import PATIENCE, Peer, Upstream
+from testing.waiting import until
 from tests.app.lane import CREATED, Talk, gateway_at, keyed, talking
-from tests.system.caller import until
-from tests.upstreams import PATIENCE, Peer, Upstream
 
 BOUND = 1_000_000
 PIECE = bytes(100_000)

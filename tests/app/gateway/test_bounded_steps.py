@@ -15,10 +15,10 @@ from oncegate.app.server.percent import MAX_INCOMPLETE, TargetRefused, unquoted
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.problems import MAX_ESCAPES, original_result
+from testing.growth import is_linear
+from testing.upstreams import PATIENCE, Peer, Upstream
+from testing.waiting import until
 from tests.app.lane import CREATED, gateway_at
-from tests.growth import is_linear
-from tests.system.caller import until
-from tests.upstreams import PATIENCE, Peer, Upstream
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 

@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from oncegate.app.settings.gateway import GatewaySettings
-from tests.app.served import served
-from tests.servers import free_port
-from tests.upstreams import Upstream, answering
+from testing.served import served
+from testing.servers import free_port
+from testing.upstreams import Upstream, answering
 
 SHOP = "https://shop.example"
 OTHER = "https://other.example"

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oncegate.middleware.rules.path_pattern import PathPattern
+from testing.growth import is_linear
 from tests.app.parsers import PARSERS, REFUSALS, Parser
-from tests.growth import is_linear
 
 _ON_A_STAND_IN = ("client's requests", "client's target")
 """Fed without a connection: a compiled parser takes nothing else for one."""

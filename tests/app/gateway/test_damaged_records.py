@@ -13,9 +13,9 @@ import pytest
 
 from oncegate.cache.codec import encode, encode_claim
 from oncegate.cache.record import Record, State, StoredResponse, Trace
-from tests.app.served import served
-from tests.servers import RedisServer
-from tests.upstreams import OK, Upstream, answering
+from testing.served import served
+from testing.servers import RedisServer
+from testing.upstreams import OK, Upstream, answering
 
 TOKEN = "the-operators-token"
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}

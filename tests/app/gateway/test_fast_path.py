@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from testing.servers import RedisServer
+from testing.upstreams import PATIENCE, Peer, Upstream, answering
+from testing.waiting import until
 from tests.app.lane import CREATED, Slow, Talk, gateway_at, keyed, request, talking, tasks_made
-from tests.servers import RedisServer
-from tests.system.caller import until
-from tests.upstreams import PATIENCE, Peer, Upstream, answering
 
 # What goes in the lane is to stay there until the test says otherwise.
 pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.both_loops]

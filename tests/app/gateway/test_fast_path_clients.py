@@ -5,9 +5,9 @@ import tracemalloc
 
 import pytest
 
+from testing.upstreams import Peer, Upstream, answering
+from testing.waiting import until
 from tests.app.lane import CREATED, Slow, gateway_at, keyed, request, talking, tasks_made
-from tests.system.caller import until
-from tests.upstreams import Peer, Upstream, answering
 
 MANY = 10_000
 

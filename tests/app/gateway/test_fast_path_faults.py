@@ -21,10 +21,10 @@ from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.outcome.errors import OutcomeUnknown
 from oncegate.middleware.rules.policy import Policies
+from testing.servers import RedisServer
+from testing.upstreams import PATIENCE, Upstream, answering
+from testing.waiting import until
 from tests.app.lane import CREATED, Slow, Talk, answered, gateway_at, keyed, request, talking
-from tests.servers import RedisServer
-from tests.system.caller import until
-from tests.upstreams import PATIENCE, Upstream, answering
 
 # What goes in the lane is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")

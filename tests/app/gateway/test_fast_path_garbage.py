@@ -8,10 +8,10 @@ import pytest
 
 from oncegate.app.gateway.fast_path import Direct
 from oncegate.app.gateway.gateway import Gateway
+from testing.upstreams import Peer, Upstream
+from testing.waiting import until
 from tests.app.lane import CREATED, gateway_at, keyed, request, talking
 from tests.app.server.test_garbage import collected
-from tests.system.caller import until
-from tests.upstreams import Peer, Upstream
 
 # What goes in the lane is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")

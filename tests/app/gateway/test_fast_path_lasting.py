@@ -8,8 +8,8 @@ from typing import Self
 import pytest
 
 from oncegate.cache.redis.store import RedisCache
+from testing.upstreams import PATIENCE, Peer, Upstream
 from tests.app.lane import CREATED, Slow, answered, gateway_at, keyed, request, tasks_made
-from tests.upstreams import PATIENCE, Peer, Upstream
 
 EARLY = 0.02
 """Seconds by which clocks and timers may be off."""

@@ -12,11 +12,11 @@ from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.store import Resolution
 from oncegate.middleware.admission.in_flight import InFlight
+from testing.servers import RedisServer
+from testing.upstreams import Upstream
+from testing.waiting import until
 from tests.app.lane import CREATED, Slow, Talk, answered, gateway_at, keyed, tasks_made
 from tests.cache.inside import timed
-from tests.servers import RedisServer
-from tests.system.caller import until
-from tests.upstreams import Upstream
 
 # What goes in the lane is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")

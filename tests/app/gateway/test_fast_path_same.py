@@ -9,9 +9,9 @@ import pytest
 
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.store import Cache
+from testing.upstreams import Behaviour, Peer, Upstream
 from tests.app.lane import CREATED, Talk, by_path, gateway_at, keyed, request, talking
 from tests.app.lane_cases import ANSWERS, ROUTES, RULES, each_way, plain
-from tests.upstreams import Behaviour, Peer, Upstream
 
 pytestmark = pytest.mark.both_loops
 

@@ -9,11 +9,11 @@ import pytest
 
 from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
+from testing.servers import RedisServer
+from testing.upstreams import PATIENCE, Upstream
+from testing.waiting import until
 from tests.app.lane import Slow, gateway_at, keyed, talking, tasks_made
 from tests.cache.inside import timed
-from tests.servers import RedisServer
-from tests.system.caller import until
-from tests.upstreams import PATIENCE, Upstream
 
 # What goes in the lane is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")

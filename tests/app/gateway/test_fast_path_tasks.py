@@ -14,9 +14,9 @@ import pytest
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.admission import Ask, Enforcer
-from tests.app.served import raw
+from testing.served import raw
+from testing.waiting import until
 from tests.app.twins import REPLIES, ROUTES, Twin, twin
-from tests.middleware.door import reaches
 
 COMMON = ["201", "200", "402", "500", "long"]
 RARE = sorted(REPLIES.keys() - {"held", "cut"})
@@ -119,10 +119,10 @@ def payment(reply: str, **headers: str) -> dict[str, Any]:
 
 async def test_a_concurrent_request_is_refused_or_waits_for_the_outcome(warm: Twin) -> None:
     first = asyncio.create_task(warm.client.request(**payment("held")))
-    await reaches(lambda: len(warm.heard) == 2)
+    await until(lambda: len(warm.heard) == 2)
     assert (await warm.client.request(**payment("held"))).json()["code"] == "in-flight"
     waiting = asyncio.create_task(warm.client.request(**payment("held", prefer="wait=20")))
-    await reaches(lambda: warm.asked == 4)
+    await until(lambda: warm.asked == 4)
     assert await asyncio.wait([waiting], timeout=0.05) == (set(), {waiting})
     warm.go.set()
     waited = await waiting
@@ -132,7 +132,7 @@ async def test_a_concurrent_request_is_refused_or_waits_for_the_outcome(warm: Tw
 
 async def test_an_attempt_whose_client_leaves_is_finished_and_recorded(warm: Twin) -> None:
     leaving = asyncio.create_task(warm.client.request(**payment("held")))
-    await reaches(lambda: len(warm.heard) == 2)
+    await until(lambda: len(warm.heard) == 2)
     leaving.cancel()
     await asyncio.wait([leaving])
     warm.go.set()
@@ -211,7 +211,7 @@ async def test_beyond_max_in_flight_nothing_is_claimed_and_those_that_did_not_ru
             assert (await busy.client.request(**payment("201"))).status_code == 201  # executed once, and replayed
         keys = [{"idempotency-key": key} for key in ("first", "second", "third")]
         held = [asyncio.create_task(busy.client.request(**payment("held", **key))) for key in keys[:2]]
-        await reaches(lambda: len(busy.heard) == 6)
+        await until(lambda: len(busy.heard) == 6)
         refused = (await busy.client.request(**payment("201", **keys[2]))).json()
         assert (refused["code"], refused["retryable"]) == ("overloaded", True)
         busy.go.set()

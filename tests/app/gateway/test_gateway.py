@@ -22,9 +22,9 @@ from oncegate.app.upstream import outgoing
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.rules import policy
-from tests.app.served import raw, served
-from tests.servers import free_port
-from tests.upstreams import OK, PATIENCE, Peer, Upstream, answering, closing_after, hanging
+from testing.served import raw, served
+from testing.servers import free_port
+from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, closing_after, hanging
 
 KEY = {"Idempotency-Key": "a"}
 

@@ -14,9 +14,9 @@ import pytest
 from oncegate.app.server import parser as inbound_parser
 from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse
-from tests.app.served import raw, served
-from tests.servers import RedisServer
-from tests.upstreams import OK, Upstream, answering
+from testing.served import raw, served
+from testing.servers import RedisServer
+from testing.upstreams import OK, Upstream, answering
 
 PATIENCE = 20.0
 

@@ -13,9 +13,9 @@ import pytest
 
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.admission.unread import Unread
+from testing.upstreams import PATIENCE, Behaviour, Peer, Upstream
+from testing.waiting import until
 from tests.app.lane import CREATED, Talk, answered, gateway_at, keyed
-from tests.system.caller import until
-from tests.upstreams import PATIENCE, Behaviour, Peer, Upstream
 
 SIZE = 12_000_000
 """More than kernels hold for a connection."""

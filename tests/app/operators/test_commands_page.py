@@ -11,11 +11,11 @@ import pytest
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.consumers.delivery import Action, Delivery
 from oncegate.middleware.rules.key import execution_key
+from testing.asgi_client import Client
+from testing.served import served
+from testing.servers import RedisServer
 from tests.app.described import assert_described
-from tests.app.served import served
 from tests.app.submitted import ALICE, ROUTES, STATUS, TIMEOUT, TOKEN, Submitted, serving
-from tests.asgi_client import Client
-from tests.servers import RedisServer
 
 # -- the life of a command
 

@@ -10,12 +10,12 @@ from oncegate.app.operators.operations import READING
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.records_page import MOST_BYTES, OPERATIONS
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
-from tests.app.command_line import running
+from testing.command_line import running
+from testing.served import served
+from testing.servers import free_port
+from testing.upstreams import Upstream, resetting_after
 from tests.app.described import DESCRIPTION, assert_described
 from tests.app.probing import probe
-from tests.app.served import served
-from tests.servers import free_port
-from tests.upstreams import Upstream, resetting_after
 
 TOKEN = "the-operators-token"
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}

@@ -12,10 +12,10 @@ from oncegate.app.operators.operations import Operations
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.outcome.errors import NotProcessed
-from tests.app.served import served
-from tests.asgi_client import Client
-from tests.servers import RedisServer, free_port
-from tests.upstreams import OK, Upstream, answering
+from testing.asgi_client import Client
+from testing.served import served
+from testing.servers import RedisServer, free_port
+from testing.upstreams import OK, Upstream, answering
 
 
 class Away(MemoryCache):

@@ -19,9 +19,9 @@ from oncegate.cache.claim import Claim
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
 from oncegate.cache.store import Resolution
-from tests.app.served import served
-from tests.servers import free_port
-from tests.upstreams import OK, Peer, Upstream, answering, resetting_after
+from testing.served import served
+from testing.servers import free_port
+from testing.upstreams import OK, Peer, Upstream, answering, resetting_after
 
 TOKEN = "the-operators-token"
 RECORDS = "/_oncegate/records/"

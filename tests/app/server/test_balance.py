@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 
 from oncegate.app.server.balance import SLACK, STALE_SECONDS, Balance
-from tests.app.command_line import PATIENCE, Running, running
-from tests.servers import free_port
+from testing.command_line import PATIENCE, Running, running
+from testing.servers import free_port
 
 ROUNDS = 3
 Connect = Callable[[ExitStack, int, int], list[socket.socket]]

@@ -11,8 +11,8 @@ import pytest
 
 from oncegate.app.server import connection as inbound
 from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
-from tests.app.listening import CLOSE, GET, echo, head, piece, serving
-from tests.upstreams import PATIENCE
+from testing.listening import CLOSE, GET, echo, head, piece, serving
+from testing.upstreams import PATIENCE
 
 pytestmark = pytest.mark.both_loops
 

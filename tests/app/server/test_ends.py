@@ -15,10 +15,11 @@ from oncegate.app.server import connection as inbound
 from oncegate.app.server import lingering as inbound_lingering
 from oncegate.app.server.connection import InboundConnection
 from oncegate.middleware.http.asgi import Receive, Scope, Send
+from testing.listening import GET, echo, head, piece, serving
+from testing.served import served
+from testing.upstreams import OK, PATIENCE, Peer, Upstream
+from testing.waiting import until
 from tests.app.lane import CREATED, gateway_at, keyed, request, talking
-from tests.app.listening import GET, echo, head, piece, serving
-from tests.app.served import served
-from tests.upstreams import OK, PATIENCE, Peer, Upstream
 
 pytestmark = pytest.mark.both_loops
 
@@ -120,11 +121,6 @@ async def test_what_is_taken_of_a_refused_request_is_bounded(
         writer.write(b"nonsense\r\n\r\n")
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             await filled(writer)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-        await asyncio.sleep(0.001)
 
 
 async def test_who_sends_nothing_more_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

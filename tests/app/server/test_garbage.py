@@ -12,8 +12,8 @@ import pytest
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.settings.gateway import GatewaySettings
-from tests.app.listening import serving
-from tests.upstreams import Upstream, answering
+from testing.listening import serving
+from testing.upstreams import Upstream, answering
 
 # What goes in the lane is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.app.listening import GET, echo, serving
-from tests.app.served import raw, served
-from tests.upstreams import OK, Upstream, answering
+from testing.listening import GET, echo, serving
+from testing.served import raw, served
+from testing.upstreams import OK, Upstream, answering
 
 CLOSE = b"Connection: close\r\nContent-Length: 0\r\n\r\n"
 

@@ -10,7 +10,7 @@ import pytest
 from oncegate.app.server import connection as inbound
 from oncegate.app.server.connection import InboundConnection
 from oncegate.middleware.http.asgi import Receive, Scope, Send
-from tests.app.listening import CLOSE, GET, echo, head, piece, serving
+from testing.listening import CLOSE, GET, echo, head, piece, serving
 
 pytestmark = pytest.mark.both_loops
 

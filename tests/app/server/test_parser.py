@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.server.request import InboundRequest
-from tests.app.listening import echo, serving
+from testing.listening import echo, serving
 from tests.builds.http import Wire, _turns
 
 pytestmark = pytest.mark.both_loops

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.app.served import served
-from tests.upstreams import OK, PATIENCE, Request, Upstream, answering
+from testing.served import served
+from testing.upstreams import OK, PATIENCE, Request, Upstream, answering
 
 HIDDEN = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 END = b"GET /end HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"

@@ -6,9 +6,9 @@ Rules of docs/contract.md: R2.13.
 import pytest
 
 from oncegate.app.upstream.response import ResponseReader
+from testing.served import raw, served
+from testing.upstreams import OK, Upstream, answering
 from tests.app.lane import CREATED, by_path, gateway_at
-from tests.app.served import raw, served
-from tests.upstreams import OK, Upstream, answering
 
 BLANKS = (b"", b" ", b"\t", b" \t ", b"\t\t  ")
 REQUEST = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n%b\r\n{}"

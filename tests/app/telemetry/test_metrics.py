@@ -21,9 +21,9 @@ from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
 from oncegate.app.telemetry.shared_numbers import Columns, Histogram, SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Observation
-from tests.app.served import served
-from tests.servers import RedisServer, free_port
-from tests.upstreams import OK, PATIENCE, Peer, Upstream, answering, resetting_after
+from testing.served import served
+from testing.servers import RedisServer, free_port
+from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, resetting_after
 
 DASHBOARD = Path(__file__).parents[3] / "docs/deploy/grafana.json"
 ROUTES = [{"path": "/warned/*", "on_mismatch": "warn"}]

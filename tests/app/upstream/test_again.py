@@ -13,9 +13,9 @@ from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.outcome.errors import OutcomeUnknown
+from testing.asgi_client import Client
+from testing.upstreams import OK, Behaviour, Peer, Upstream, answering
 from tests.app.lane import gateway_at, keyed, request
-from tests.asgi_client import Client
-from tests.upstreams import OK, Behaviour, Peer, Upstream, answering
 
 pytestmark = pytest.mark.both_loops
 

@@ -16,10 +16,10 @@ import uvloop
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.outcome.errors import NoAnswerInTime, NotProcessed, OutcomeUnknown
-from tests.asgi_client import Client
-from tests.middleware.door import reaches
-from tests.servers import free_port
-from tests.upstreams import OK, PATIENCE, Peer, Upstream, answering, closing_after, hanging, resetting_after
+from testing.asgi_client import Client
+from testing.servers import free_port
+from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, closing_after, hanging, resetting_after
+from testing.waiting import until
 
 pytestmark = pytest.mark.both_loops
 
@@ -256,7 +256,7 @@ async def test_an_attempt_is_confirmed_once_when_the_connection_stands_and_nothi
         seen = []
 
         async def confirm() -> None:
-            await reaches(lambda: upstream.connections == 1)
+            await until(lambda: upstream.connections == 1)
             await asyncio.sleep(0.05)
             seen.append((upstream.connections, list(upstream.heads)))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from oncegate.app.upstream.forward import Forwarder
-from tests.asgi_client import Client
-from tests.upstreams import OK, Request, Upstream, answering, closing_after, in_pieces
+from testing.asgi_client import Client
+from testing.upstreams import OK, Request, Upstream, answering, closing_after, in_pieces
 
 pytestmark = pytest.mark.both_loops
 

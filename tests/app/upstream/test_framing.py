@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.app.upstream.response import MAX_FIELDS, MAX_HEAD_BYTES, ResponseReader
 from oncegate.middleware.outcome.errors import OutcomeUnknown
-from tests.asgi_client import HOST, Client
-from tests.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering, closing_after
+from testing.asgi_client import HOST, Client
+from testing.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering, closing_after
 
 pytestmark = pytest.mark.both_loops
 

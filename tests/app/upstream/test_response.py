@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oncegate.app.upstream.response import ResponseReader
-from tests.upstreams import OK
+from testing.upstreams import OK
 
 _TOLD = ("status", "headers", "has_date", "complete", "failure", "surplus", "persistent", "idle_timeout", "buffered")
 NEXT = [

@@ -8,9 +8,9 @@ import asyncio
 import pytest
 
 from oncegate.app.upstream.forward import Forwarder
-from tests.asgi_client import Client
-from tests.middleware.door import reaches
-from tests.upstreams import OK, Peer, Upstream, answering
+from testing.asgi_client import Client
+from testing.upstreams import OK, Peer, Upstream, answering
+from testing.waiting import until
 
 pytestmark = pytest.mark.both_loops
 
@@ -29,7 +29,7 @@ async def test_connections_are_used_again_the_last_one_first() -> None:
         await upstream.received(4)
         for number, turn in enumerate(turns):
             turn.set()
-            await reaches(lambda answered=number + 1: forwarder.upstream.idle == answered)  # type: ignore[misc]  # the loop's value is bound on purpose
+            await until(lambda answered=number + 1: forwarder.upstream.idle == answered)  # type: ignore[misc]  # the loop's value is bound on purpose
         await asyncio.gather(*calls)
         assert (upstream.connections, forwarder.upstream.idle) == (4, 4)
         for _ in range(5):

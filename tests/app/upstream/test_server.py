@@ -11,8 +11,8 @@ import uvicorn
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.upstream import outgoing
 from oncegate.app.upstream.forward import Forwarder
-from tests.app.running import running
-from tests.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
+from testing.running import running
+from testing.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
 
 pytestmark = pytest.mark.both_loops
 

@@ -13,8 +13,8 @@ from oncegate.app.upstream.connection import HIGH_WATER
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.outcome.errors import NoAnswerInTime, OutcomeUnknown
-from tests.asgi_client import Client
-from tests.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
+from testing.asgi_client import Client
+from testing.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
 
 pytestmark = pytest.mark.both_loops
 

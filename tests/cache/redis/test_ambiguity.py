@@ -21,10 +21,10 @@ from oncegate.cache.redis.connection.pipe import Link
 from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.withdrawal import Elsewhere
 from oncegate.cache.redis.store import RedisCache
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.cache.inside import session_of, timed, withdrawals_of
 from tests.cache.proxy import Proxy
-from tests.cache.waiting import eventually
-from tests.servers import RedisServer
 
 PRINT = b"p" * 16
 
@@ -53,7 +53,7 @@ async def test_a_claim_that_is_won_after_its_time_out_is_withdrawn() -> None:
         with pytest.raises(CacheUnavailable, match="in time"), timed(cache):
             await claim(cache, "k")
         server.resume()
-        await eventually(lambda: withdrawn(server, "k"))
+        await until(lambda: withdrawn(server, "k"))
         await cache.close()
 
 
@@ -69,7 +69,7 @@ async def test_a_claim_that_is_won_after_its_caller_was_cancelled_is_withdrawn()
         await asyncio.gather(*claims, return_exceptions=True)
         assert [each.cancelled() for each in claims] == [True, False, True, False, True]
         server.resume()
-        await eventually(lambda: server.calls("del") == 5)
+        await until(lambda: server.calls("del") == 5)
         assert [server.command("EXISTS", f"k{number}") for number in range(5)] == [0] * 5
         won = await claim(cache, "k0")
         assert (won.won, won.record.attempt) == (True, 1)
@@ -91,7 +91,7 @@ async def test_a_claim_answered_and_cancelled_in_the_same_tick_is_withdrawn() ->
         task = claim(cache, "k")
         with pytest.raises(asyncio.CancelledError):
             await task
-        await eventually(lambda: withdrawn(server, "k"))
+        await until(lambda: withdrawn(server, "k"))
         await cache.close()
 
 
@@ -104,7 +104,7 @@ async def test_a_claim_that_is_won_late_goes_to_whoever_adopts_it() -> None:
         with pytest.raises(CacheUnavailable), timed(cache):
             await claim(cache, "k", token=token, adopt=adopted.append)
         server.resume()
-        await eventually(lambda: adopted)
+        await until(lambda: adopted)
         assert adopted[0].won
         assert adopted[0].record.token == token
         assert await cache.complete(
@@ -127,7 +127,7 @@ async def test_an_adopter_that_raises_harms_neither_the_connection_nor_its_recor
         with pytest.raises(CacheUnavailable), timed(cache):
             await claim(cache, "k", adopt=adopt)
         server.resume()
-        await eventually(lambda: "callback" in caplog.text)
+        await until(lambda: "callback" in caplog.text)
         assert (await claim(cache, "other")).won
         assert server.command("CLIENT", "ID") == ours
         assert server.command("EXISTS", "k") == 1  # its attempt may have begun: it is left to lapse
@@ -143,7 +143,7 @@ async def test_a_late_claim_that_was_lost_to_somebody_else_is_left_alone() -> No
         with pytest.raises(CacheUnavailable), timed(cache):
             await claim(cache, "k")
         server.resume()
-        await eventually(lambda: server.calls("evalsha") >= 4)
+        await until(lambda: server.calls("evalsha") >= 4)
         await cache.close()
         held = await other.get("k")
         assert held is not None
@@ -157,11 +157,11 @@ async def test_a_claim_whose_reply_was_lost_with_the_connection_is_withdrawn() -
             cache = await connected(proxy.url)
             proxy.swallow_replies()
             pending = claim(cache, "k")
-            await eventually(lambda: server.command("EXISTS", "k"))
+            await until(lambda: server.command("EXISTS", "k"))
             proxy.cut_clients()
             with pytest.raises(CacheUnavailable):
                 await pending
-            await eventually(lambda: withdrawn(server, "k"))
+            await until(lambda: withdrawn(server, "k"))
             assert server.calls("client|kill") == 1
             await cache.close()
 
@@ -175,7 +175,7 @@ async def test_a_claim_still_on_its_way_when_the_connection_broke_is_never_made(
             with pytest.raises(CacheUnavailable), timed(cache):
                 await claim(cache, "k")
             proxy.cut_clients()
-            await eventually(lambda: server.calls("client|kill") == 1)
+            await until(lambda: server.calls("client|kill") == 1)
             await proxy.deliver_held()
             assert server.calls("set") == 0
             assert server.command("EXISTS", "k") == 0
@@ -188,14 +188,14 @@ async def test_withdrawals_outlast_an_outage() -> None:
             cache = await connected(proxy.url)
             proxy.swallow_replies()
             pending = claim(cache, "k")
-            await eventually(lambda: server.command("EXISTS", "k"))
+            await until(lambda: server.command("EXISTS", "k"))
             server.stop()
             with pytest.raises(CacheUnavailable):
                 await pending
             with pytest.raises(CacheUnavailable):
                 await cache.get("k")
             server.start()
-            await eventually(lambda: server.command("EXISTS", "k") == 0)
+            await until(lambda: server.command("EXISTS", "k") == 0)
             assert server.calls("client|kill") == 0  # another process: that id could be anybody's there
             await cache.close()
 
@@ -224,7 +224,7 @@ async def test_a_claim_is_withdrawn_although_the_scripts_were_flushed() -> None:
         with pytest.raises(CacheUnavailable), timed(cache):
             await claim(cache, "k")
         server.resume()
-        await eventually(lambda: withdrawn(server, "k") and settled(cache))
+        await until(lambda: withdrawn(server, "k") and settled(cache))
         await cache.close()
 
 
@@ -237,7 +237,7 @@ async def test_a_withdrawal_that_redis_refuses_is_tried_again() -> None:
         with pytest.raises(CacheUnavailable), timed(cache):
             await claim(cache, "k")
         server.resume()
-        await eventually(lambda: withdrawn(server, "k"))
+        await until(lambda: withdrawn(server, "k"))
         assert next(needed, None) is None
         await cache.close()
 
@@ -251,7 +251,7 @@ async def test_a_withdrawal_that_can_not_be_made_holds_up_no_other() -> None:
             ends = await asyncio.gather(*[claim(cache, key) for key in ("list", "k")], return_exceptions=True)
         assert all(isinstance(end, CacheUnavailable) for end in ends)
         server.resume()
-        await eventually(lambda: withdrawn(server, "k") and settled(cache))
+        await until(lambda: withdrawn(server, "k") and settled(cache))
         assert server.command("TYPE", "list") == b"list"
         await cache.close()
 
@@ -281,7 +281,7 @@ def test_a_claim_left_behind_by_a_closed_loop_is_withdrawn_from_the_next() -> No
         async def come_back() -> None:
             server.resume()
             await caches[0].check()
-            await eventually(lambda: server.calls("client|kill") == 2 and server.calls("evalsha") >= 2)
+            await until(lambda: server.calls("client|kill") == 2 and server.calls("evalsha") >= 2)
             await caches[0].close()
 
         asyncio.run(leave())

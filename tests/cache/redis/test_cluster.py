@@ -18,11 +18,11 @@ from oncegate.cache.redis.connection.withdrawal import Withdrawal, Withdrawals
 from oncegate.cache.redis.scripts import pack
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.url import Server
+from testing.groups import ClusterGroup, wait_until
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.cache.inside import timed
 from tests.cache.traffic import Books, claim, complete, contend, in_time, state, until_claimed, until_completed
-from tests.cache.waiting import eventually
-from tests.groups import ClusterGroup, wait_until
-from tests.servers import RedisServer
 
 TIMEOUT = 0.5
 IN_TIME = 30.0
@@ -59,7 +59,7 @@ def routes_of(cache: RedisCache) -> ClusterRoutes:
 async def known(cache: RedisCache) -> None:
     """Nothing is left to be asked about who owns what."""
     routes = routes_of(cache)
-    await eventually(lambda: routes._looking is None and routes._timer is None)
+    await until(lambda: routes._looking is None and routes._timer is None)
 
 
 def node(cache: RedisCache, server: RedisServer) -> Session:
@@ -106,7 +106,7 @@ async def test_a_slot_that_moved_is_followed_at_the_cost_of_one_detour(
     assert await complete(cache, keys[0], tokens[keys[0]])
     assert errors(cluster_group.servers[0], "MOVED") == before + 1
     # The whole table was asked for: the other slots cost nothing once it is there.
-    await eventually(lambda: all(routes.holder(key.encode()) is node(cache, cluster_group.servers[1]) for key in keys))
+    await until(lambda: all(routes.holder(key.encode()) is node(cache, cluster_group.servers[1]) for key in keys))
     for key in keys[1:]:
         assert await complete(cache, key, tokens[key], os.urandom(LARGE_BYTES + 1))
         assert await state(cache, key) is State.SUCCEEDED
@@ -205,7 +205,7 @@ async def test_with_slots_moving_to_and_fro_no_claim_is_won_twice_and_every_reco
     for source, target in ((0, 1), (1, 2), (2, 0)):
         done = len(books.recorded)
         await asyncio.to_thread(reshard, source, target)
-        await eventually(lambda done=done: len(books.recorded) > done + 50)  # type: ignore[misc]  # the loop's value is bound on purpose
+        await until(lambda done=done: len(books.recorded) > done + 50)  # type: ignore[misc]  # the loop's value is bound on purpose
     stop.set()
     await asyncio.gather(*traffic)
     assert books.refused == 0
@@ -233,7 +233,7 @@ async def test_a_claim_is_withdrawn_where_its_slot_is_now(
     if arrived:
         cluster_group.end_move(slot, 0, 1)
     node(cache, cluster_group.servers[0]).withdraw(Withdrawal(key.encode(), token, time.monotonic() + 60))
-    await eventually(lambda: cluster_group.servers[1].command("CLUSTER", "COUNTKEYSINSLOT", slot) == 0)
+    await until(lambda: cluster_group.servers[1].command("CLUSTER", "COUNTKEYSINSLOT", slot) == 0)
     assert cluster_group.servers[0].command("CLUSTER", "COUNTKEYSINSLOT", slot) == 0
     if not arrived:
         cluster_group.end_move(slot, 0, 1)
@@ -248,7 +248,7 @@ async def test_a_claim_that_is_won_after_its_time_out_is_withdrawn(cluster_group
     with pytest.raises(CacheUnavailable, match="in time"), timed(cache):
         await claim(cache, key)
     server.resume()
-    await eventually(lambda: server.calls("set") > claimed and server.command("EXISTS", key) == 0)
+    await until(lambda: server.calls("set") > claimed and server.command("EXISTS", key) == 0)
     await cache.close()
 
 
@@ -282,7 +282,7 @@ async def test_a_replica_takes_over_and_completions_land_on_it(hangs: bool) -> N
         key, lost = group.key("k", on=0), group.key("lost", on=0)
         token = (await until_claimed(cache, key)).record.token
         old, replica = group.servers[0], group.servers[3]
-        await eventually(lambda: replica.command("DBSIZE") == 1)
+        await until(lambda: replica.command("DBSIZE") == 1)
         if hangs:
             old.pause()
             with pytest.raises(CacheUnavailable):
@@ -297,9 +297,9 @@ async def test_a_replica_takes_over_and_completions_land_on_it(hangs: bool) -> N
         answer = await until_claimed(cache, lost)
         assert (answer.won, answer.record.attempt) == (True, 1)
         if hangs:
-            await eventually(lambda: not any(len(each) for each in withdrawals(cache)))
+            await until(lambda: not any(len(each) for each in withdrawals(cache)))
             old.resume()
-            await eventually(lambda: old.command("ROLE")[0] == b"slave", within=60)
+            await until(lambda: old.command("ROLE")[0] == b"slave", within=60)
             assert not (await until_claimed(cache, lost)).won
         await cache.close()
 
@@ -360,6 +360,6 @@ def test_each_event_loop_has_connections_of_its_own_and_leaves_none_behind(clust
 
         assert [asyncio.run(once()) for _ in range(3)] == [True, False, False]
         asyncio.run(
-            eventually(lambda: all(s.connections() <= n for s, n in zip(cluster_group.servers, before, strict=True)))
+            until(lambda: all(s.connections() <= n for s, n in zip(cluster_group.servers, before, strict=True)))
         )
         asyncio.run(cache.close())

@@ -14,10 +14,10 @@ from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis.connection.send import LARGE_BYTES
 from oncegate.cache.redis.store import RedisCache
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.cache.inside import session_of
 from tests.cache.stores import SLACK_MS
-from tests.cache.waiting import eventually
-from tests.servers import RedisServer
 
 PRINT = b"p" * 16
 LEASE: dict[str, Any] = {"fingerprint": PRINT, "lease_ms": 30_000, "retention_ms": 86_400_000}
@@ -207,7 +207,7 @@ async def test_replays_go_on_while_redis_can_not_save() -> None:
         await cache.claim("done", token=done, **LEASE)
         await complete(cache, "done", done)
         server.break_saving()
-        await eventually(lambda: server.command("INFO", "persistence")["rdb_last_bgsave_status"] == "err")
+        await until(lambda: server.command("INFO", "persistence")["rdb_last_bgsave_status"] == "err")
         assert (await cache.claim("done", token=os.urandom(16), **LEASE)).record.response == RESPONSE
         with pytest.raises(CacheUnavailable, match="MISCONF"):
             await cache.claim("new", token=os.urandom(16), **LEASE)

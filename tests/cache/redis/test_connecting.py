@@ -13,9 +13,9 @@ from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
 from oncegate.cache.record import State
 from oncegate.cache.redis.connection.faults import check_version
 from oncegate.cache.redis.store import RedisCache
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.cache.proxy import Proxy
-from tests.cache.waiting import eventually
-from tests.servers import RedisServer
 
 CLAIM: dict[str, Any] = {"fingerprint": b"p" * 16, "lease_ms": 30_000, "retention_ms": 60_000}
 SECRET = "s3cr3t-of-the-user"
@@ -79,11 +79,11 @@ async def test_a_claim_is_withdrawn_for_a_user_who_may_not_kill_connections() ->
             await cache.get("nothing")
             proxy.swallow_replies()
             pending = asyncio.ensure_future(cache.claim("k", token=os.urandom(16), **CLAIM))
-            await eventually(lambda: server.command("EXISTS", "k"))
+            await until(lambda: server.command("EXISTS", "k"))
             proxy.cut_clients()
             with pytest.raises(CacheUnavailable):
                 await pending
-            await eventually(lambda: server.command("EXISTS", "k") == 0)
+            await until(lambda: server.command("EXISTS", "k") == 0)
             await cache.close()
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
+from testing.groups import ClusterGroup, SentinelGroup
 from tests.cache.traffic import claim, complete, state
-from tests.groups import ClusterGroup, SentinelGroup
 
 
 @pytest.mark.parametrize("kind", [SentinelGroup, ClusterGroup])

@@ -19,10 +19,10 @@ from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.store import RedisCache
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.cache.inside import session_of
 from tests.cache.proxy import Proxy
-from tests.cache.waiting import eventually
-from tests.servers import RedisServer
 
 PRINT = b"p" * 16
 LEASE: dict[str, Any] = {"fingerprint": PRINT, "lease_ms": 30_000, "retention_ms": 60_000}
@@ -186,7 +186,7 @@ async def test_bytes_that_a_stalled_server_does_not_read_count_against_the_bound
         assert await complete(-1)
         server.pause()
         calls = [complete(number) for number in range(20)]
-        await eventually(lambda: sum(call.done() for call in calls) == 13)
+        await until(lambda: sum(call.done() for call in calls) == 13)
         server.resume()
         assert sum(answer is True for answer in await asyncio.gather(*calls, return_exceptions=True)) == 7
         await cache.close()
@@ -222,7 +222,7 @@ def test_each_event_loop_has_connections_of_its_own_and_leaves_none_behind(run: 
 
         assert [run(once()) for _ in range(3)] == [True, False, False]
         gc.collect()
-        asyncio.run(eventually(lambda: server.connections() == 0))
+        asyncio.run(until(lambda: server.connections() == 0))
         run(cache.close())
 
 
@@ -248,13 +248,13 @@ async def test_a_redis_that_is_another_one_is_told_of_once(persist: bool, caplog
         while not (await cache.claim(server.key("kept"), token=os.urandom(16), **LEASE)).won:
             pass  # a slow machine may answer too late
         server.stop()
-        await eventually(lambda: session_of(cache).claims.link is None)
+        await until(lambda: session_of(cache).claims.link is None)
         assert not await answers(cache)
         server.start()
         await until_it_answers(cache)
         place = session_of(cache).place
         what = "after a restart or a failover; it holds 1 keys" if persist else "and empty: what was executed before"
-        await eventually(lambda: any(what in line for line in said(caplog)))
+        await until(lambda: any(what in line for line in said(caplog)))
         for _ in range(20):
             await answers(cache)
         assert len([line for line in said(caplog) if line.startswith(f"Redis at {place} is another one now")]) == 1
@@ -267,7 +267,7 @@ async def test_a_connection_that_broke_and_is_there_again_is_no_news(caplog: pyt
         cache = RedisCache.from_url(server.url, timeout=IN_TIME)
         assert await answers(cache)
         server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        await eventually(lambda: session_of(cache).claims.link is None)
+        await until(lambda: session_of(cache).claims.link is None)
         assert await answers(cache)
         assert said(caplog) == []
         await cache.close()

@@ -2,8 +2,8 @@
 
 from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State
+from testing.servers import RedisServer
 from tests.cache.stores import RedisStore
-from tests.servers import RedisServer
 
 TOKEN, PRINT = b"a" * 16, b"p" * 16
 

@@ -16,11 +16,11 @@ from oncegate.cache.redis.connection.send import LARGE_BYTES
 from oncegate.cache.redis.connection.watch import watch
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.url import Server, parse_address
+from testing.groups import SentinelGroup, wait_until
+from testing.servers import RedisServer, free_port
+from testing.waiting import until
 from tests.cache.inside import session_of, timed, withdrawals_of
 from tests.cache.traffic import Books, claim, complete, contend, in_time, state, until_claimed, until_completed
-from tests.cache.waiting import eventually
-from tests.groups import SentinelGroup, wait_until
-from tests.servers import RedisServer, free_port
 
 SECRET = "s3cr3t-of-the-user"
 TIMEOUT = 0.5
@@ -47,7 +47,7 @@ async def connected(url: str) -> RedisCache:
 
 
 async def replicated(group: SentinelGroup, key: str) -> None:
-    await eventually(lambda: all(server.command("EXISTS", key) for server in group.servers))
+    await until(lambda: all(server.command("EXISTS", key) for server in group.servers))
 
 
 async def test_when_the_master_is_killed_calls_fail_in_time_and_go_on_on_the_new_one(group: SentinelGroup) -> None:
@@ -55,12 +55,12 @@ async def test_when_the_master_is_killed_calls_fail_in_time_and_go_on_on_the_new
     books, stop = Books(), asyncio.Event()
     keys = [[f"w{worker}:{number}" for number in range(100_000)] for worker in range(8)]
     traffic = [asyncio.ensure_future(contend(caches, own, books, stop)) for own in keys]
-    await eventually(lambda: len(books.recorded) > 100)
+    await until(lambda: len(books.recorded) > 100)
     old = group.master
     old.stop()
     await asyncio.to_thread(group.wait_for_another_master, old)
     before = set(books.recorded)
-    await eventually(lambda: len(set(books.recorded) - before) > 100, within=FAILED_OVER)
+    await until(lambda: len(set(books.recorded) - before) > 100, within=FAILED_OVER)
     stop.set()
     await asyncio.gather(*traffic)
     assert books.slowest < IN_TIME
@@ -121,10 +121,10 @@ async def test_a_claim_whose_reply_was_lost_in_a_failover_blocks_nobody(group: S
     await asyncio.to_thread(group.wait_for_another_master, old)
     answer = await until_claimed(cache, "k")
     assert (answer.won, answer.record.attempt) == (True, 1)
-    await eventually(lambda: not len(withdrawals_of(cache)))
+    await until(lambda: not len(withdrawals_of(cache)))
     old.resume()
     old.command("REPLICAOF", "127.0.0.1", group.master.port)  # as Sentinel does, but some ten seconds later
-    await eventually(lambda: group.in_step(1), within=FAILED_OVER)
+    await until(lambda: group.in_step(1), within=FAILED_OVER)
     for server in group.servers:
         assert answer.record.token in server.command("GET", "k")
     await cache.close()
@@ -146,7 +146,7 @@ async def test_a_claim_that_was_replicated_before_its_reply_was_lost_is_withdraw
     with pytest.raises(CacheUnavailable):
         await pending
     await asyncio.to_thread(group.wait_for_another_master, old)
-    await eventually(lambda: replica.command("EXISTS", "k") == 0)
+    await until(lambda: replica.command("EXISTS", "k") == 0)
     assert (await until_claimed(cache, "k")).won
     await cache.close()
 
@@ -159,7 +159,7 @@ async def test_a_failover_of_a_living_master_is_followed_when_sentinel_announces
     old.command("ACL", "SETUSER", "default", "-replicaof", "-slaveof")
     await asyncio.to_thread(group.fail_over)
     new = group.master
-    await eventually(lambda: session_of(cache).claims.link is None or _connected_to(cache) == place(new))
+    await until(lambda: session_of(cache).claims.link is None or _connected_to(cache) == place(new))
     answer = await until_claimed(cache, "k")
     assert answer.won
     token = answer.record.token
@@ -181,10 +181,10 @@ async def test_sentinel_tells_of_a_failover_before_it_and_right_after(group: Sen
 
     sentinel = dialler.to_sentinel("127.0.0.1", group.sentinel.port, {})
     watching = asyncio.ensure_future(watch(sentinel, group.SERVICE, ask, heard.append))
-    await eventually(lambda: heard)
+    await until(lambda: heard)
     await asyncio.to_thread(group.fail_over)
     new = ("127.0.0.1", group.master.port)
-    await eventually(lambda: heard[-1] == new)
+    await until(lambda: heard[-1] == new)
     assert heard[:3] == [("asked", 0), None, new]
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
@@ -222,7 +222,7 @@ async def test_a_master_that_became_a_replica_is_left_and_nothing_is_answered_by
         done = (await until_claimed(cache, "done")).record.token
         assert await until_completed(cache, "done", done)
         server.command("REPLICAOF", "127.0.0.1", other.port)
-        await eventually(lambda: server.command("ROLE")[3] == b"connected")
+        await until(lambda: server.command("ROLE")[3] == b"connected")
         with pytest.raises(CacheUnavailable):
             await claim(cache, "new")
         for _ in range(5):
@@ -274,7 +274,7 @@ def test_each_event_loop_listens_to_sentinel_and_leaves_no_connection_behind(sen
         return (await claim(cache, key)).won
 
     assert [asyncio.run(once()) for _ in range(3)] == [True, False, False]
-    asyncio.run(eventually(lambda: sentinel_group.sentinel.connections() <= before))
+    asyncio.run(until(lambda: sentinel_group.sentinel.connections() <= before))
     asyncio.run(cache.close())
 
 

@@ -10,8 +10,8 @@ from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.admission import Ask, Enforcer
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
-from tests.servers import RedisServer
-from tests.system.caller import until
+from testing.servers import RedisServer
+from testing.waiting import until
 
 
 @pytest.fixture

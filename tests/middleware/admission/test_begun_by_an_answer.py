@@ -15,8 +15,9 @@ from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Watch
+from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
-from tests.middleware.door import PATIENCE, Answering, Door, reaches
+from tests.middleware.door import PATIENCE, Answering, Door
 
 asked_by: ContextVar[str] = ContextVar("asked_by", default="nobody")
 
@@ -74,7 +75,7 @@ def behind(app: Any, **settings: Any) -> tuple[Door, Answered]:
 
 async def ended(there: Door) -> None:
     """Nothing of the door's is under way, or owed."""
-    await reaches(lambda: not there.slots)
+    await until(lambda: not there.slots)
     assert await there.middleware.drain(0) == 0
     there.middleware.enforcer.in_flight.closing = False
 
@@ -100,7 +101,7 @@ async def test_a_request_that_is_cancelled_while_its_claim_is_asked_for_begins_n
     await call.gone()
     assert there.slots == 0
     cache.answer()
-    await reaches(lambda: not there.middleware.enforcer.in_flight._unsaved)
+    await until(lambda: not there.middleware.enforcer.in_flight._unsaved)
     assert (app.calls, await there.state()) == (0, State.ABSENT)
     await ended(there)
 
@@ -113,7 +114,7 @@ async def test_an_answer_that_meets_a_cancellation_begins_nothing() -> None:
     call.task.cancel()
     cache.answer()
     await asyncio.wait([call.task])
-    await reaches(lambda: not there.middleware.enforcer.in_flight._unsaved)
+    await until(lambda: not there.middleware.enforcer.in_flight._unsaved)
     assert (app.calls, await there.state()) == (0, State.ABSENT)
     await ended(there)
 
@@ -220,7 +221,7 @@ async def test_a_limit_of_a_request_that_left_is_dropped() -> None:
     cache.answer()
     await app.arrivals()
     limits = there.middleware.enforcer.in_flight.limits.of(7 - 0.3)
-    await reaches(lambda: len(limits._set) == 1)  # once it has lasted for a third of its lease
+    await until(lambda: len(limits._set) == 1)  # once it has lasted for a third of its lease
     await call.gone()
     assert len(limits._set) == 0
     app.release()

@@ -9,9 +9,10 @@ import pytest
 
 from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.cache.inside import timed
-from tests.middleware.door import PATIENCE, Answering, Door, reaches
-from tests.servers import RedisServer
+from tests.middleware.door import PATIENCE, Answering, Door
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ async def test_lease_that_could_not_be_renewed_for_a_while_is_renewed_again(
     attempt = next(iter(there.middleware.enforcer.in_flight._attempts.values()))
     before = attempt.held_since
     server.start()
-    await reaches(lambda: attempt.held_since > before)
+    await until(lambda: attempt.held_since > before)
     await there.becomes(State.IN_FLIGHT)
     app.release()
     assert (await call.answered()).status == 201

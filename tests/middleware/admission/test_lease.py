@@ -13,8 +13,9 @@ import pytest
 from oncegate.cache.record import TOKEN_BYTES, State
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
+from testing.waiting import until
 from tests.middleware.conftest import Elsewhere, MakeDoor
-from tests.middleware.door import PATIENCE, Answering, Door, eventually
+from tests.middleware.door import PATIENCE, Answering, Door
 
 SUCCESSOR = b"the next owner's"
 
@@ -36,7 +37,7 @@ def succeeding(there: Door) -> Callable[[Cache], Coroutine[Any, Any, None]]:
             )
             return claim.won
 
-        await eventually(takes_over)
+        await until(takes_over)
 
     return succeed
 
@@ -129,7 +130,7 @@ def passing_by(there: Door) -> Callable[[Cache], Coroutine[Any, Any, None]]:
             )
             return claim.won
 
-        await eventually(takes_over)
+        await until(takes_over)
         await lapsing(there)(cache)
 
     return pass_by

@@ -21,9 +21,10 @@ from oncegate import (
 )
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State, StoredResponse
+from testing.waiting import until
 from tests.middleware.conftest import Elsewhere, MakeSubscription
 from tests.middleware.deliveries import PAY, Records, taking_over
-from tests.middleware.door import PATIENCE, eventually, reaches
+from tests.middleware.door import PATIENCE
 
 
 class Receipt(BaseModel):
@@ -215,7 +216,7 @@ async def test_a_plain_function_runs_in_a_thread(subscribe: MakeSubscription) ->
 async def test_a_thread_whose_consumer_was_cancelled_ends_and_is_recorded(subscribe: MakeSubscription) -> None:
     ledger = subscribe("ledger")
     task = asyncio.create_task(ledger.execute(PAY, handler := Blocking()))
-    await reaches(lambda: handler.calls == 1)
+    await until(lambda: handler.calls == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -236,7 +237,7 @@ async def test_a_thread_that_runs_out_of_time_is_redelivered_and_recorded_when_i
     async def recorded() -> bool:
         return await records.state("ledger") is State.SUCCEEDED
 
-    await eventually(recorded)
+    await until(recorded)
 
 
 def test_a_thread_at_work_when_its_process_ends_keeps_its_lease() -> None:
@@ -247,7 +248,7 @@ def test_a_thread_at_work_when_its_process_ends_keeps_its_lease() -> None:
 
         async def begin() -> "asyncio.Task[Begun]":
             task = asyncio.create_task(Subscription("ledger", cache=cache, namespace="n").execute(PAY, handler))
-            await reaches(lambda: handler.calls == 1)
+            await until(lambda: handler.calls == 1)
             return task
 
         async def end() -> None:

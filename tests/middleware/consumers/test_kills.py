@@ -11,10 +11,10 @@ import pytest
 
 from oncegate import DeliveryDecision
 from oncegate.cache.record import State
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.middleware.conftest import MakeSubscription
 from tests.middleware.deliveries import PAY, Records
-from tests.middleware.door import eventually
-from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[3]
 
@@ -116,7 +116,7 @@ async def test_a_command_that_kills_its_consumer_is_dead_after_the_last_attempt(
         assert not begun.run
         return begun.decision is DeliveryDecision.EXHAUSTED
 
-    await eventually(is_over)
+    await until(is_over)
     record = await records.execution("ledger")
     assert record is not None
     assert record.response is not None

@@ -13,9 +13,10 @@ from oncegate.cache.record import State
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.attempt import LeaseLost
 from oncegate.middleware.admission.observe import Watch
+from testing.waiting import until
 from tests.middleware.conftest import Elsewhere, MakeSubscription
 from tests.middleware.deliveries import PAY, Records, taking_over
-from tests.middleware.door import PATIENCE, eventually
+from tests.middleware.door import PATIENCE
 
 SUCCESSOR = b"the next owner's"
 
@@ -28,7 +29,7 @@ def lapsing(records: Records) -> Callable[[Cache], Coroutine[Any, Any, None]]:
             found = await cache.get(records.of("ledger"))
             return found is not None and found.record.state is State.UNKNOWN
 
-        await eventually(lapsed)
+        await until(lapsed)
 
     return lapse
 
@@ -45,7 +46,7 @@ async def test_the_lease_is_renewed_while_the_command_runs(subscribe: MakeSubscr
         return found.remaining_ms > before
 
     for _ in range(3):
-        await eventually(renewed)
+        await until(renewed)
     await begun.succeed()
 
 
@@ -156,7 +157,7 @@ async def test_a_delivery_that_is_never_settled_loses_its_lease_after_the_time_o
         begun = await ledger.begin(PAY)
         return begun.run
 
-    await eventually(runs_again)
+    await until(runs_again)
     assert begun.attempt == 2
     await begun.succeed()
 

@@ -20,9 +20,10 @@ from oncegate import (
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
 from oncegate.middleware.consumers.once import Once
+from testing.waiting import until
 from tests.middleware.conftest import Elsewhere, MakeSubscription
 from tests.middleware.deliveries import PAY, Records, taking_over
-from tests.middleware.door import PATIENCE, eventually
+from tests.middleware.door import PATIENCE
 
 
 class Abort(BaseException):
@@ -160,7 +161,7 @@ async def test_a_generator_that_is_closed_in_the_middle_lets_its_lease_go(
     async def unknown() -> bool:
         return await records.state("ledger") is State.UNKNOWN
 
-    await eventually(unknown)
+    await until(unknown)
 
 
 def test_what_is_closed_after_its_loop_ends_quietly() -> None:

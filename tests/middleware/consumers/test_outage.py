@@ -13,11 +13,12 @@ from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.rules.key import record_id
+from testing.servers import RedisServer
+from testing.waiting import until
 from tests.cache.inside import timed
 from tests.middleware.conftest import MakeSubscription
 from tests.middleware.deliveries import GATEWAYS, PAY, Records
-from tests.middleware.door import PATIENCE, eventually
-from tests.servers import RedisServer
+from tests.middleware.door import PATIENCE
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ async def test_a_claim_whose_answer_was_lost_does_not_count(
         begun = await subscribe("ledger", max_attempts=1).begin(PAY)
         return begun.run
 
-    await eventually(runs)
+    await until(runs)
     assert begun.attempt == 1
     await begun.succeed()
 
@@ -114,7 +115,7 @@ async def test_a_claim_that_is_won_late_is_recorded_where_it_runs_all_the_same(
     async def claimed() -> bool:
         return await records.state("ledger") is State.IN_FLIGHT
 
-    await eventually(claimed)
+    await until(claimed)
     assert await begun.succeed(b"7") is Recording.RECORDED
     assert await records.state("ledger") is State.SUCCEEDED
     assert await ledger.drain(PATIENCE) == 0

@@ -8,10 +8,10 @@ import pytest
 
 from oncegate import Action, Subscription
 from oncegate.cache.record import State
+from testing.waiting import until
 from tests.middleware.conftest import MakeSubscription
 from tests.middleware.consumers.test_handlers import Handler
 from tests.middleware.deliveries import PAY, Records
-from tests.middleware.door import reaches
 
 
 class Panic(BaseException):
@@ -82,7 +82,7 @@ async def test_a_consumer_whose_coroutine_is_closed_lets_its_lease_go(
         task: asyncio.Task[Any] = asyncio.ensure_future(consume(PAY, handler))
         await handler.began.wait()
         task.get_coro().close()
-        await reaches(lambda: subscription.slots == 0)
+        await until(lambda: subscription.slots == 0)
         record = await records.execution("ledger")
         assert record is not None
         assert (record.state, record.attempt) == (State.UNKNOWN, number)

@@ -10,8 +10,9 @@ import pytest
 
 from oncegate.cache.record import State
 from oncegate.middleware.http.capture import WINDOW
+from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
-from tests.middleware.door import PATIENCE, Answering, reaches
+from tests.middleware.door import PATIENCE, Answering
 
 
 @pytest.mark.parametrize(("status", "state"), [(201, State.SUCCEEDED), (500, State.FAILED), (429, State.ABSENT)])
@@ -117,7 +118,7 @@ async def test_response_is_streamed_to_its_client_as_it_comes(door: MakeDoor) ->
     await call.started.wait()
     for at in range(3):
         app.more(b"%d" % at)
-        await reaches(lambda: call.body == b"012"[: app.sent])
+        await until(lambda: call.body == b"012"[: app.sent])
         assert not call.done
     assert await there.state() is State.IN_FLIGHT
     app.more(None)
@@ -144,7 +145,7 @@ async def test_client_past_the_cap_sets_the_pace(door: MakeDoor) -> None:
     await call.started.wait()
     call.reads.clear()
     app.more(*[b"x" * 1000] * 500, None)
-    await reaches(lambda: app.sent * 1000 >= WINDOW - 2000)
+    await until(lambda: app.sent * 1000 >= WINDOW - 2000)
     for _ in range(50):
         await asyncio.sleep(0.001)
     assert app.sent * 1000 <= 2 * WINDOW + 2000, "a window of it is in memory, and one piece on its way"
@@ -170,7 +171,7 @@ async def test_client_that_stalls_before_a_small_last_piece_is_dropped(door: Mak
     call = there.begin()
     await call.started.wait()
     app.more(b"first")
-    await reaches(lambda: call.body == b"first")
+    await until(lambda: call.body == b"first")
     call.reads.clear()
     app.more(b"last", None)
     await call.answered()
@@ -184,7 +185,7 @@ async def test_client_that_leaves_past_the_cap_lets_the_attempt_run_free(door: M
     await call.started.wait()
     call.reads.clear()
     app.more(*[b"x" * 1000] * 500)
-    await reaches(lambda: app.sent * 1000 >= WINDOW - 2000)
+    await until(lambda: app.sent * 1000 >= WINDOW - 2000)
     await call.gone()
     app.more(None)
     await there.becomes(State.SUCCEEDED)

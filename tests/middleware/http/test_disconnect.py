@@ -14,8 +14,9 @@ from starlette.background import BackgroundTask
 from starlette.responses import StreamingResponse
 
 from oncegate.cache.record import State
+from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
-from tests.middleware.door import PATIENCE, reaches
+from tests.middleware.door import PATIENCE
 
 
 class Listening:
@@ -70,7 +71,7 @@ async def test_disconnect_comes_where_the_app_ended_without_a_whole_response(doo
     app.go.set()
     with pytest.raises(RuntimeError, match="without a complete response"):
         await call.answered()
-    await reaches(lambda: app.told == ["http.disconnect"] * 2)
+    await until(lambda: app.told == ["http.disconnect"] * 2)
 
 
 async def chunks() -> AsyncIterator[bytes]:
@@ -116,9 +117,9 @@ async def test_background_task_takes_no_slot_and_is_waited_for_by_its_request_al
     calls = []
     for key in ("k-1", "k-2"):
         calls.append(call := there.begin(key=key))
-        await reaches(lambda: call.done)
+        await until(lambda: call.done)
         assert (await there.send(key=key)).replayed
-    await reaches(lambda: there.slots == 0)
+    await until(lambda: there.slots == 0)
     assert await there.middleware.drain(PATIENCE) == 0
     assert not done.is_set()
     assert not any(call.task.done() for call in calls)

@@ -20,7 +20,7 @@ from oncegate import IdempotencyMiddleware, IdempotencySettings, MemoryCache, Ro
 from oncegate.cache.record import State
 from oncegate.fastapi import document
 from oncegate.middleware.rules.key import caller_scope, record_key
-from tests.asgi_client import Client
+from testing.asgi_client import Client
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
 

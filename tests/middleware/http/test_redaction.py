@@ -12,7 +12,7 @@ import pytest
 
 from oncegate import IdempotencyMiddleware, MemoryCache
 from oncegate.cache.record import State, StoredResponse
-from tests.asgi_client import Client
+from testing.asgi_client import Client
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 

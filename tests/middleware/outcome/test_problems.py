@@ -17,9 +17,9 @@ from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import KINDS
 from oncegate.middleware.rules.key import record_id
+from testing.servers import RedisServer, free_port
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Call, Door
-from tests.servers import RedisServer, free_port
 
 DOCS = "https://docs.example/keys"
 

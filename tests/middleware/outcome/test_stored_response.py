@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from oncegate.cache.record import State
-from tests.asgi_client import Client
+from testing.asgi_client import Client
+from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
-from tests.middleware.door import Answering, Call, Door, reaches
+from tests.middleware.door import Answering, Call, Door
 
 OURS = {b"idempotency-key", b"idempotent-replayed", b"cache-status"}
 
@@ -147,7 +148,7 @@ async def test_c3_head_of_a_short_response_waits_for_its_body_until_it_lasts(doo
     await app.begun.wait()
     await others_go_on()
     if lease < 1:  # a third of it is soon over
-        await reaches(lambda: call.status == 201)
+        await until(lambda: call.status == 201)
     else:
         assert not call.status
     app.go_on.set()

@@ -21,7 +21,7 @@ from oncegate.middleware.calls.sync import SyncCommandProcessor
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
-from tests.asgi_client import Client
+from testing.asgi_client import Client
 from tests.middleware.door import Answering
 
 

@@ -11,8 +11,9 @@ from contextlib import suppress
 import pytest
 
 from oncegate.cache.record import State
+from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
-from tests.middleware.door import PATIENCE, Call, Door, reaches
+from tests.middleware.door import PATIENCE, Call, Door
 from tests.middleware.framework_apps import FRAMEWORKS, Calls
 
 MakeShop = Callable[..., Awaitable[tuple[Door, Calls]]]
@@ -98,7 +99,7 @@ async def raising(there: Door) -> Call:
 async def test_stream_is_streamed_and_replayed_and_leaves_nothing_behind(shop: MakeShop) -> None:
     there, calls = await shop(max_in_flight=1)
     call = there.begin(path="/stream")
-    await reaches(lambda: call.body == b"one")
+    await until(lambda: call.body == b"one")
     calls.go.set()
     assert (await call.answered()).body == b"onetwo"
     for key in ("k-1", "k-2"):  # with a slot for one alone

@@ -25,7 +25,7 @@ from oncegate.cache.record import State
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.settings import Route as Rules
-from tests.app.running import running
+from testing.running import running
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
 

@@ -16,7 +16,7 @@ from wsproto.events import AcceptConnection, CloseConnection, Event, Request, Te
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
 from oncegate.middleware.rules.settings import Route
-from tests.app.running import running
+from testing.running import running
 from tests.middleware.door import PATIENCE, Door
 from tests.middleware.framework_apps import FRAMEWORKS, Calls
 

@@ -1,7 +1,6 @@
 """Several Redis servers that belong together: a master with a replica under Sentinel, and a cluster."""
 
 import os
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
@@ -10,7 +9,8 @@ from typing import Any, Self
 import redis
 import trustme
 
-from tests.servers import RedisServer, free_port
+from testing import waiting
+from testing.servers import RedisServer, free_port
 
 SETTLED_WITHIN = 60.0
 """Seconds for servers to agree with each other; generous, since a busy machine delays their heartbeats."""
@@ -18,17 +18,8 @@ SLOTS = 16384
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Return when ``condition`` holds. A server that can't be reached while it is asked counts as "not yet"."""
-    deadline = time.monotonic() + SETTLED_WITHIN
-    while True:
-        try:
-            if condition():
-                return
-        except redis.RedisError:
-            pass
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"not within {SETTLED_WITHIN:g} s: {what}")
-        time.sleep(0.02)
+    """As `waiting.wait_until`; a server that can't be reached while it is asked counts as "not yet"."""
+    waiting.wait_until(condition, what, SETTLED_WITHIN, not_yet=(redis.RedisError,))
 
 
 class _Group:

@@ -50,7 +50,7 @@ def free_port() -> int:
 class RedisServer:
     """A redis-server of our own. ``url`` is for clients (`RedisCache.from_url`), `command` for looking behind their backs.
 
-    ``kind`` is ``tcp``, ``unix``, ``tls``, or ``sentinel`` (a Sentinel that knows no service yet: tests/groups.py).
+    ``kind`` is ``tcp``, ``unix``, ``tls``, or ``sentinel`` (a Sentinel that knows no service yet: testing/groups.py).
     ``authority`` signs its certificate; with one, a Sentinel speaks TLS too. ``persist`` keeps data over `stop` and `start`
     (an append-only file). ``config`` are directives of redis.conf. A context manager: started on entry, stopped and
     cleared away on exit.

@@ -9,8 +9,8 @@ import uvicorn
 
 from oncegate.app.server.connection import InboundConnection
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
-from tests.app.running import running
-from tests.upstreams import PATIENCE
+from testing.running import running
+from testing.upstreams import PATIENCE
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@
 command in a terminal of its own: one that names a port serves there from then on, any other has to end well. A ``console``
 block is a transcript: commands after ``$``, and what they print. Ports are exchanged for free ones.
 
-`python -m tests.pages docs/policies.md` writes a page's transcripts anew.
+`python -m testing.pages docs/policies.md` writes a page's transcripts anew.
 """
 
 import os
@@ -20,9 +20,9 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-from tests.app.command_line import ENVIRONMENT
-from tests.servers import free_port
-from tests.wheelhouse import copy_checkout, pack_wheels
+from testing.command_line import ENVIRONMENT
+from testing.servers import free_port
+from testing.wheelhouse import copy_checkout, pack_wheels
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, Self
 from uuid import uuid4
 
-from tests.system.own_loop import OwnLoop
-from tests.upstreams import Peer, Request, Upstream
+from testing.own_loop import OwnLoop
+from testing.upstreams import Peer, Request, Upstream
 
 
 class Gate:

@@ -11,8 +11,8 @@ from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.serve import bind, server_config
 from oncegate.app.settings.gateway import GatewaySettings
-from tests.app.running import running
-from tests.upstreams import PATIENCE
+from testing.running import running
+from testing.upstreams import PATIENCE
 
 
 @asynccontextmanager

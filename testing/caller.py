@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import httpx
 
-from tests.system.gateway import DEADLINE, Gateway
+from testing.gateway import DEADLINE, Gateway
 
 KEY_MARK = "raw-key-"
 CALLER_MARK = "secret-of-"
@@ -91,14 +91,6 @@ def slug(answer: httpx.Response) -> str | None:
 
 def is_replay(answer: httpx.Response) -> bool:
     return bool(answer.headers.get("idempotent-replayed") == "true")
-
-
-async def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
-    """Returns when ``condition`` holds; fails with ``what`` if it doesn't for ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 async def until_answer(
