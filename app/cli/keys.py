@@ -274,7 +274,7 @@ def _before_ms(older: str | None) -> int:
 def _resolve(source: "Source", identifier: str, resolve: Any, *, as_json: bool) -> None:
     from oncegate.app.cli.keys_view import show_resolution
     from oncegate.app.operators.records_page import WHY_NOT
-    from oncegate.cache.store import Resolution
+    from oncegate.cache.transitions import Resolution
 
     resolution = source.resolve(identifier, resolve)
     if resolution is not Resolution.RESOLVED:

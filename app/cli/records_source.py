@@ -19,7 +19,7 @@ from oncegate.app.operators.records import Listing, NotARecord, Records, Resolve
 from oncegate.app.operators.records_page import header_lines
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.store import Resolution
+from oncegate.cache.transitions import Resolution
 
 Told = TypeVar("Told")
 

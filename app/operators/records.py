@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import State, StoredResponse
-from oncegate.cache.store import Cache, Resolution
+from oncegate.cache.record import Claim, State, StoredResponse
+from oncegate.cache.store import Cache
+from oncegate.cache.transitions import Resolution
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms

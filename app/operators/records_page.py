@@ -18,7 +18,7 @@ from oncegate.app.operators.records import MOST_SECONDS, NotARecord, Records, Re
 from oncegate.app.operators.reply import NOT_FOUND, Reply, method_not_allowed, problem, told
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import State
-from oncegate.cache.store import Resolution
+from oncegate.cache.transitions import Resolution
 from oncegate.middleware.http.asgi import Receive, Scope
 from oncegate.middleware.http.request import read_body
 from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, RequestTimeout

@@ -5,7 +5,7 @@ import re
 import secrets
 
 from oncegate.cache.errors import CacheError, CacheRefused
-from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, State
+from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record, State
 from oncegate.cache.store import Cache
 
 LASTS_MS = 5000
@@ -27,15 +27,12 @@ async def try_writing(cache: Cache, namespace: str) -> None:
     token, fingerprint = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
     try:
         claim = await cache.claim(
-            key, token=token, fingerprint=fingerprint, lease_ms=LASTS_MS, retention_ms=0, takeover=frozenset()
+            key,
+            ClaimRequest(token=token, fingerprint=fingerprint, lease_ms=LASTS_MS, retention_ms=0, takeover=frozenset()),
         )
         completed = claim.won and await cache.complete(
             key,
-            token=token,
-            fingerprint=fingerprint,
-            attempt=1,
-            state=State.UNKNOWN,
-            response=None,
+            Record(token=token, fingerprint=fingerprint, attempt=1, state=State.UNKNOWN, response=None),
             ttl_ms=LASTS_MS,
         )
         if not completed:

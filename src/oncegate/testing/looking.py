@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from oncegate.cache.record import State, StoredResponse, Trace
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.store import Cache
 from oncegate.testing.store import (
     LEASE,
@@ -34,7 +34,9 @@ def namespace() -> str:
 async def make(cache: Cache, *keys: str) -> None:
     """A record in flight at each of ``keys``."""
     for key in keys:
-        await cache.claim(key, token=os.urandom(16), fingerprint=PRINT, lease_ms=LEASE, retention_ms=RETENTION)
+        await cache.claim(
+            key, ClaimRequest(token=os.urandom(16), fingerprint=PRINT, lease_ms=LEASE, retention_ms=RETENTION)
+        )
 
 
 async def all_of(cache: Cache, name: str, digest: str | None = None, limit: int = 10) -> list[str]:
@@ -104,7 +106,7 @@ class Looking:
         large = StoredResponse(200, ((b"x", b"y" * 3000),), os.urandom(50_000), 5)
         await claim(store, A)
         await store.cache.complete(
-            store.key, token=A, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=large, ttl_ms=TTL
+            store.key, Record(token=A, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=large), ttl_ms=TTL
         )
         held = await store.cache.peek(store.key)
         assert held is not None
@@ -140,13 +142,8 @@ class Looking:
         await claim(store, A, trace=TRACE)
         await store.cache.complete(
             store.key,
-            token=A,
-            fingerprint=PRINT,
-            attempt=1,
-            state=State.UNKNOWN,
-            response=response,
+            Record(token=A, fingerprint=PRINT, attempt=1, state=State.UNKNOWN, response=response, trace=noted),
             ttl_ms=TTL,
-            trace=noted,
         )
         held = await store.cache.get(store.key)
         assert held is not None
@@ -182,13 +179,8 @@ class Looking:
         await claim(store, A, submission=marked)
         assert await store.cache.complete(
             store.key,
-            token=A,
-            fingerprint=PRINT,
-            attempt=1,
-            state=state,
-            response=response,
+            Record(token=A, fingerprint=PRINT, attempt=1, state=state, response=response, submission=marked),
             ttl_ms=TTL,
-            submission=marked,
         )
         for held in (await claim(store, B), await store.cache.get(store.key), await store.cache.peek(store.key)):
             assert held is not None

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from oncegate.cache.errors import IllegalTransition
-from oncegate.cache.record import DEAD_TOKEN, Event, Record, State, StoredResponse, targets
-from oncegate.cache.store import Resolution
+from oncegate.cache.record import DEAD_TOKEN, Record, State, StoredResponse
+from oncegate.cache.transitions import Event, Resolution, targets
 from oncegate.testing.store import (
     LEASE,
     OUTCOMES,

@@ -10,7 +10,7 @@ import pytest
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.store import Resolution
+from oncegate.cache.transitions import Resolution
 from oncegate.middleware.admission.in_flight import InFlight
 from testing.servers import RedisServer
 from testing.upstreams import Upstream
