@@ -228,7 +228,7 @@ def _decode(data: bytes, remaining_ms: int, traced: bool, size: int) -> Record:
     else:
         headers = _latin_1(head["h"])
     if sealed < 0 or size >= 0:  # a seal proves nothing of what is not whole
-        _look_at(packed, sealed, head, headers, body)
+        _check_response(packed, sealed, head, headers, body)
     response = stored_response(head["s"], headers, None if "o" in head else body, head["t"])
     trace = _trace_of_outcome(head) if traced else NO_TRACE
     return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
@@ -238,18 +238,18 @@ def _latin_1(lines: list[list[str]]) -> tuple[tuple[bytes, bytes], ...]:
     return tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines])
 
 
-def _look_at_numbers(status: object, completed_at_ms: object) -> None:
+def _check_numbers(status: object, completed_at_ms: object) -> None:
     if type(status) is not int or type(completed_at_ms) is not int:  # true is no number
         raise ValueError("a status and an instant are numbers")
     if not (_LEAST_STATUS <= status <= _MOST_STATUS and 0 <= completed_at_ms <= _LAST_INSTANT_MS):
         raise ValueError("nothing ends with this status, or at this instant")
 
 
-def _look_at(
+def _check_response(
     packed: bytes, sealed: int, head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], body: bytes
 ) -> None:
     """Raises ``ValueError`` for what can't be replayed. Thorough where no seal was checked: one proves that we wrote it all."""
-    _look_at_numbers(head["s"], head["t"])
+    _check_numbers(head["s"], head["t"])
     if sealed >= 0:
         return
     if not packed.startswith(_UNSEALED):

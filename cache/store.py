@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from oncegate.cache.errors import CacheError
-from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse, Trace
-from oncegate.cache.transitions import Resolution
+from oncegate.cache.record import Claim, ClaimRequest, Record
+from oncegate.cache.transitions import Resolution, ResolveRequest
 
 Adopt = Callable[[Claim], None]
 """Called with a claim that was won after its caller had stopped waiting. It must not block and must not raise."""
@@ -109,20 +109,8 @@ class Cache(Protocol):
         """As `get`, without reading the response's body: what was kept of it reads as empty. For listing many records."""
         ...
 
-    async def resolve(
-        self,
-        key: str,
-        *,
-        state: State | None,
-        response: StoredResponse | None = None,
-        ttl_ms: int = 0,
-        force: bool = False,
-        attempt: int = 0,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> Resolution:
-        """An operator's word on an attempt whose outcome nobody knows: ``SUCCEEDED`` or ``FAILED``, to be kept for ``ttl_ms``, or
-        ``None``: the key is free.
+    async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
+        """Write what an operator found out about an attempt whose outcome nobody knows.
 
         Only an unknown record is touched, lapsed or written so; one in flight too with ``force``; and where ``attempt`` is
         given, only while it is the record's. Fingerprint and attempt number stay, under a dead token: an owner that comes

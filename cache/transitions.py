@@ -57,7 +57,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         State.UNKNOWN,
         Event.CLAIM,
         State.IN_FLIGHT,
-        guard='on_unknown = "retry", same fingerprint: new token, attempt + 1',
+        guard='on_unknown = "retry", or a submission sent again; same fingerprint: new token, attempt + 1',
     ),
     _row(State.IN_FLIGHT, Event.RENEW, State.IN_FLIGHT, guard="own token"),
     _row(State.IN_FLIGHT, Event.COMPLETE, *_OUTCOMES, guard="own token"),
@@ -98,6 +98,23 @@ class Resolution(enum.StrEnum):
     IN_FLIGHT = "in-flight"
     SETTLED = "settled"
     OTHER_ATTEMPT = "other-attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveRequest:
+    """An operator's resolution: ``SUCCEEDED`` or ``FAILED``, to be kept for ``ttl_ms``, or ``None``: the key is free.
+
+    ``force``: also of an attempt in flight. ``attempt`` is the one that was seen; 0: whichever it is. ``trace`` and
+    ``submission`` are those of the record that is written.
+    """
+
+    state: State | None
+    response: StoredResponse | None = None
+    ttl_ms: int = 0
+    force: bool = False
+    attempt: int = 0
+    trace: Trace = NO_TRACE
+    submission: bool = False
 
 
 UNCHANGED: Final = -1
@@ -200,38 +217,27 @@ def release(held: Claim | None, token: bytes) -> Move[bool]:
     return Move(True, max(1, record.found_ms), encode_restored(found))
 
 
-def resolve(
-    held: Claim | None,
-    state: State | None,
-    response: StoredResponse | None,
-    ttl_ms: int,
-    force: bool,
-    attempt: int,
-    trace: Trace | None,
-    submission: bool,
-) -> Move[Resolution]:
+def resolve(held: Claim | None, request: ResolveRequest) -> Move[Resolution]:
     """See `Cache.resolve`."""
-    target = check_resolution(state, ttl_ms, response)
+    target = check_resolution(request.state, request.ttl_ms, request.response)
     if held is None:
         return Move(Resolution.ABSENT)
     record = held.record
     if not targets(record.state, Event.RESOLVE):
         return Move(Resolution.SETTLED)
-    if attempt not in (0, record.attempt):
+    if request.attempt not in (0, record.attempt):
         return Move(Resolution.OTHER_ATTEMPT)
-    if record.state is State.IN_FLIGHT and not force:
+    if record.state is State.IN_FLIGHT and not request.force:
         return Move(Resolution.IN_FLIGHT)
     if check(record.state, Event.RESOLVE, target) is State.ABSENT:
         return Move(Resolution.RESOLVED, REMOVED)
-    return Move(Resolution.RESOLVED, ttl_ms, encode(resolved_record(record, target, response, trace, submission)))
+    return Move(Resolution.RESOLVED, request.ttl_ms, encode(resolved_record(record, target, request)))
 
 
-def resolved_record(
-    record: Record, target: State, response: StoredResponse | None, trace: Trace | None, submission: bool
-) -> Record:
+def resolved_record(record: Record, target: State, request: ResolveRequest) -> Record:
     """``record`` as an operator resolves it. Nobody owns it any more."""
     kept = (DEAD_TOKEN, record.fingerprint, record.attempt)
-    return Record(target, *kept, response, trace=trace or NO_TRACE, submission=submission)
+    return Record(target, *kept, request.response, trace=request.trace, submission=request.submission)
 
 
 def _is_owner(record: Record, token: bytes) -> bool:

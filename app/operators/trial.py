@@ -7,6 +7,7 @@ import secrets
 from oncegate.cache.errors import CacheError, CacheRefused
 from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record, State
 from oncegate.cache.store import Cache
+from oncegate.cache.transitions import ResolveRequest
 
 LASTS_MS = 5000
 """For which the record is there at most, where it can't be removed any more."""
@@ -37,7 +38,7 @@ async def try_writing(cache: Cache, namespace: str) -> None:
         )
         if not completed:
             raise CacheRefused("a new record was not taken: somebody else has it")
-        await cache.resolve(key, state=None)
+        await cache.resolve(key, ResolveRequest(None))
     except CacheError as error:
         kind = re.search(r"\b[A-Z]{3,}\b(?=$| \()", str(error))
         todo = _WHAT_TO_DO.get(kind[0]) if kind else None

@@ -16,9 +16,9 @@ from oncegate.cache import transitions
 from oncegate.cache.codec import decode
 from oncegate.cache.errors import CacheError, CacheFull
 from oncegate.cache.memory.expiry import ExpiringBytes, cost
-from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse, Trace
+from oncegate.cache.record import Claim, ClaimRequest, Record
 from oncegate.cache.store import Adopt, Page, Then
-from oncegate.cache.transitions import REMOVED, UNCHANGED, Move, Resolution
+from oncegate.cache.transitions import REMOVED, UNCHANGED, Move, Resolution, ResolveRequest
 
 DEFAULT_LIMIT_BYTES = 268435456
 
@@ -48,7 +48,7 @@ class MemoryCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:  # noqa: ARG002 - the answer is immediate: nobody can have stopped waiting for it
+    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:  # noqa: ARG002 - nobody stops waiting
         """See `Cache.claim`."""
         return self._move(key, transitions.claim, request)
 
@@ -105,20 +105,9 @@ class MemoryCache:
         with self._guard:
             return self._read(key, self._now_ms(), traced=True)
 
-    async def resolve(
-        self,
-        key: str,
-        *,
-        state: State | None,
-        response: StoredResponse | None = None,
-        ttl_ms: int = 0,
-        force: bool = False,
-        attempt: int = 0,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> Resolution:
+    async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
         """See `Cache.resolve`."""
-        return self._move(key, transitions.resolve, state, response, ttl_ms, force, attempt, trace, submission)
+        return self._move(key, transitions.resolve, request)
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. In the order of the keys; each call looks at all of them, which ``limit_bytes`` bounds."""

@@ -14,7 +14,7 @@ from hiredis import ReplyError
 
 from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
-from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, StoredResponse, Trace
+from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.advice import advise_all
 from oncegate.cache.redis.calls import claim_call, outcome_call
 from oncegate.cache.redis.connection import faults
@@ -38,7 +38,7 @@ from oncegate.cache.redis.scripts import (
     pack,
 )
 from oncegate.cache.store import Adopt, Page, Then
-from oncegate.cache.transitions import Resolution, check_duration, check_resolution, resolved_record
+from oncegate.cache.transitions import Resolution, ResolveRequest, check_duration, check_resolution, resolved_record
 
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
 """The special characters of a MATCH pattern."""
@@ -143,28 +143,17 @@ class RedisCache:
             raise RecordUnreadable("Redis answered with something that is no record") from error
         return Claim(False, record, remaining_ms)
 
-    async def resolve(
-        self,
-        key: str,
-        *,
-        state: State | None,
-        response: StoredResponse | None = None,
-        ttl_ms: int = 0,
-        force: bool = False,
-        attempt: int = 0,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> Resolution:
+    async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
         """See `Cache.resolve`."""
-        target = check_resolution(state, ttl_ms, response)
-        terms = (b"%d" % ttl_ms, b"1" if force else b"0", b"%d" % attempt)
+        target = check_resolution(request.state, request.ttl_ms, request.response)
+        terms = (b"%d" % request.ttl_ms, b"1" if request.force else b"0", b"%d" % request.attempt)
         for _ in range(_MOST_LOOKS):
             outcome = b""
             if target is not State.ABSENT:
                 held = await self.peek(key)
                 if held is None:
                     return Resolution.ABSENT
-                outcome = encode(resolved_record(held.record, target, response, trace, submission))
+                outcome = encode(resolved_record(held.record, target, request))
             reply = await self._run(RESOLVE, key, outcome, *terms)
             if reply in _RESOLUTIONS:
                 return _RESOLUTIONS[reply]
@@ -172,12 +161,12 @@ class RedisCache:
                 raise RecordUnreadable("a record is damaged, or of another version: it can't be resolved")
         return Resolution.OTHER_ATTEMPT
 
-    async def purge(self, key: str, looked_at: Record, *, force: bool = False) -> Resolution:
-        """Remove a record, unless it is another attempt's by now than ``looked_at``, or in flight and not by ``force``.
+    async def purge(self, key: str, seen: Record, *, force: bool = False) -> Resolution:
+        """Remove a record, unless it is another attempt's by now than ``seen``, or in flight and not by ``force``.
 
         Not of the `Cache` protocol: what is purged is in a shared cache.
         """
-        owner = looked_at.token + looked_at.attempt.to_bytes(4, "big")
+        owner = seen.token + seen.attempt.to_bytes(4, "big")
         reply = await self._run(PURGE, key, owner, b"1" if force else b"0")
         if reply not in _RESOLUTIONS:
             raise RecordUnreadable("Redis answered with something that is no answer")

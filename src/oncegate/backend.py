@@ -19,6 +19,7 @@ from oncegate.cache.store import Adopt, Cache, Page, PromptCache
 from oncegate.cache.transitions import (
     TRANSITIONS,
     Resolution,
+    ResolveRequest,
     check_duration,
     check_outcome,
     check_resolution,
@@ -42,6 +43,7 @@ __all__ = [
     "Record",
     "RecordUnreadable",
     "Resolution",
+    "ResolveRequest",
     "State",
     "StoredResponse",
     "Trace",

@@ -50,21 +50,23 @@ OUTCOMES = st.builds(
     trace=st.sampled_from([Trace(), Trace("gw", 0, 3, "note")]),
     submission=st.booleans(),
 )
+RESOLVE_REQUESTS = st.builds(
+    transitions.ResolveRequest,
+    st.sampled_from([State.SUCCEEDED, State.FAILED]),
+    RESPONSES,
+    DURATIONS,
+    st.booleans(),
+    st.integers(0, 2),
+    st.sampled_from([Trace(), Trace("gw", 7, None, "an operator's")]),
+    st.booleans(),
+) | st.builds(transitions.ResolveRequest, st.none(), force=st.booleans(), attempt=st.integers(0, 2))
 HISTORIES = st.lists(
     st.one_of(
         step("claim", request=REQUESTS),
         step("renew", token=TOKENS, lease_ms=DURATIONS),
         step("complete", outcome=OUTCOMES, ttl_ms=DURATIONS),
         step("release", token=TOKENS),
-        step(
-            "resolve",
-            state=st.sampled_from([State.SUCCEEDED, State.FAILED, None]),
-            response=RESPONSES,
-            ttl_ms=DURATIONS,
-            force=st.booleans(),
-            attempt=st.integers(0, 2),
-            submission=st.booleans(),
-        ),
+        step("resolve", request=RESOLVE_REQUESTS),
         step("time_passes", milliseconds=st.sampled_from([1, 4, 5, 6, 10, 20])),
     ),
     min_size=1,
@@ -103,11 +105,8 @@ class Functions:
     def release(self, token: bytes) -> Any:
         return self._carry_out(self._law.release(self.held(), token))
 
-    def resolve(
-        self, state: State | None, response: Any, ttl_ms: int, force: bool, attempt: int, submission: bool
-    ) -> Any:
-        answer = None if state is None else response
-        return self._carry_out(self._law.resolve(self.held(), state, answer, ttl_ms, force, attempt, None, submission))
+    def resolve(self, request: transitions.ResolveRequest) -> Any:
+        return self._carry_out(self._law.resolve(self.held(), request))
 
     def time_passes(self, milliseconds: int) -> None:
         self.left = max(0, self.left - milliseconds)
@@ -170,16 +169,13 @@ class Scripts:
     def release(self, token: bytes) -> Any:
         return self._run(scripts.RELEASE, token) == 1
 
-    def resolve(
-        self, state: State | None, response: Any, ttl_ms: int, force: bool, attempt: int, submission: bool
-    ) -> Any:
+    def resolve(self, request: transitions.ResolveRequest) -> Any:
         outcome = b""
-        if state is not None:
+        if request.state is not None:
             if self.data is None:
                 return "absent"
-            held = decode(self.data, self.left)
-            outcome = encode(transitions.resolved_record(held, state, response, None, submission))
-        return RESOLUTIONS[self._run(scripts.RESOLVE, outcome, ttl_ms, int(force), attempt)]
+            outcome = encode(transitions.resolved_record(decode(self.data, self.left), request.state, request))
+        return RESOLUTIONS[self._run(scripts.RESOLVE, outcome, request.ttl_ms, int(request.force), request.attempt)]
 
     def time_passes(self, milliseconds: int) -> None:
         self.left = max(0, self.left - milliseconds)
@@ -206,8 +202,7 @@ def passes(milliseconds: int) -> Step:
 
 
 def resolves(force: bool = False) -> Step:
-    word = {"state": State.FAILED, "response": None, "ttl_ms": 10, "attempt": 0, "submission": False}
-    return "resolve", {**word, "force": force}
+    return "resolve", {"request": transitions.ResolveRequest(State.FAILED, None, 10, force)}
 
 
 RENEWS, RELEASES = ("renew", {"token": A, "lease_ms": 5}), ("release", {"token": B})
@@ -281,7 +276,7 @@ FAULTY_FUNCTIONS = {
     "a release leaves the attempt counted": ("record.attempt - 1", "record.attempt"),
     "what was found lives for ever anew": ("max(1, record.found_ms)", "1000"),
     "a resolved record keeps its old time": (
-        "Move(Resolution.RESOLVED, ttl_ms",
+        "Move(Resolution.RESOLVED, request.ttl_ms",
         "Move(Resolution.RESOLVED, held.remaining_ms",
     ),
 }

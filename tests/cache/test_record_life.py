@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from oncegate.cache.record import DEAD_TOKEN, ClaimRequest, Record, State
-from oncegate.cache.transitions import Resolution
+from oncegate.cache.transitions import Resolution, ResolveRequest
 from testing.servers import RedisServer
 from tests.cache.stores import SLACK_MS, MemoryStore, RedisStore, Store
 
@@ -153,7 +153,7 @@ class RecordLife(RuleBasedStateMachine):
     @rule(state=st.sampled_from([State.SUCCEEDED, State.FAILED, None]), force=st.booleans(), attempt=st.integers(0, 3))
     def resolve(self, state: State | None, force: bool, attempt: int) -> None:
         model = self.model
-        done = self.run(self.store.cache.resolve(self.store.key, state=state, ttl_ms=TTL, force=force, attempt=attempt))
+        done = self.run(self.store.cache.resolve(self.store.key, ResolveRequest(state, None, TTL, force, attempt)))
         if model is None:
             assert done is Resolution.ABSENT
         elif model.reads in (State.SUCCEEDED, State.FAILED):

@@ -6,6 +6,7 @@ import pytest
 
 from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.store import Cache
+from oncegate.cache.transitions import ResolveRequest
 from oncegate.testing.store import (
     LEASE,
     OUTCOMES,
@@ -89,7 +90,7 @@ class Looking:
         found = set(page.keys)
         while page.cursor:
             for key in go[:3]:
-                await store.cache.resolve(key, state=None, force=True)
+                await store.cache.resolve(key, ResolveRequest(None, force=True))
             del go[:3]
             page = await store.cache.scan(name, cursor=page.cursor, limit=5)
             found |= set(page.keys)
@@ -153,7 +154,7 @@ class Looking:
     async def test_a_resolution_tells_what_is_known_of_the_attempt(self, store: Store) -> None:
         noted = Trace("gw-1/42", 1_700_000_000_000, None, "resolved by an operator")
         await bring_to(store, State.UNKNOWN, lapsed=True)
-        await store.cache.resolve(store.key, state=State.SUCCEEDED, response=RESPONSE, ttl_ms=TTL, trace=noted)
+        await store.cache.resolve(store.key, ResolveRequest(State.SUCCEEDED, RESPONSE, TTL, trace=noted))
         assert await trace_of(store) == noted
 
     # -- submissions
@@ -204,7 +205,7 @@ class Looking:
     async def test_what_an_operator_resolves_keeps_the_mark_that_he_gives(self, store: Store, marked: bool) -> None:
         await claim(store, A, submission=marked)
         await leave(store, RETENTION - 1)
-        await store.cache.resolve(store.key, state=State.SUCCEEDED, response=RESPONSE, ttl_ms=TTL, submission=marked)
+        await store.cache.resolve(store.key, ResolveRequest(State.SUCCEEDED, RESPONSE, TTL, submission=marked))
         held = await store.cache.get(store.key)
         assert held is not None
         assert held.record.state is State.SUCCEEDED
