@@ -7,17 +7,17 @@ open), or a `Verdict` on the record of another attempt.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from os import urandom
 from time import monotonic, time
 from typing import Final
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable
-from oncegate.cache.record import TOKEN_BYTES, Record, State, Trace
+from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, Trace
 from oncegate.cache.store import Cache
+from oncegate.cache.transitions import submit_again
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision, decide
 from oncegate.middleware.admission.identity import gateway_id
@@ -157,9 +157,12 @@ class Enforcer:
         in_flight.slots += 1
         answer: Claim | CacheError
         try:
-            answer = await self._send_claim(attempt, policy.takeover)
-            if ask.submission and _may_submit_again(answer):
-                answer = await self._send_claim(attempt, policy.takeover | {State.UNKNOWN})
+            request = _request(ask, attempt.token, attempt.begun_at_ms)
+            adopt = attempt.adopt if policy.fails_open else None
+            answer = await self._cache.claim(ask.key, request, adopt=adopt)
+            again = submit_again(request, answer)
+            if again is not None:
+                answer = await self._cache.claim(ask.key, again, adopt=adopt)
         except CacheError as error:
             answer = error
         except BaseException as end:  # whatever ended the claim, its slot is free again
@@ -186,24 +189,6 @@ class Enforcer:
         attempt.won(answer)
         return attempt
 
-    def _send_claim(self, attempt: Attempt, takeover: frozenset[State]) -> Awaitable[Claim]:
-        return self._cache.claim(
-            attempt.key,
-            token=attempt.token,
-            fingerprint=attempt.fingerprint,
-            lease_ms=attempt.policy.lease_ms,
-            retention_ms=attempt.policy.retention_ms,
-            takeover=takeover,
-            adopt=attempt.adopt if attempt.policy.fails_open else None,
-            trace=Trace(
-                gateway_id(),
-                attempt.begun_at_ms,
-                method=attempt.method,
-                route=attempt.policy.route if attempt.method else "",
-            ),
-            submission=attempt.submission,
-        )
-
     def claim_soon(self, ask: Ask, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | CacheError], None]) -> bool:
         """The first half of `admit` without any waiting: ``then`` is called once, perhaps before this returns, and gets
         its meaning from `admitted`. ``False``: that can't be done now, and ``then`` is never called.
@@ -216,18 +201,9 @@ class Enforcer:
         if policy.fails_open:  # a claim that is won late must find it
             ask.attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, token=ask.token, method=ask.method)
         in_flight.slots += 1
-        if cache.claim_soon(
-            ask.key,
-            loop=loop,
-            token=ask.token,
-            fingerprint=ask.fingerprint,
-            lease_ms=policy.lease_ms,
-            retention_ms=policy.retention_ms,
-            takeover=policy.takeover,
-            adopt=ask.attempt.adopt if ask.attempt is not None else None,
-            trace=Trace(gateway_id(), int(time() * 1000), None, "", ask.method, policy.route if ask.method else ""),
-            then=then,
-        ):
+        adopt = ask.attempt.adopt if ask.attempt is not None else None
+        request = _request(ask, ask.token, int(time() * 1000))
+        if cache.claim_soon(ask.key, request, loop=loop, adopt=adopt, then=then):
             return True
         in_flight.slots -= 1
         ask.attempt = None
@@ -296,12 +272,18 @@ def _tell(told: "asyncio.Future[Claim | CacheError]", answer: Claim | CacheError
         told.set_result(answer)
 
 
-def _may_submit_again(lost: Claim) -> bool:
-    """Whether the record is a submission of unknown outcome, as after a crash.
-
-    To submit it once more is harmless, whatever the policy says of unknown outcomes: the consumer processes one of the two.
-    """
-    return not lost.won and lost.record.state is State.UNKNOWN and lost.record.submission
+def _request(ask: Ask, token: bytes, begun_at_ms: int) -> ClaimRequest:
+    policy = ask.policy
+    route = policy.route if ask.method else ""
+    return ClaimRequest(
+        token,
+        ask.fingerprint,
+        policy.lease_ms,
+        policy.retention_ms,
+        policy.takeover,
+        Trace(gateway_id(), begun_at_ms, None, "", ask.method, route),
+        ask.submission,
+    )
 
 
 def _told(record: Record) -> bool:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.memory.store import MemoryCache
+from oncegate.cache.record import Claim, ClaimRequest, Record
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.store import prompt
 from tests.middleware.door import Answering, Door
@@ -16,13 +16,13 @@ class Counting(MemoryCache):
 
     claims = outcomes = 0
 
-    async def claim(self, key: str, **call: Any) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, **call: Any) -> Claim:
         self.claims += 1
-        return await super().claim(key, **call)
+        return await super().claim(key, request, **call)
 
-    async def complete(self, key: str, **call: Any) -> bool:
+    async def complete(self, key: str, outcome: Record, **call: Any) -> bool:
         self.outcomes += 1
-        return await super().complete(key, **call)
+        return await super().complete(key, outcome, **call)
 
 
 async def test_a_subclass_s_own_claim_and_complete_are_called() -> None:
@@ -39,9 +39,9 @@ async def test_what_was_put_in_the_place_of_a_call_is_called(name: str) -> None:
     calls = []
     original = getattr(cache, name)
 
-    async def in_its_place(key: str, **call: Any) -> Any:
+    async def in_its_place(key: str, given: ClaimRequest | Record, **call: Any) -> Any:
         calls.append(key)
-        return await original(key, **call)
+        return await original(key, given, **call)
 
     setattr(cache, name, in_its_place)
     there = Door(Answering(201), cache, "n")
