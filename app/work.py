@@ -25,7 +25,7 @@ from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.telemetry import logs
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.redis.streams.client import create_client
+from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.group import Group, LetterLimits
 from oncegate.cache.redis.streams.stream import CommandStream
 from oncegate.cache.store import Cache
@@ -116,8 +116,8 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
     worker_settings, lease = settings.worker, settings.idempotency.lease
     name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
     timeout = max(STREAM_TIMEOUT, settings.cache_timeout)
-    client = create_client(settings.cache, timeout=timeout)
-    reading = create_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
+    client = StreamClient(settings.cache, timeout=timeout)
+    reading = StreamClient(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
     limits = LetterLimits(worker_settings.max_dead_letters, round(worker_settings.dead_letter_ttl * 1000))
     cache.past_maxmemory = True  # each command that is executed leaves the stream
@@ -164,8 +164,8 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
     finally:
         await executor.close()
         await cache.close()
-        await client.aclose()
-        await reading.aclose()
+        await client.close()
+        await reading.close()
 
 
 def _in_redis(cache: Cache) -> RedisCache:

@@ -22,8 +22,9 @@ from typing import Protocol, TypeVar
 
 from oncegate.app.commands.backoff import Backoff, Schedule
 from oncegate.app.commands.processing import Verdict
-from oncegate.cache.errors import CacheError, CacheUnavailable
-from oncegate.cache.redis.streams.group import Fields, Group, GroupMissing, StreamRefused
+from oncegate.cache.errors import CacheError, CacheRefused, CacheUnavailable, GroupMissing
+from oncegate.cache.redis.streams.group import Group
+from oncegate.cache.redis.streams.stream import Fields
 
 log = logging.getLogger("oncegate.worker")
 
@@ -242,7 +243,7 @@ class Worker:
                 return
             await self._group.acknowledge(entry, verdict.death, verdict.copy_of)
             self._held.pop(entry, None)
-        except StreamRefused as error:
+        except CacheRefused as error:
             # Its outcome is recorded, so all that is left to do is this, whenever Redis lets us.
             log.warning("entry %s: can't be acknowledged, and is looked at again: %s", entry.decode(), error)
             self._put_off(entry, self._idle)

@@ -317,7 +317,7 @@ def test_what_can_not_be_done_is_said_in_one_line(shop: Shop, arguments: list[st
 def test_without_a_redis_there_is_nothing_to_look_at() -> None:
     for arguments, code, said in (
         ([], 2, "cache: commands are in the Redis"),
-        (["--cache", "redis://127.0.0.1:1/0"], 1, "Redis did not answer"),
+        (["--cache", "redis://127.0.0.1:1/0"], 1, "Redis at 127.0.0.1:1 can't be used"),
         (["--cache", "redis://127.0.0.1:1/0", "--stream", "no/name"], 2, "worker.stream (command line)"),
     ):
         done = CliRunner().invoke(main, ["commands", "list", *arguments])
