@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable
 
 from oncegate.app import signals
-from oncegate.app.commands.backoff import Backoff
 from oncegate.app.commands.executor import Executor
 from oncegate.app.commands.handler import Handler, HandlerError, find_handler
 from oncegate.app.commands.processing import Processing
@@ -23,6 +22,7 @@ from oncegate.app.commands.worker import BLOCK_MS, Worker
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.telemetry import logs
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.client import StreamClient

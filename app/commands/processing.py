@@ -14,9 +14,9 @@ from time import time
 import orjson
 
 from oncegate.app.commands.alone import Alone
-from oncegate.app.commands.backoff import Backoff
 from oncegate.app.commands.executor import CommandFailed, CommandPutOff, Executor, context_of
 from oncegate.app.commands.submission_life import SubmissionLife
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command, NotACommand
 from oncegate.middleware.consumers.begun import Begun, Recording

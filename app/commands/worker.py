@@ -20,8 +20,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from oncegate.app.commands.backoff import Backoff, Schedule
 from oncegate.app.commands.processing import Verdict
+from oncegate.app.commands.schedule import Schedule
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheRefused, CacheUnavailable, GroupMissing
 from oncegate.cache.redis.streams.group import Group
 from oncegate.cache.redis.streams.stream import Fields
