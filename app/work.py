@@ -71,7 +71,7 @@ def create_executor(settings: GatewaySettings) -> Executor:
     worker, rules = settings.worker, settings.idempotency
     if worker.handler:
         try:
-            return Handler(find_handler(worker.handler), threads=worker.concurrency, max_result=rules.max_response_body)
+            return Handler(find_handler(worker.handler), threads=worker.concurrency)
         except HandlerError as error:
             raise WorkerRefused(f"worker.handler: {error}") from error.__cause__
     if not worker.forward:

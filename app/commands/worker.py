@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from oncegate.app.commands.processing import Verdict
+from oncegate.app.commands.processing import Disposition
 from oncegate.app.commands.schedule import Schedule
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheRefused, CacheUnavailable, GroupMissing
@@ -49,7 +49,7 @@ Told = TypeVar("Told")
 class Process(Protocol):
     """Processes an entry, for the ``looks``-th time."""
 
-    async def __call__(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Verdict:
+    async def __call__(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Disposition:
         """Raises only a cancellation."""
         ...
 
@@ -235,14 +235,14 @@ class Worker:
             if fields is None:  # another worker was done with it meanwhile
                 self._held.pop(entry, None)
                 return
-            verdict = await self._process(entry, fields, looks)
-            if verdict.ends and not self._stopping.is_set():
+            disposition = await self._process(entry, fields, looks)
+            if disposition.ends and not self._stopping.is_set():
                 self.ended_by_handler = True
                 self.stop()
-            if verdict.again is not None:
-                self._put_off(entry, verdict.again)
+            if disposition.again is not None:
+                self._put_off(entry, disposition.again)
                 return
-            await self._group.acknowledge(entry, verdict.death, verdict.copy_of)
+            await self._group.acknowledge(entry, disposition.death, disposition.copy_of)
             self._held.pop(entry, None)
         except CacheRefused as error:
             # Its outcome is recorded, so all that is left to do is this, whenever Redis lets us.
