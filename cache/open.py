@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from oncegate.cache.redis.url import CACHE_SCHEMES, either
+from oncegate.cache.redis.url import check_url
 from oncegate.cache.store import Cache
 
 _CALLS = ("claim", "extend", "complete", "release", "get")
@@ -17,12 +17,11 @@ def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = Non
     """
     if not isinstance(url, str):
         raise TypeError(f"url is a {type(url).__qualname__}: give a str")
-    scheme, there, rest = url.partition("://")
-    if not there or scheme.lower() not in CACHE_SCHEMES:
-        raise ValueError(f"cache must be a URL that starts with {either(CACHE_SCHEMES)}")
-    if scheme.lower() == "memory":
-        if rest:
-            raise ValueError("cache: memory:// takes nothing after it")
+    try:
+        scheme = check_url(url)
+    except ValueError as error:
+        raise ValueError(f"cache {error}") from None
+    if scheme == "memory":
         from oncegate.cache.memory.store import MemoryCache
 
         return MemoryCache() if memory_limit is None else MemoryCache(limit_bytes=memory_limit)

@@ -13,7 +13,6 @@ from time import monotonic
 
 from oncegate.app.commands.status import describe, is_command, is_mismatch, is_over
 from oncegate.app.operators.bearer import Bearer
-from oncegate.app.operators.records import RECORD_ID
 from oncegate.app.operators.records_page import unreadable
 from oncegate.app.operators.reply import Reply, method_not_allowed, problem, told
 from oncegate.cache.backoff import Backoff
@@ -23,7 +22,7 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.http.asgi import Receive, Scope
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.request import wanted_wait
-from oncegate.middleware.rules.key import execution_key, pick, scope_digest, scope_parts
+from oncegate.middleware.rules.key import RECORD_ID, execution_key, pick, scope_digest, scope_parts
 from oncegate.middleware.rules.policy import Policy
 
 log = logging.getLogger("oncegate.commands")

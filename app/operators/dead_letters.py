@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
-from oncegate.app.operators.records import RECORD_ID, summarise
+from oncegate.app.operators.records import summarise
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
 from oncegate.cache.store import Cache
 from oncegate.middleware.outcome.instants import instant
-from oncegate.middleware.rules.key import execution_key
+from oncegate.middleware.rules.key import RECORD_ID, execution_key
 
 ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AT_ONCE = 100

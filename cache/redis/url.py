@@ -53,6 +53,19 @@ def parse_address(url: str) -> Address:
     return Address(servers, service, base, login)
 
 
+def check_url(url: str) -> str:
+    """The scheme of a cache's URL, in lower case. Raises ``ValueError`` for what can't be one, in a line that repeats no more."""
+    scheme, there, rest = url.partition("://")
+    scheme = scheme.lower()
+    if not there or scheme not in CACHE_SCHEMES:
+        raise ValueError(f"must be a URL that starts with {either(CACHE_SCHEMES)}")
+    if scheme == "memory" and rest:
+        raise ValueError("memory:// takes nothing after it")
+    if scheme in MANY_SERVERS:
+        parse_address(url)
+    return scheme
+
+
 def _server(text: str, default: int, scheme: str) -> Server:
     host, port = text, ""
     if text.startswith("["):  # an IPv6 address
