@@ -37,7 +37,7 @@ log = logging.getLogger("oncegate.worker")
 FAILED, USAGE = 1, 2
 STREAM_TIMEOUT = 5.0
 """Seconds for an answer about the stream, which may bring megabytes; nothing but the next look depends on it."""
-LAST_WORDS_SECONDS = 1.0
+DRAIN_SECONDS = 1.0
 """For outcomes that were known at the end to be recorded."""
 
 
@@ -131,7 +131,7 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
         subscription,
         executor,
         Backoff(worker_settings.retry_base, worker_settings.retry_cap),
-        glance=Backoff(min(0.5, lease / 8), lease / 3),
+        recheck=Backoff(min(0.5, lease / 8), lease / 3),
         worker=name,
         life=SubmissionLife(
             cache,
@@ -152,13 +152,13 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
         asyncio.get_running_loop().add_signal_handler(number, worker.stop)
     signals.log_ignored()
     try:
-        await _look_at(cache)
+        await _check(cache)
         log.info(
             "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
             *(name, worker_settings.stream, worker_settings.consumer_name, settings.namespace, redact(settings.cache)),
         )
         left = await worker.run(settings.shutdown_timeout)
-        await subscription.drain(LAST_WORDS_SECONDS)
+        await subscription.drain(DRAIN_SECONDS)
         log.info("the worker has stopped")
         return left, FAILED if worker.ended_by_handler else 0
     finally:
@@ -174,7 +174,7 @@ def _in_redis(cache: Cache) -> RedisCache:
     return cache
 
 
-async def _look_at(cache: Cache) -> None:
+async def _check(cache: Cache) -> None:
     try:
         for line in await cache.check():
             log.warning("%s", line)

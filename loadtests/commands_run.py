@@ -293,7 +293,7 @@ class Run:
 
 
 def _kind(answer: httpx.Response) -> str:
-    """Its status; whether it was stored, or why it was refused: by the watermark it is ``overloaded``, out of memory ``cache-...``."""
+    """Its status, and whether it was stored, or why it was refused: by the watermark (``overloaded``), or out of memory."""
     if answer.status_code == 503:
         return f"503 {answer.json()['code']}"
     return f"{answer.status_code} {answer.headers.get('cache-status', '').partition(';')[2].strip()[:3]}"

@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import time
 
-import orjson
-
 from oncegate.app.commands.alone import Alone
 from oncegate.app.commands.executor import CommandFailed, CommandPutOff, CommandRefused, Executor, context_of
 from oncegate.app.commands.submission_life import SubmissionLife
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command, NotACommand
-from oncegate.middleware.consumers.begun import FAILED, Begun, Recording
+from oncegate.middleware.consumers.begun import FAILED, Begun, Recording, kept_members
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.handling import settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
@@ -57,7 +55,7 @@ class Processing:
     ``life`` ties their records together.
 
     ``backoff`` is for commands that failed; what can't be decided yet, because it is in flight elsewhere or the cache does
-    not answer, is tried again after ``glance``'s pauses.
+    not answer, is tried again after ``recheck``'s pauses.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class Processing:
         subscription: Subscription,
         executor: Executor,
         backoff: Backoff,
-        glance: Backoff,
+        recheck: Backoff,
         worker: str,
         life: SubmissionLife,
     ) -> None:
@@ -74,11 +72,11 @@ class Processing:
         self._subscription = subscription
         self._executor = executor
         self._backoff = backoff
-        self._glance = glance
+        self._recheck = recheck
         self._worker = worker
 
-    async def process(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Disposition:
-        """Process one entry. ``looks`` counts how often it was tried, this time included. Raises
+    async def process(self, entry: bytes, fields: Mapping[bytes, bytes], tries: int) -> Disposition:
+        """Process one entry. ``tries`` counts how often it was tried, this time included. Raises
         a cancellation, and `CacheError`: then it is to be tried again.
         """
         meant_for = fields.get(_CONSUMER)
@@ -97,11 +95,11 @@ class Processing:
                 alone = await self._alone.alone()
             if begun.run and begun.after_a_crash and not alone:
                 await begun.release()  # another one is tried alone: this one must not die with it
-                return Disposition(again=self._glance.pause(looks))
+                return Disposition(again=self._recheck.pause(tries))
             after = await self._execute(begun, command, entry) if begun.run else 0.0
         finally:
             await self._alone.leave(alone=alone)
-        return await self._dispose(begun, command, entry, looks, after)
+        return await self._dispose(begun, command, entry, tries, after)
 
     async def _begin(self, command: Command) -> Begun:
         return await self._subscription.begin(
@@ -113,7 +111,7 @@ class Processing:
             )
         )
 
-    async def _dispose(self, begun: Begun, command: Command, entry: bytes, looks: int, after: float) -> Disposition:
+    async def _dispose(self, begun: Begun, command: Command, entry: bytes, tries: int, after: float) -> Disposition:
         if begun.action is Action.ACKNOWLEDGE or (begun.action is Action.DEAD_LETTER and begun.decision in _ENDED):
             await self._life.tie(command, entry.decode())
         if begun.action is Action.ACKNOWLEDGE:
@@ -122,7 +120,7 @@ class Processing:
             return self._given_up(entry, begun, command)
         if isinstance(begun.raised, ENDS_PROCESS):
             return Disposition(again=0.0, ends=True)
-        return Disposition(again=self._pause(begun, command, looks, after))
+        return Disposition(again=self._pause(begun, command, tries, after))
 
     async def _execute(self, begun: Begun, command: Command, entry: bytes) -> float:
         """Execute a command that is to run and record what came of it; the least seconds until another attempt."""
@@ -167,15 +165,15 @@ class Processing:
                 "record %s: the outcome is still not recorded, and nothing is acknowledged before", begun.record
             )
 
-    def _pause(self, begun: Begun, command: Command, looks: int, after: float) -> float:
+    def _pause(self, begun: Begun, command: Command, tries: int, after: float) -> float:
         if begun.run and not isinstance(begun.raised, NotProcessed | None):
             pause = max(after, self._backoff.pause(begun.attempt - command.attempts_before))
             # After its time the record is gone, and its count of attempts: the command would never become a dead letter.
             return min(pause, self._subscription.settings.ttl / 2)
         if begun.run:  # nothing was begun, or it came too late: no attempt, so what counts is how often it was tried
-            return max(after, self._backoff.pause(looks))
+            return max(after, self._backoff.pause(tries))
         log.debug("record %s: %s", begun.record, begun.decision.value)
-        return self._glance.pause(looks)
+        return self._recheck.pause(tries)
 
     def _given_up(self, entry: bytes, begun: Begun, command: Command) -> Disposition:
         kind, text = _kept_error(begun.response) if begun.raised is None else kind_and_text(begun.raised)
@@ -204,8 +202,5 @@ class Processing:
 
 def _kept_error(response: StoredResponse | None) -> tuple[str, str]:
     """The type and text of a kept error."""
-    try:
-        members = orjson.loads((response.body if response else None) or b"{}")
-        return str(members.get("type", "")), str(members.get("message", ""))
-    except (ValueError, AttributeError):
-        return "", ""
+    members = kept_members(response)
+    return str(members.get("type", "")), str(members.get("message", ""))

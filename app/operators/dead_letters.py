@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from oncegate.app.operators.records import summarise
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
 from oncegate.cache.store import Cache
+from oncegate.middleware.consumers.begun import kept_members
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.rules.key import RECORD_ID, execution_key
 
@@ -214,11 +213,4 @@ def _summary(command: str, held: Claim) -> dict[str, Any]:
 
 def _error(held: Claim) -> dict[str, Any] | None:
     """The error kept in an execution record."""
-    response = held.record.response
-    if held.record.state != "failed" or response is None:
-        return None
-    try:
-        told = orjson.loads(response.body or b"{}")
-    except ValueError:
-        return None
-    return told if isinstance(told, dict) else None
+    return kept_members(held.record.response) or None if held.record.state == "failed" else None

@@ -147,7 +147,7 @@ class CommandProcessor(Generic[Command, Result]):
             raise CallerMissing("This command needs to know its caller.")
         key = record_key(self._namespace, check_key(idempotency_key), self._scope(caller))
         whole = fingerprint("PROCESS", self._name, b"", self._form(command))
-        ask = Ask(
+        request = Ask(
             key,
             forgiving("PROCESS", self._name, whole) if self._policy.warns else whole,
             self._policy,
@@ -156,7 +156,7 @@ class CommandProcessor(Generic[Command, Result]):
             whole=whole,
         )
         for _ in range(_MAX_ADMISSIONS):
-            outcome = await self._enforcer.admit(ask)
+            outcome = await self._enforcer.admit(request)
             if isinstance(outcome, Verdict):
                 return self._answer(outcome, record_id(key))
             run = _Run(outcome)

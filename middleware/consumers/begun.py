@@ -244,3 +244,12 @@ def failure(error: BaseException | str, *, dead: bool, status: int = FAILED) -> 
     kind, message = kind_and_text(error)
     members: dict[str, Any] = {"type": kind, "message": message}
     return StoredResponse(status, _JSON, orjson.dumps(members | {"dead": True} if dead else members), now_ms())
+
+
+def kept_members(response: StoredResponse | None) -> dict[str, Any]:
+    """The members of what `failure` has made, or another consumer; none where that is no JSON object."""
+    try:
+        members = orjson.loads((response.body if response is not None else None) or b"{}")
+    except ValueError:
+        return {}
+    return members if isinstance(members, dict) else {}

@@ -91,7 +91,7 @@ async def _worked(raises: Raise, cache: MemoryCache) -> str:
         Subscription("ledger", cache=cache, settings=SubscriptionSettings(timeout=TIMEOUT)),
         handler := Handler(raises, threads=1),
         pauses,
-        glance=pauses,
+        recheck=pauses,
         worker="w",
         life=cast(SubmissionLife, None),  # used for what is over alone
     )

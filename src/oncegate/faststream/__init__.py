@@ -160,7 +160,7 @@ class _Processing(BaseMiddleware[Any, Any]):
         self._message = msg
         begun = await self._begin(msg)
         if not begun.run:
-            raise await self._told(begun, self._front.pause(1))
+            raise await self._exception_for(begun, self._front.pause(1))
         self._begun = begun
         async with asyncio.timeout(self._front.timeout) as limit:
             try:
@@ -206,9 +206,9 @@ class _Processing(BaseMiddleware[Any, Any]):
             return False
         if isinstance(exc_val, NackMessage) and exc_val.extra_options and begun.action is Action.REDELIVER:
             return False  # with the options that the handler has chosen
-        raise await self._told(begun, self._front.pause(begun.attempt)) from exc_val
+        raise await self._exception_for(begun, self._front.pause(begun.attempt)) from exc_val
 
-    async def _told(self, begun: Begun, pause: float) -> HandlerException:
+    async def _exception_for(self, begun: Begun, pause: float) -> HandlerException:
         """The exception for ``begun.action``."""
         if begun.action is Action.ACKNOWLEDGE:
             return AckMessage()
