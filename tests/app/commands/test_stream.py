@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import Self
 
 import pytest
+from hiredis import ReplyError
 
-from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.errors import CacheRefused, CacheUnavailable, GroupMissing
+from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.stream import (
@@ -309,3 +311,23 @@ def test_a_url_that_can_not_be_used_is_refused_without_its_credentials(url: str)
     with pytest.raises(ValueError) as caught:
         StreamClient(url, timeout=1)
     assert "pass@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        ("NOGROUP No such key 'k' or consumer group 'g'", GroupMissing),
+        ("ERR no such key", GroupMissing),
+        ("OOM command not allowed when used memory > 'maxmemory'.", CacheRefused),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", CacheRefused),
+        ("NOPERM User u has no permissions to run the 'xack' command", CacheRefused),
+        ("LOADING Redis is loading the dataset in memory", CacheUnavailable),
+        ("READONLY You can't write against a read only replica.", CacheUnavailable),
+        ("CLUSTERDOWN The cluster is down", CacheUnavailable),
+    ],
+)
+def test_what_a_refusal_says_of_a_stream(reply: str, kind: type[CacheUnavailable]) -> None:
+    """What is over by itself is tried again soon, as an outage; what is not, later; a group that is gone is made anew."""
+    error = faults.of_stream_reply(ReplyError(reply))
+    assert type(error) is kind
+    assert "'k'" not in str(error)
