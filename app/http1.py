@@ -17,13 +17,11 @@ from itertools import product
 from typing import Final
 from urllib.parse import quote
 
+from oncegate.cache import codec
 from oncegate.middleware.http.asgi import Scope
 
-HOP_BY_HOP: Final = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
-    # Credentials for a proxy, and a proxy's challenge: meant for the next hop alone, and we ask for none (section 11.7).
-    | {b"proxy-authenticate", b"proxy-authorization"}
-)
+# Credentials for a proxy, and a proxy's challenge: meant for the next hop alone, and we ask for none (section 11.7).
+HOP_BY_HOP: Final = codec.HOP_BY_HOP | {b"proxy-authenticate", b"proxy-authorization"}
 END_TO_END: Final = frozenset(
     {b"accept", b"authorization", b"cache-control", b"content-encoding", b"content-length", b"content-range"}
     | {b"content-type", b"cookie", b"date", b"etag", b"host", b"idempotency-attempt", b"idempotency-key", b"if-match"}

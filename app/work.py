@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable
 
 from oncegate.app import signals
-from oncegate.app.commands.backoff import Backoff
 from oncegate.app.commands.executor import Executor
 from oncegate.app.commands.handler import Handler, HandlerError, find_handler
 from oncegate.app.commands.processing import Processing
@@ -23,9 +22,10 @@ from oncegate.app.commands.worker import BLOCK_MS, Worker
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.telemetry import logs
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.redis.streams.client import create_client
+from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.group import Group, LetterLimits
 from oncegate.cache.redis.streams.stream import CommandStream
 from oncegate.cache.store import Cache
@@ -37,7 +37,7 @@ log = logging.getLogger("oncegate.worker")
 FAILED, USAGE = 1, 2
 STREAM_TIMEOUT = 5.0
 """Seconds for an answer about the stream, which may bring megabytes; nothing but the next look depends on it."""
-LAST_WORDS_SECONDS = 1.0
+DRAIN_SECONDS = 1.0
 """For outcomes that were known at the end to be recorded."""
 
 
@@ -71,7 +71,7 @@ def create_executor(settings: GatewaySettings) -> Executor:
     worker, rules = settings.worker, settings.idempotency
     if worker.handler:
         try:
-            return Handler(find_handler(worker.handler), threads=worker.concurrency, max_result=rules.max_response_body)
+            return Handler(find_handler(worker.handler), threads=worker.concurrency)
         except HandlerError as error:
             raise WorkerRefused(f"worker.handler: {error}") from error.__cause__
     if not worker.forward:
@@ -116,8 +116,8 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
     worker_settings, lease = settings.worker, settings.idempotency.lease
     name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
     timeout = max(STREAM_TIMEOUT, settings.cache_timeout)
-    client = create_client(settings.cache, timeout=timeout)
-    reading = create_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
+    client = StreamClient(settings.cache, timeout=timeout)
+    reading = StreamClient(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
     limits = LetterLimits(worker_settings.max_dead_letters, round(worker_settings.dead_letter_ttl * 1000))
     cache.past_maxmemory = True  # each command that is executed leaves the stream
@@ -131,7 +131,7 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
         subscription,
         executor,
         Backoff(worker_settings.retry_base, worker_settings.retry_cap),
-        glance=Backoff(min(0.5, lease / 8), lease / 3),
+        recheck=Backoff(min(0.5, lease / 8), lease / 3),
         worker=name,
         life=SubmissionLife(
             cache,
@@ -152,20 +152,20 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
         asyncio.get_running_loop().add_signal_handler(number, worker.stop)
     signals.log_ignored()
     try:
-        await _look_at(cache)
+        await _check(cache)
         log.info(
             "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
             *(name, worker_settings.stream, worker_settings.consumer_name, settings.namespace, redact(settings.cache)),
         )
         left = await worker.run(settings.shutdown_timeout)
-        await subscription.drain(LAST_WORDS_SECONDS)
+        await subscription.drain(DRAIN_SECONDS)
         log.info("the worker has stopped")
         return left, FAILED if worker.ended_by_handler else 0
     finally:
         await executor.close()
         await cache.close()
-        await client.aclose()
-        await reading.aclose()
+        await client.close()
+        await reading.close()
 
 
 def _in_redis(cache: Cache) -> RedisCache:
@@ -174,7 +174,7 @@ def _in_redis(cache: Cache) -> RedisCache:
     return cache
 
 
-async def _look_at(cache: Cache) -> None:
+async def _check(cache: Cache) -> None:
     try:
         for line in await cache.check():
             log.warning("%s", line)

@@ -100,7 +100,8 @@ _LEAST_STATUS: Final = 200
 _MOST_STATUS: Final = 999
 _LAST_INSTANT_MS: Final = 253402300799999
 """The end of the year 9999: later instants can't be written down (RFC 3339)."""
-_BODILESS: Final = (204, 304)
+BODILESS: Final = frozenset((204, 304))
+"""The statuses of answers that never have a body (RFC 9110 section 6.4.1)."""
 _METHODS: Final = {"POST": "P", "PATCH": "A", "PUT": "U", "DELETE": "D"}
 """Those that are spelled in one character: memory counts."""
 _SPELLED: Final = {letter: method for method, letter in _METHODS.items()}
@@ -110,7 +111,7 @@ _is_length: Final = re.compile(rb"[0-9]{1,18}").fullmatch
 HOP_BY_HOP: Final = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 )
-"""Those of `oncegate.middleware.rules.policy`: no entry point keeps them, and replayed they would break a connection."""
+"""RFC 9110 section 7.6.1: no entry point keeps them, and replayed they would break a connection. Trailers are not stored."""
 
 
 def encode_claim(request: ClaimRequest) -> bytes:
@@ -265,7 +266,7 @@ def _check_response(
     if len(lengths) > 1 or not all(map(_is_length, lengths)):
         raise ValueError("there is more than one length, or it is none")
     # What answers HEAD has the length of what GET gets (RFC 9110 section 8.6), and what was not kept that of what it was.
-    if lengths and body and head["s"] not in _BODILESS and int(lengths[0]) != len(body):
+    if lengths and body and head["s"] not in BODILESS and int(lengths[0]) != len(body):
         raise ValueError("the body has another length")
 
 

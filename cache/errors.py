@@ -22,6 +22,10 @@ class CacheRefused(CacheUnavailable):
     """The store answered, and refused: nothing was written."""
 
 
+class GroupMissing(CacheUnavailable):
+    """The stream or its group is not there: deleted, or Redis has lost its data. Nothing was written."""
+
+
 class CacheUnsupported(CacheError):
     """The store answers, but can't hold oncegate's guarantees (too old a version, say). Final: refuse to start."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import cast
 
-from oncegate.cache.redis.url import REDIS_SCHEMES, either
+from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, parse_address
 from oncegate.cache.store import Cache
 
 _CALLS = ("claim", "extend", "complete", "release", "get")
@@ -18,18 +18,29 @@ def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = Non
     """
     if not isinstance(url, str):
         raise TypeError(f"url is a {type(url).__qualname__}: give a str")
-    scheme, there, _ = url.partition("://")
-    store = _STORES.get(scheme.lower()) if there else None
-    if store is None:
-        raise ValueError(f"cache must be a URL that starts with {either(CACHE_SCHEMES)}")
-    return store(url, timeout, memory_limit)
+    try:
+        scheme = check_url(url)
+    except ValueError as error:
+        raise ValueError(f"cache {error}") from None
+    return _STORES[scheme](url, timeout, memory_limit)
 
 
-def _in_memory(url: str, _: float, memory_limit: int | None) -> Cache:
+def check_url(url: str) -> str:
+    """The scheme of a cache's URL, in lower case. Raises ``ValueError`` for what can't be one, in a line that repeats no more."""
+    scheme, there, rest = url.partition("://")
+    scheme = scheme.lower()
+    if not there or scheme not in CACHE_SCHEMES:
+        raise ValueError(f"must be a URL that starts with {either(CACHE_SCHEMES)}")
+    if scheme == "memory" and rest:
+        raise ValueError("memory:// takes nothing after it")
+    if scheme in MANY_SERVERS:
+        parse_address(url)
+    return scheme
+
+
+def _in_memory(_url: str, _: float, memory_limit: int | None) -> Cache:
     from oncegate.cache.memory.store import DEFAULT_LIMIT_BYTES, MemoryCache
 
-    if not url.endswith("://"):
-        raise ValueError("cache: memory:// takes nothing after it")
     return MemoryCache(DEFAULT_LIMIT_BYTES if memory_limit is None else memory_limit)
 
 

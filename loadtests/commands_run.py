@@ -214,9 +214,7 @@ class Run:
         while True:
             answer = await client.post(route, content=body, headers=headers)
             self.figures.submissions += 1
-            self._answers[
-                f"{answer.status_code} {answer.headers.get('cache-status', '').partition(';')[2].strip()[:3]}"
-            ] += 1
+            self._answers[_kind(answer)] += 1
             if answer.status_code == 202:
                 self._accepted += 1
                 if self._accepted % self.plan.kill_every == 0:
@@ -292,6 +290,13 @@ class Run:
         figures.executed_again = figures.handler_entries - figures.booked
         figures.missing, figures.unknown = len(accepted - booked), len(booked - accepted)
         return figures
+
+
+def _kind(answer: httpx.Response) -> str:
+    """Its status, and whether it was stored, or why it was refused: by the watermark (``overloaded``), or out of memory."""
+    if answer.status_code == 503:
+        return f"503 {answer.json()['code']}"
+    return f"{answer.status_code} {answer.headers.get('cache-status', '').partition(';')[2].strip()[:3]}"
 
 
 def key_of(number: int) -> str:

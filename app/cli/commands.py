@@ -179,7 +179,7 @@ async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...]
 
 
 async def _retry(found: "Commands", letter: "Letter", unread: list[str]) -> list[dict[str, Any]]:
-    from oncegate.cache.redis.streams.group import GroupMissing
+    from oncegate.cache.errors import GroupMissing
 
     try:
         entry = await found.retry(letter.id)
@@ -193,16 +193,16 @@ async def _retry(found: "Commands", letter: "Letter", unread: list[str]) -> list
 async def _commands(settings: "GatewaySettings") -> AsyncIterator["Commands"]:
     from oncegate.app.factory import create_cache
     from oncegate.app.operators.dead_letters import Commands
-    from oncegate.cache.redis.streams.client import create_client
+    from oncegate.cache.redis.streams.client import StreamClient
     from oncegate.cache.redis.streams.stream import CommandStream
 
     cache = create_cache(settings)
-    client = create_client(settings.cache, timeout=max(5.0, settings.cache_timeout))  # an operator has time
+    client = StreamClient(settings.cache, timeout=max(5.0, settings.cache_timeout))  # an operator has time
     try:
         stream = CommandStream(client, settings.namespace, settings.worker.stream)
         yield Commands(stream, cache, settings.namespace, settings.worker.consumer_name)
     finally:
-        await client.aclose()
+        await client.close()
         await cache.close()
 
 

@@ -4,7 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-RecordId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}$")]
+from oncegate.middleware.rules.key import RECORD_ID
+
+RecordId = Annotated[str, Field(pattern=f"^{RECORD_ID.pattern}$")]
 
 
 class _Shape(BaseModel):

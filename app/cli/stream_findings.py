@@ -1,36 +1,23 @@
 """What ``oncegate check`` finds about the command streams: how full each is, who reads it, and who is missing or behind."""
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any
 
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.cache.errors import CacheError
-from oncegate.cache.redis.streams.client import REDIS_ERRORS, create_client
+from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.memory import StreamMemory
-from oncegate.cache.redis.streams.stream import CommandStream
+from oncegate.cache.redis.streams.stream import CommandStream, GroupProgress
 
 FAR_BEHIND = 0.5
 """Of a stream's limit: a group with as many entries still to read is far behind, and submissions will soon be refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A consumer group: how many entries it has not read (``None``: Redis can't tell), and how many not acknowledged."""
-
-    name: str
-    unread: int | None
-    pending: int
-
-    @property
-    def text(self) -> str:
-        """In words."""
-        unread = "an unknown number" if self.unread is None else str(self.unread)
-        return f"{self.name} has {unread} to read and {self.pending} to acknowledge"
+def _shown(group: GroupProgress) -> str:
+    unread = "an unknown number" if group.unread is None else str(group.unread)
+    return f"{group.name} has {unread} to read and {group.pending} to acknowledge"
 
 
 def judge(
-    name: str, consumer: str, limit: int, dead: int, groups: list[Group], memory: StreamMemory
+    name: str, consumer: str, limit: int, dead: int, groups: list[GroupProgress], memory: StreamMemory
 ) -> tuple[list[str], str]:
     """Advice about one stream, a line each; and how it stands, in one line. Pure."""
     advice = []
@@ -43,7 +30,7 @@ def judge(
         waiting = (group.unread or 0) + group.pending
         if waiting >= FAR_BEHIND * limit:
             advice.append(
-                f"stream {name}: {group.text}, of {limit} that the stream may hold: start more workers, or remove the "
+                f"stream {name}: {_shown(group)}, of {limit} that the stream may hold: start more workers, or remove the "
                 "group if nobody reads with it any more (XGROUP DESTROY)"
             )
     if not memory.suffices:
@@ -53,7 +40,7 @@ def judge(
         )
     if dead:
         advice.append(f"stream {name} has given up commands, {dead} so far: oncegate commands list tells why")
-    readers = "; ".join(group.text for group in groups) or "no group reads it"
+    readers = "; ".join(_shown(group) for group in groups) or "no group reads it"
     room = ""
     if memory.most:
         room = (
@@ -67,25 +54,17 @@ async def look(settings: GatewaySettings) -> list[tuple[list[str], str]]:
     consumers = {route.stream: route.consumer_name for route in settings.routes if route.mode != "sync"}
     if not consumers:
         return []
-    client = create_client(settings.cache, timeout=settings.cache_timeout)
+    client = StreamClient(settings.cache, timeout=settings.cache_timeout)
     try:
         streams = [CommandStream(client, settings.namespace, name) for name in consumers]
         found = await asyncio.gather(*[_look(stream) for stream in streams])
     finally:
-        await client.aclose()
+        await client.close()
     return [
         judge(name, consumer, settings.stream_limit, *told)
         for (name, consumer), told in zip(consumers.items(), found, strict=True)
     ]
 
 
-async def _look(stream: CommandStream) -> tuple[int, list[Group], StreamMemory]:
-    client: Any = stream.client  # a reply's many possible shapes are of no interest here
-    try:
-        dead = int(await client.xlen(stream.dead_key))
-        # Redis answers an error for a stream that isn't there.
-        told = await client.xinfo_groups(stream.key) if await client.exists(stream.key) else []
-    except REDIS_ERRORS as error:
-        raise CacheError(f"the stream can't be looked at ({type(error).__name__})") from error
-    groups = [Group(each["name"].decode(), each.get("lag"), int(each["pending"])) for each in told]
-    return dead, groups, await stream.memory()
+async def _look(stream: CommandStream) -> tuple[int, list[GroupProgress], StreamMemory]:
+    return await stream.dead(), await stream.groups(), await stream.memory()

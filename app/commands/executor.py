@@ -1,6 +1,5 @@
 """The executor interface: what a worker hands a command to, the command's context, and the errors it may raise."""
 
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,9 +7,8 @@ from typing import Protocol
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable
-from oncegate.middleware.rules.key import scope_digest
+from oncegate.middleware.rules.key import key_line, scope_digest
 
-_TOKEN = re.compile(r"[!#-+\--\[\]-~]+")
 _NAMELESS = scope_digest(None)
 
 Confirm = Callable[[], Awaitable[None]]
@@ -74,14 +72,6 @@ def context_of(command: Command, entry: str, attempt: int) -> CommandContext:
         caller="" if caller == _NAMELESS else caller,
         request_headers=command.headers,
     )
-
-
-def key_line(key: str) -> str:
-    """The key as a header's value: as the bare token that most services expect, else as an RFC 9651 String."""
-    if _TOKEN.fullmatch(key):
-        return key
-    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 class CommandRefused(NotRetryable):

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from oncegate.app.commands.executor import CommandContext, CommandRefused, Confirm, key_line
+from oncegate.app.commands.executor import CommandContext, CommandRefused, Confirm
 from oncegate.app.commands.forwarded_answer import judge
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.record import StoredResponse
@@ -26,6 +26,7 @@ from oncegate.middleware.http.asgi import Message, Receive
 from oncegate.middleware.http.capture import Capture
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.outcome.errors import OutcomeUnknown
+from oncegate.middleware.rules.key import key_line
 from oncegate.middleware.rules.policy import Policies, Policy
 
 

@@ -68,23 +68,23 @@ def _problem(capture: Capture) -> Mapping[str, Any]:
     return members if isinstance(members, dict) else {}
 
 
-def _original(told: object) -> StoredResponse | None:
+def _original(result: object) -> StoredResponse | None:
     """The response in a problem's original result (`oncegate.middleware.outcome.problems`); ``None``: it can't be read."""
-    if not isinstance(told, dict):
+    if not isinstance(result, dict):
         return None
     try:
-        headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in told["headers"])
-        status = int(told["status"])
-        return StoredResponse(status, headers, _body(told), responses.now_ms())
+        headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in result["headers"])
+        status = int(result["status"])
+        return StoredResponse(status, headers, _body(result), responses.now_ms())
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
 
 
-def _body(told: Mapping[str, Any]) -> bytes | None:
-    if "body" not in told:
+def _body(result: Mapping[str, Any]) -> bytes | None:
+    if "body" not in result:
         return None
-    body = told["body"]
-    if told.get("body_encoding") == "base64":
+    body = result["body"]
+    if result.get("body_encoding") == "base64":
         return b64decode(body, validate=True)
     return body.encode() if isinstance(body, str) else orjson.dumps(body)
 

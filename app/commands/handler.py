@@ -6,10 +6,8 @@ The second, if there is one, is the `CommandContext`.
 """
 
 import asyncio
-import contextvars
 import importlib
 import inspect
-import logging
 import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +18,11 @@ from pydantic import TypeAdapter, ValidationError
 from oncegate.app.commands.executor import CommandContext, Confirm
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.outcome.results import JsonCodec
-
-log = logging.getLogger("oncegate.worker")
+from oncegate.middleware.outcome.results import JsonCodec, dumped
+from oncegate.middleware.rules.arguments import is_async
 
 _RESULT_HEADERS = ((b"content-type", b"application/json"),)
 
@@ -36,12 +34,12 @@ class HandlerError(ValueError):
 class Handler:
     """The `Executor` that calls ``function``. ``threads`` is how many calls of one that is not ``async`` may run at once.
 
-    A result that can't be kept as JSON, or has more than ``max_result`` bytes, is a success without a result.
+    A result that can't be kept as JSON is a success without a result.
     """
 
     loggable = False
 
-    def __init__(self, function: Callable[..., Any], *, threads: int, max_result: int) -> None:
+    def __init__(self, function: Callable[..., Any], *, threads: int) -> None:
         _check_kind(function)
         self._function = function
         self._takes_context, payload = _signature(function)
@@ -50,14 +48,10 @@ class Handler:
             self._payload: TypeAdapter[Any] = TypeAdapter(payload)
         except Exception as error:  # noqa: BLE001  # whatever pydantic makes of somebody's type
             raise HandlerError(f"its first parameter's type can't be read from JSON ({type(error).__name__})") from None
-        self._max_result = max_result
         self._results = JsonCodec(Any)
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004  # the method itself: an object may be an async callable
-        )
-        self.can_be_cut = self._is_async  # a thread can't be ended
+        self.can_be_cut = is_async(function)  # a thread can't be ended
         # A pool of its own: asyncio's has five threads more than the machine has processors, however many may run here.
-        self._pool = None if self._is_async else ThreadPoolExecutor(threads, thread_name_prefix="handler")
+        self._pool = None if self.can_be_cut else ThreadPoolExecutor(threads, thread_name_prefix="handler")
 
     async def execute(self, command: Command, context: CommandContext, confirm: Confirm) -> StoredResponse:
         """See `Executor.execute`. A payload that does not fit is a `NotRetryable`: it will not fit the next time either."""
@@ -69,7 +63,7 @@ class Handler:
             arguments += (context,)
         await confirm()
         result = await self._call(arguments)
-        return StoredResponse(200, _RESULT_HEADERS, self._kept(result, context), now_ms())
+        return StoredResponse(200, _RESULT_HEADERS, dumped(self._results.dump, result, context.record), now_ms())
 
     async def close(self) -> None:
         """See `Executor.close`."""
@@ -91,32 +85,8 @@ class Handler:
             raise NotRetryable("the payload nests too deep") from None
 
     async def _call(self, arguments: tuple[Any, ...]) -> Any:
-        try:
-            if self._pool is None:
-                return await _in_a_task(self._function(*arguments))
-            call = contextvars.copy_context().run
-            result = await asyncio.get_running_loop().run_in_executor(
-                self._pool, call, _in_a_thread, self._function, arguments
-            )
-            if inspect.isawaitable(result):  # a plain callable around a coroutine function: a lambda, a decorator
-                return await _in_a_task(result)
-            return result
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise RuntimeError("something in the handler was cancelled") from error
-
-    def _kept(self, result: Any, context: CommandContext) -> bytes | None:
-        try:
-            kept = self._results.dump(result)
-        except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
-            log.warning("record %s: the result can't be stored: %s", context.record, type(error).__name__)
-            return None
-        if len(kept) > self._max_result:
-            log.warning("record %s: the result is too large to be stored", context.record)
-            return None
-        return kept
+        called = call(self._function, *arguments, in_loop=self.can_be_cut, pool=self._pool)
+        return await call(_in_a_task, called, in_loop=True)
 
 
 async def _in_a_task(work: Awaitable[Any]) -> Any:
@@ -133,13 +103,6 @@ async def _in_a_task(work: Awaitable[Any]) -> Any:
     if ends:
         raise ends.pop()
     return result
-
-
-def _in_a_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    try:
-        return function(*arguments)
-    except StopIteration as error:  # no future takes it: the call would never end
-        raise RuntimeError("the handler raised StopIteration") from error
 
 
 def find_handler(name: str) -> Callable[..., Any]:

@@ -1,28 +1,27 @@
 """Processes one stream entry: the subscription decides, the executor runs the command, and the outcome is recorded.
 
-Nothing here acknowledges an entry. A `Verdict` says what to do with it, and is returned only once the outcome is recorded;
+Nothing here acknowledges an entry. A `Disposition` says what to do with it, and is returned only once the outcome is recorded;
 where it can't be, the entry is processed again later.
 """
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import time
 
-import orjson
-
 from oncegate.app.commands.alone import Alone
-from oncegate.app.commands.backoff import Backoff
-from oncegate.app.commands.executor import CommandFailed, CommandPutOff, Executor, context_of
+from oncegate.app.commands.executor import CommandFailed, CommandPutOff, CommandRefused, Executor, context_of
 from oncegate.app.commands.submission_life import SubmissionLife
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command, NotACommand
-from oncegate.middleware.consumers.begun import Begun, Recording
+from oncegate.middleware.consumers.begun import FAILED, Begun, Recording, kept_members
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
+from oncegate.middleware.consumers.handling import settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown
+from oncegate.middleware.outcome.raised import kind_and_place, kind_and_text
 
 log = logging.getLogger("oncegate.worker")
 
@@ -33,7 +32,7 @@ _CONSUMER = b"consumer"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Disposition:
     """What to do with an entry. ``again`` is the seconds until it is to be processed again; ``None``: it is done with, and
     ``death``, where there is one, holds the dead letter's additional fields. ``ends``: the worker is to stop.
     ``copy_of`` is the command of which another entry may have become a dead letter for the same attempts.
@@ -45,7 +44,7 @@ class Verdict:
     copy_of: str = ""
 
 
-DONE = Verdict()
+DONE = Disposition()
 _ENDED = (DeliveryDecision.RUN, DeliveryDecision.EXHAUSTED)
 """Decisions after which a dead letter is the end of this command's own execution."""
 
@@ -56,7 +55,7 @@ class Processing:
     ``life`` ties their records together.
 
     ``backoff`` is for commands that failed; what can't be decided yet, because it is in flight elsewhere or the cache does
-    not answer, is tried again after ``glance``'s pauses.
+    not answer, is tried again after ``recheck``'s pauses.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Processing:
         subscription: Subscription,
         executor: Executor,
         backoff: Backoff,
-        glance: Backoff,
+        recheck: Backoff,
         worker: str,
         life: SubmissionLife,
     ) -> None:
@@ -73,11 +72,11 @@ class Processing:
         self._subscription = subscription
         self._executor = executor
         self._backoff = backoff
-        self._glance = glance
+        self._recheck = recheck
         self._worker = worker
 
-    async def process(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Verdict:
-        """Process one entry. ``looks`` counts how often it was tried, this time included. Raises
+    async def process(self, entry: bytes, fields: Mapping[bytes, bytes], tries: int) -> Disposition:
+        """Process one entry. ``tries`` counts how often it was tried, this time included. Raises
         a cancellation, and `CacheError`: then it is to be tried again.
         """
         meant_for = fields.get(_CONSUMER)
@@ -96,11 +95,11 @@ class Processing:
                 alone = await self._alone.alone()
             if begun.run and begun.after_a_crash and not alone:
                 await begun.release()  # another one is tried alone: this one must not die with it
-                return Verdict(again=self._glance.pause(looks))
+                return Disposition(again=self._recheck.pause(tries))
             after = await self._execute(begun, command, entry) if begun.run else 0.0
         finally:
             await self._alone.leave(alone=alone)
-        return await self._verdict(begun, command, entry, looks, after)
+        return await self._dispose(begun, command, entry, tries, after)
 
     async def _begin(self, command: Command) -> Begun:
         return await self._subscription.begin(
@@ -112,7 +111,7 @@ class Processing:
             )
         )
 
-    async def _verdict(self, begun: Begun, command: Command, entry: bytes, looks: int, after: float) -> Verdict:
+    async def _dispose(self, begun: Begun, command: Command, entry: bytes, tries: int, after: float) -> Disposition:
         if begun.action is Action.ACKNOWLEDGE or (begun.action is Action.DEAD_LETTER and begun.decision in _ENDED):
             await self._life.tie(command, entry.decode())
         if begun.action is Action.ACKNOWLEDGE:
@@ -120,8 +119,8 @@ class Processing:
         if begun.action is Action.DEAD_LETTER:
             return self._given_up(entry, begun, command)
         if isinstance(begun.raised, ENDS_PROCESS):
-            return Verdict(again=0.0, ends=True)
-        return Verdict(again=self._pause(begun, command, looks, after))
+            return Disposition(again=0.0, ends=True)
+        return Disposition(again=self._pause(begun, command, tries, after))
 
     async def _execute(self, begun: Begun, command: Command, entry: bytes) -> float:
         """Execute a command that is to run and record what came of it; the least seconds until another attempt."""
@@ -131,51 +130,32 @@ class Processing:
         try:
             async with asyncio.timeout(timeout) as limit:
                 response = await self._executor.execute(command, context, begun.confirm)
-        except NotProcessed as error:
-            log.warning("record %s: nothing was begun: %s", begun.record, self._loggable(error))
-            after = error.after if isinstance(error, CommandPutOff) else 0.0
-            await begun.release()
-        except NotRetryable as error:
-            begun.raised = error
-            await begun.fail(error, final=True, status=getattr(error, "status", 500))
-        except OutcomeUnknown as error:
-            log.warning(
-                "record %s: attempt %d has no known outcome: %s", begun.record, begun.attempt, self._loggable(error)
-            )
-            begun.raised = error
-            await begun.unknown(str(error))
-        except TimeoutError as error:
-            self._failed(begun, error)
-            await (begun.unknown("ran into attempt_timeout") if limit.expired() else begun.fail(error))
-        except CommandFailed as error:
-            self._failed(begun, error)
-            after = error.after
-            await begun.fail(error, status=error.status)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the worker's end
             raise
-        except ENDS_PROCESS as error:
-            log.error("record %s: the handler raised %s: the worker stops", begun.record, type(error).__name__)
-            begun.raised = error
-            await begun.unknown(f"the handler raised {type(error).__name__}")
-        except BaseException as error:  # noqa: BLE001  # whatever a handler raises is the failure of its command
-            self._failed(begun, error)
-            await begun.fail(error)
+        except BaseException as error:  # noqa: BLE001  # whatever an executor raises is its command's outcome
+            self._log(begun, error)
+            after = error.after if isinstance(error, CommandPutOff | CommandFailed) else 0.0
+            status = error.status if isinstance(error, CommandRefused | CommandFailed) else FAILED
+            await settle_raised(begun, error, timed_out=limit.expired(), status=status)
         else:
             await begun.succeed(response)
         await self._recorded(begun)
         return after
 
-    def _loggable(self, error: Exception) -> str:
-        """An error for the log: its type, and its text where that holds nothing of a command."""
+    def _log(self, begun: Begun, error: BaseException) -> None:
+        """What `Begun` itself doesn't log: it does that a command failed, and with what type of error."""
+        text = (
+            f": {kind_and_text(error)[1]}" if self._executor.loggable else ""
+        )  # else it may hold something of a command
         kind = type(error).__name__
-        return f"{kind}: {error}" if self._executor.loggable else kind
-
-    @staticmethod
-    def _failed(begun: Begun, error: BaseException) -> None:
-        # That it failed, and with what type of error, the hook logs.
-        begun.raised = error
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        log.debug("record %s: raised in %s, %s:%s", begun.record, where.name, where.filename, where.lineno)
+        if isinstance(error, NotProcessed):
+            log.warning("record %s: nothing was begun: %s%s", begun.record, kind, text)
+        elif isinstance(error, OutcomeUnknown):
+            log.warning("record %s: attempt %d has no known outcome: %s%s", begun.record, begun.attempt, kind, text)
+        elif isinstance(error, ENDS_PROCESS):
+            log.error("record %s: the handler raised %s: the worker stops", begun.record, kind)
+        else:
+            log.debug("record %s: raised %s", begun.record, kind_and_place(error))
 
     @staticmethod
     async def _recorded(begun: Begun) -> None:
@@ -185,30 +165,28 @@ class Processing:
                 "record %s: the outcome is still not recorded, and nothing is acknowledged before", begun.record
             )
 
-    def _pause(self, begun: Begun, command: Command, looks: int, after: float) -> float:
-        if begun.run and begun.raised is not None:
+    def _pause(self, begun: Begun, command: Command, tries: int, after: float) -> float:
+        if begun.run and not isinstance(begun.raised, NotProcessed | None):
             pause = max(after, self._backoff.pause(begun.attempt - command.attempts_before))
             # After its time the record is gone, and its count of attempts: the command would never become a dead letter.
             return min(pause, self._subscription.settings.ttl / 2)
         if begun.run:  # nothing was begun, or it came too late: no attempt, so what counts is how often it was tried
-            return max(after, self._backoff.pause(looks))
+            return max(after, self._backoff.pause(tries))
         log.debug("record %s: %s", begun.record, begun.decision.value)
-        return self._glance.pause(looks)
+        return self._recheck.pause(tries)
 
-    def _given_up(self, entry: bytes, begun: Begun, command: Command) -> Verdict:
-        kind, text = _told(begun.response) if begun.raised is None else ("", "")
-        if begun.raised is not None:
-            kind, text = type(begun.raised).__qualname__, _text(begun.raised)
+    def _given_up(self, entry: bytes, begun: Begun, command: Command) -> Disposition:
+        kind, text = _kept_error(begun.response) if begun.raised is None else kind_and_text(begun.raised)
         reason = begun.decision.value
         if begun.run:
             reason = "rejected" if isinstance(begun.raised, NotRetryable) else DeliveryDecision.EXHAUSTED.value
         log.error("record %s: becomes a dead letter after %d attempts: %s", begun.record, begun.attempt, reason)
-        verdict = self._dead(entry, reason, begun.attempt, (kind, text or begun.reason))
-        return replace(verdict, copy_of="" if begun.run else command.command)
+        dead = self._dead(entry, reason, begun.attempt, (kind, text or begun.reason))
+        return replace(dead, copy_of="" if begun.run else command.command)
 
-    def _dead(self, entry: bytes, reason: str, attempts: int, error: tuple[str, str]) -> Verdict:
+    def _dead(self, entry: bytes, reason: str, attempts: int, error: tuple[str, str]) -> Disposition:
         kind, text = (part.encode("utf-8", "backslashreplace") for part in error)
-        return Verdict(
+        return Disposition(
             death={
                 b"dead.consumer": self._subscription.consumer.encode(),
                 b"dead.reason": reason.encode(),
@@ -222,17 +200,7 @@ class Processing:
         )
 
 
-def _told(response: StoredResponse | None) -> tuple[str, str]:
+def _kept_error(response: StoredResponse | None) -> tuple[str, str]:
     """The type and text of a kept error."""
-    try:
-        told = orjson.loads((response.body if response else None) or b"{}")
-        return str(told.get("type", "")), str(told.get("message", ""))
-    except (ValueError, AttributeError):
-        return "", ""
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException:  # noqa: BLE001  # it is told of even if it can't be put into words
-        return ""
+    members = kept_members(response)
+    return str(members.get("type", "")), str(members.get("message", ""))

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import orjson
-
 from oncegate.cache.record import Record, State, StoredResponse
+from oncegate.middleware.consumers.begun import kept_members
 from oncegate.middleware.consumers.gate import is_dead
 from oncegate.middleware.outcome.problems import original_result
 
@@ -83,9 +82,5 @@ def _error(response: StoredResponse | None) -> dict[str, Any]:
 
 
 def _member(response: StoredResponse | None, name: str) -> str | None:
-    try:
-        told = orjson.loads(response.body or b"") if response is not None else None
-    except ValueError:
-        return None
-    value = told.get(name) if isinstance(told, dict) else None
+    value = kept_members(response).get(name)
     return value if isinstance(value, str) else None

@@ -10,6 +10,7 @@ long) is written again, with the answer that it had.
 import asyncio
 
 from oncegate.app.commands.submit import accepted
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.stream import Command
@@ -18,7 +19,7 @@ from oncegate.middleware.rules.key import execution_key
 
 _AHEAD_MS = 1000
 """The execution's record ends so much sooner: what is accepted anew must not meet it."""
-_PAUSES = (0.01, 0.05, 0.25, 1.0)
+_TRIES, _PAUSES = 4, Backoff(0.01, 1.0, least=1.0, factor=5.0)
 """Seconds to wait for a gateway to record what it has just accepted."""
 
 
@@ -55,9 +56,9 @@ class SubmissionLife:
         record = Record(State.SUCCEEDED, bytes(TOKEN_BYTES), command.fingerprint, 1, response, submission=True)
         ttl_ms = self._ttl_ms + _AHEAD_MS
         left = await self._cache.outlast(key, record, ttl_ms=ttl_ms)
-        for pause in _PAUSES:
+        for tries in range(1, _TRIES + 1):
             if left >= 0:
                 break
-            await asyncio.sleep(pause)
+            await asyncio.sleep(_PAUSES.pause(tries))
             left = await self._cache.outlast(key, record, ttl_ms=ttl_ms)
         return left

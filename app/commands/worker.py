@@ -20,10 +20,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from oncegate.app.commands.backoff import Backoff, Schedule
-from oncegate.app.commands.processing import Verdict
-from oncegate.cache.errors import CacheError, CacheUnavailable
-from oncegate.cache.redis.streams.group import Fields, Group, GroupMissing, StreamRefused
+from oncegate.app.commands.processing import Disposition
+from oncegate.app.commands.schedule import Schedule
+from oncegate.cache.backoff import Backoff
+from oncegate.cache.errors import CacheError, CacheRefused, CacheUnavailable, GroupMissing
+from oncegate.cache.redis.streams.group import Group
+from oncegate.cache.redis.streams.stream import Fields
 
 log = logging.getLogger("oncegate.worker")
 
@@ -41,13 +43,13 @@ _RECONNECT_WITHIN = 1 / 8
 """Of ``idle``, the longest pause: the last worker to come back must have refreshed before the first one takes over."""
 _START, _END = b"0-0", b"0-0"
 
-Told = TypeVar("Told")
+Answer = TypeVar("Answer")
 
 
 class Process(Protocol):
-    """Processes an entry, for the ``looks``-th time."""
+    """Processes an entry, for the ``tries``-th time."""
 
-    async def __call__(self, entry: bytes, fields: Mapping[bytes, bytes], looks: int) -> Verdict:
+    async def __call__(self, entry: bytes, fields: Mapping[bytes, bytes], tries: int) -> Disposition:
         """Raises only a cancellation."""
         ...
 
@@ -87,7 +89,7 @@ class Worker:
         self._away = False
         self._may_claim_at = 0.0
         self._reconnect = replace(_RECONNECT, cap=min(_RECONNECT.cap, idle * _RECONNECT_WITHIN))
-        self._speaking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
         """Read nothing more, and let `run` return when what is executed has ended. A second time: without waiting for it."""
@@ -97,7 +99,7 @@ class Worker:
             log.info("stopping: what is executed ends first")
             self._stopped_at = _now()
         self._stopping.set()
-        self._tell()
+        self._wake()
 
     async def run(self, shutdown_timeout: float) -> int:
         """Work until `stop`. What is still executed ``shutdown_timeout`` seconds after it is left to its lease.
@@ -153,7 +155,7 @@ class Worker:
                 await self._recover(error)
                 await self._rest(self._reconnect.pause(tries))
                 continue
-            self._answered()
+            self._on_answer()
             tries = 0
             for entry, fields in entries:
                 self._hold(entry, fields)
@@ -214,7 +216,7 @@ class Worker:
         while (item := await self._queue.get()) is not None:
             self._running += 1
             try:
-                await self._look(*item)
+                await self._handle(*item)
             except asyncio.CancelledError:
                 raise
             except BaseException:  # a fault of ours with one entry must not end the others
@@ -222,33 +224,33 @@ class Worker:
                 self._put_off(item[0], self._idle)
             finally:
                 self._running -= 1
-                self._tell()
+                self._wake()
 
-    async def _look(self, entry: bytes, fields: Fields | None) -> None:
-        looks = self._held[entry] = self._held.get(entry, 0) + 1
+    async def _handle(self, entry: bytes, fields: Fields | None) -> None:
+        tries = self._held[entry] = self._held.get(entry, 0) + 1
         try:
             if fields is None:
                 fields = await self._group.take(entry)
-                self._answered()
+                self._on_answer()
             if fields is None:  # another worker was done with it meanwhile
                 self._held.pop(entry, None)
                 return
-            verdict = await self._process(entry, fields, looks)
-            if verdict.ends and not self._stopping.is_set():
+            disposition = await self._process(entry, fields, tries)
+            if disposition.ends and not self._stopping.is_set():
                 self.ended_by_handler = True
                 self.stop()
-            if verdict.again is not None:
-                self._put_off(entry, verdict.again)
+            if disposition.again is not None:
+                self._put_off(entry, disposition.again)
                 return
-            await self._group.acknowledge(entry, verdict.death, verdict.copy_of)
+            await self._group.acknowledge(entry, disposition.death, disposition.copy_of)
             self._held.pop(entry, None)
-        except StreamRefused as error:
+        except CacheRefused as error:
             # Its outcome is recorded, so all that is left to do is this, whenever Redis lets us.
             log.warning("entry %s: can't be acknowledged, and is looked at again: %s", entry.decode(), error)
             self._put_off(entry, self._idle)
         except CacheUnavailable as error:
             await self._recover(error)
-            self._put_off(entry, self._reconnect.pause(looks))
+            self._put_off(entry, self._reconnect.pause(tries))
 
     def _hold(self, entry: bytes, fields: Fields) -> bool:
         """Queue an entry that this worker was given. False: it held it already."""
@@ -263,7 +265,7 @@ class Worker:
 
     def _put_off(self, entry: bytes, seconds: float) -> None:
         self._schedule.add(entry, asyncio.get_running_loop().time() + seconds)
-        self._tell()
+        self._wake()
 
     def _free(self) -> int:
         return self._concurrency - self._running - self._queue.qsize()
@@ -283,15 +285,15 @@ class Worker:
 
     # -- Redis comes and goes -----------------------------------------------------------------------------------------
 
-    async def _try(self, ask: Callable[[], Awaitable[Told]]) -> Told | None:
+    async def _try(self, step: Callable[[], Awaitable[Answer]]) -> Answer | None:
         """Do a step that is repeated later anyway, if it fails now."""
         try:
-            told = await ask()
+            answer = await step()
         except CacheError as error:
             await self._recover(error)
             return None
-        self._answered()
-        return told
+        self._on_answer()
+        return answer
 
     async def _recover(self, error: CacheError) -> None:
         """Redis refused something: make the group anew if it is gone; say that Redis is away, once."""
@@ -301,7 +303,7 @@ class Worker:
                     log.warning(
                         "the group %s was not there, and was made: it reads from the first entry on", self._group.name
                     )
-                self._answered()
+                self._on_answer()
             except CacheUnavailable as another:
                 error = another
             else:
@@ -310,16 +312,16 @@ class Worker:
             self._away = True
             log.warning("the stream can't be read; it is tried again and again: %s", error)
 
-    def _answered(self) -> None:
+    def _on_answer(self) -> None:
         if self._away:
             self._away = False
             self._may_claim_at = _now() + self._idle / 2
             log.info("the stream can be read again")
-            self._speaking = asyncio.create_task(self._keep_once())
+            self._refreshing = asyncio.create_task(self._keep_once())
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         """Wake all waiters; each checks its own condition."""
         news, self._news = self._news, asyncio.Event()
         news.set()

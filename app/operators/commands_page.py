@@ -7,31 +7,29 @@ caller's, which is known before anything is read. All others get the same 404 as
 import asyncio
 import hmac
 import logging
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 
 from oncegate.app.commands.status import describe, is_command, is_mismatch, is_over
 from oncegate.app.operators.bearer import Bearer
-from oncegate.app.operators.records import RECORD_ID
 from oncegate.app.operators.records_page import unreadable
 from oncegate.app.operators.reply import Reply, method_not_allowed, problem, told
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import Record
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.asgi import Receive, Scope
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.request import wanted_wait
-from oncegate.middleware.rules.key import execution_key, pick, scope_digest, scope_parts
+from oncegate.middleware.rules.key import RECORD_ID, execution_key, pick, scope_digest, scope_parts
 from oncegate.middleware.rules.policy import Policy
 
 log = logging.getLogger("oncegate.commands")
 
 MAX_WAITERS = 1000
 """Requests of a process that wait for a command's end; more are answered at once."""
-_FIRST_PAUSE = 0.002
-_LONGEST_PAUSE = 1.0
+_PAUSES = Backoff(0.0025, 1.25, least=0.6, factor=1.5)
 _NAMELESS = scope_digest(None)
 _NO_COMMAND = problem(404, "Not Found", "No such command, or not yours.")
 
@@ -130,12 +128,12 @@ class CommandsPage:
     async def _ended(self, key: str, submission: Record | None, receive: Receive, until: float) -> Record | None:
         """The execution record once it is over, or as it is when time is up, the client has left, or the gateway stops."""
         left = asyncio.create_task(_disconnect(receive))
-        pause = _FIRST_PAUSE
+        looks = 0
         execution = None
         try:
             while not left.done() and not self._draining() and (remaining := until - monotonic()) > 0:
-                await asyncio.wait([left], timeout=min(remaining, pause * random.uniform(0.75, 1.25)))
-                pause = min(_LONGEST_PAUSE, pause * 1.5)
+                looks += 1
+                await asyncio.wait([left], timeout=min(remaining, _PAUSES.pause(looks)))
                 execution = await self._execution(key, submission)
                 if is_over(submission, execution):
                     break

@@ -8,23 +8,19 @@ old (``acknowledge.lua``), and count them.
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-import orjson
-
-from oncegate.app.operators.records import RECORD_ID, summarise
+from oncegate.app.operators.records import summarise
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import Claim
-from oncegate.cache.redis.streams.client import REDIS_ERRORS
-from oncegate.cache.redis.streams.group import Fields, GroupMissing, Script, unavailable
-from oncegate.cache.redis.streams.stream import CommandStream
+from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
 from oncegate.cache.store import Cache
+from oncegate.middleware.consumers.begun import kept_members
 from oncegate.middleware.outcome.instants import instant
-from oncegate.middleware.rules.key import execution_key
+from oncegate.middleware.rules.key import RECORD_ID, execution_key
 
 ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AT_ONCE = 100
-REDRIVE = Script("redrive")
 
 
 class NotAnId(ValueError):
@@ -88,7 +84,6 @@ class Commands:
 
     def __init__(self, stream: CommandStream, cache: Cache, namespace: str, consumer: str) -> None:
         self._stream = stream
-        self._client = stream.client
         self._cache = cache
         self.name = stream.name
         self.namespace = namespace
@@ -98,10 +93,7 @@ class Commands:
 
     async def exist(self) -> bool:
         """Whether there is such a stream, or was: its dead letters stay."""
-        return bool(
-            await self._ask(self._client.exists(self._stream.key))
-            or await self._ask(self._client.exists(self._stream.dead_key))
-        )
+        return await self._stream.exists()
 
     async def counts(self) -> dict[str, int | None]:
         """How many commands there are that were not ``read`` yet, that are ``pending``, and that are ``dead``; and how many dead
@@ -109,35 +101,31 @@ class Commands:
 
         ``unread`` is ``None`` where Redis can't tell: entries were taken out of the middle of what is still to be read.
         """
-        dead = int(await self._ask(self._client.xlen(self._stream.dead_key)))
-        gone = {"dead": dead, "trimmed": int(await self._ask(self._client.get(self._stream.trimmed_key)) or 0)}
-        length = int(await self._ask(self._client.xlen(self._stream.key)))
-        try:
-            groups = await self._ask(self._client.xinfo_groups(self._stream.key))
-        except GroupMissing:
-            groups = []
-        for group in groups:
-            if group["name"] == self._consumer.encode():
-                return {"unread": group.get("lag"), "pending": group["pending"], **gone}
+        stream = self._stream
+        gone = {"dead": await stream.dead(), "trimmed": await stream.trimmed()}
+        length = await stream.length()
+        for group in await stream.groups():
+            if group.name == self._consumer:
+                return {"unread": group.unread, "pending": group.pending, **gone}
         return {"unread": length, "pending": 0, **gone}
 
     async def letters(self, *, after: str = "-", last: str = "+") -> AsyncIterator[Letter]:
         """The dead letters, the oldest first; those behind ``after``, up to ``last``."""
         start = after if after == "-" else f"({after}"
         while True:
-            some = await self._ask(self._client.xrange(self._stream.dead_key, start, last, count=_AT_ONCE))
+            some = await self._stream.letters(start, last, _AT_ONCE)
             for entry, fields in some:
-                yield Letter(entry.decode(), fields)
+                yield Letter(entry, fields)
             if len(some) < _AT_ONCE:
                 return
-            start = f"({some[-1][0].decode()}"
+            start = f"({some[-1][0]}"
 
     async def find(self, identifier: str) -> list[Letter]:
         """The dead letters of a command's id, of an entry's, or with that id themselves. Raises `NotAnId`."""
         if ENTRY_ID.fullmatch(identifier):
-            some = await self._ask(self._client.xrange(self._stream.dead_key, identifier, identifier))
+            some = await self._stream.letters(identifier, identifier, 1)
             if some:
-                return [Letter(entry.decode(), fields) for entry, fields in some]
+                return [Letter(entry, fields) for entry, fields in some]
         elif not RECORD_ID.fullmatch(identifier):
             raise NotAnId(
                 "an id is that of a command (two digests with a colon between), or of an entry: 1795281703248-0"
@@ -146,25 +134,18 @@ class Commands:
 
     async def pending(self, limit: int) -> list[dict[str, Any]]:
         """The entries that workers hold, executed now or waiting to be tried again; at most ``limit``, the oldest first."""
-        try:
-            told = await self._ask(self._client.xpending_range(self._stream.key, self._consumer, "-", "+", limit))
-        except GroupMissing:
-            return []
-        return [await self._of_pending(each) for each in told]
+        return [await self._of_pending(each) for each in await self._stream.pending(self._consumer, limit)]
 
-    async def _of_pending(self, held: Mapping[str, Any]) -> dict[str, Any]:
-        entry = held["message_id"].decode()
-        found = await self._ask(self._client.xrange(self._stream.key, entry, entry))
-        fields: Fields = found[0][1] if found else {}
-        letter = Letter(entry, fields)
+    async def _of_pending(self, held: PendingEntry) -> dict[str, Any]:
+        letter = Letter(held.entry, await self._stream.entry(held.entry) or {})
         execution = await self._execution(letter.command)
         return {
-            "entry": entry,
+            "entry": held.entry,
             "command": letter.command or None,
             "state": execution["state"] if execution else "absent",
             "attempt": execution.get("attempt", 0) if execution else 0,
-            "worker": held["consumer"].decode("utf-8", "replace"),
-            "silent_for": held["time_since_delivered"] / 1000,
+            "worker": held.worker,
+            "silent_for": held.idle_ms / 1000,
             "accepted_at": letter.told()["accepted_at"],
         }
 
@@ -173,8 +154,7 @@ class Commands:
         letters = await self.find(identifier)
         command = letters[0].command if letters else identifier
         if not letters and ENTRY_ID.fullmatch(identifier):
-            found = await self._ask(self._client.xrange(self._stream.key, identifier, identifier))
-            command = Letter(identifier, found[0][1]).command if found else ""
+            command = Letter(identifier, await self._stream.entry(identifier) or {}).command
         submission = await self._peek(f"{self.namespace}:{command}") if RECORD_ID.fullmatch(command) else None
         execution = await self._execution(command)
         if not letters and submission is None and execution is None:
@@ -214,24 +194,15 @@ class Commands:
         ``None``: there is no such letter, any more. It is one step: nothing is lost on the way, and nothing comes back twice.
         Raises `GroupMissing` where that consumer has no group, as after a change of its name: no consumer would read the entry.
         """
-        keys = (self._stream.key, self._stream.dead_key)
-        entry = await REDRIVE.run(self._client, keys, letter)
-        return cast(bytes, entry).decode() if entry else None
+        return await self._stream.redrive(letter)
 
     async def discard(self, letter: str) -> bool:
         """Delete a dead letter. False: there is none any more."""
-        return bool(await self._ask(self._client.xdel(self._stream.dead_key, letter)))
+        return await self._stream.discard(letter)
 
     async def newest(self) -> str | None:
         """The id of the newest dead letter: later ones come after it."""
-        some = await self._ask(self._client.xrevrange(self._stream.dead_key, count=1))
-        return some[0][0].decode() if some else None
-
-    async def _ask(self, asked: Any) -> Any:
-        try:
-            return await asked
-        except REDIS_ERRORS as error:
-            raise unavailable(error) from error
+        return await self._stream.newest_letter()
 
 
 def _summary(command: str, held: Claim) -> dict[str, Any]:
@@ -242,11 +213,4 @@ def _summary(command: str, held: Claim) -> dict[str, Any]:
 
 def _error(held: Claim) -> dict[str, Any] | None:
     """The error kept in an execution record."""
-    response = held.record.response
-    if held.record.state != "failed" or response is None:
-        return None
-    try:
-        told = orjson.loads(response.body or b"{}")
-    except ValueError:
-        return None
-    return told if isinstance(told, dict) else None
+    return kept_members(held.record.response) or None if held.record.state == "failed" else None

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from oncegate.app.operators.records import RECORD_ID, Records
+from oncegate.app.operators.records import Records
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import MAX_ROUTE_BYTES, Claim, Record, State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution
-from oncegate.middleware.rules.key import record_id, scope_digest
+from oncegate.middleware.rules.key import RECORD_ID, record_id, scope_digest
 
 STEP = 500
 AT_ONCE = 50

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from oncegate.cache.codec import BODILESS, HOP_BY_HOP
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import Claim, State, StoredResponse
 from oncegate.cache.store import Cache
@@ -13,10 +14,9 @@ from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.rules.key import parse_key, pick, record_id, record_key, scope_parts
-from oncegate.middleware.rules.policy import HOP_BY_HOP, OF_THE_MOMENT, OURS, Policy
+from oncegate.middleware.rules.key import RECORD_ID, parse_key, pick, record_id, record_key, scope_parts
+from oncegate.middleware.rules.policy import OF_THE_MOMENT, OURS, Policy
 
-RECORD_ID = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
 MOST_LISTED = 1000
 MOST_SECONDS = 10 * 366 * 86400.0
 """For which a resolved outcome may be kept; as `oncegate.middleware.rules.settings.Seconds`."""
@@ -195,7 +195,7 @@ _NOT_KEPT = frozenset(name.decode() for name in (*HOP_BY_HOP, *OF_THE_MOMENT, *O
     "content-length",
     "cache-status",
 }
-_BODILESS = frozenset({204, 205, 304})
+_BODILESS = BODILESS | {205}
 
 
 def response_to_keep(status: int, headers: Sequence[tuple[str, str]], body: bytes) -> StoredResponse:

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from oncegate.app.server.sides import Responding
+from oncegate.cache.codec import BODILESS
 from oncegate.middleware.http.asgi import Message
 from oncegate.middleware.outcome.problems import Answer
 
@@ -24,7 +25,6 @@ _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 _STATUS_LINES: Final = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(600)]
 _line_of: Final = b": ".join
 _OF_THE_CONNECTION: Final = frozenset({b"connection", b"transfer-encoding"})
-_WITHOUT_CONTENT: Final = frozenset({204, 304})
 _END_OF_HEAD: Final = (b"", b"")
 # Numbers, which are found faster than bytes.
 _LF: Final = 10
@@ -274,7 +274,7 @@ class InboundRequest:
         return b"\r\n".join(lines)
 
     def _frame_body(self, status: int, lines: list[bytes]) -> None:
-        if self._is_head or status in _WITHOUT_CONTENT:
+        if self._is_head or status in BODILESS:
             self._left = 0
         elif self._left < 0:
             if self.scope["http_version"] == "1.1":

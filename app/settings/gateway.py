@@ -7,19 +7,19 @@ fail at construction. Values come from `oncegate.app.settings.sources`; building
 import ipaddress
 import math
 from typing import Annotated, Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from oncegate.app.settings.cors import CorsSettings
+from oncegate.app.settings.upstream_url import UpstreamAddress, split_url
 from oncegate.app.settings.worker import WorkerSettings
-from oncegate.cache.open import CACHE_SCHEMES
-from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, parse_address
+from oncegate.cache.open import CACHE_SCHEMES, check_url
+from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either
 from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds
 
 LATER_CACHE_SCHEMES = ("sqlite", "postgresql")
-UPSTREAM_SCHEMES = ("http", "https", "unix")
 LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
 
@@ -115,34 +115,17 @@ class GatewaySettings(BaseSettings):
     @field_validator("upstream")
     @classmethod
     def _forwardable(cls, value: str) -> str:
-        url = _split(value)
-        if url.scheme not in UPSTREAM_SCHEMES:
-            raise ValueError(f"must be a URL that starts with {either(UPSTREAM_SCHEMES)}")
-        if url.username is not None or url.password is not None:
-            raise ValueError("must not carry credentials; clients send their own")
-        if url.query or url.fragment:
-            raise ValueError("must not have a query or a fragment")
-        if url.scheme == "unix":
-            if url.netloc or not url.path.startswith("/"):
-                raise ValueError("needs an absolute path: unix:///run/service.sock")
-        elif not url.hostname:
-            raise ValueError("needs a host: http://127.0.0.1:9000")
+        UpstreamAddress.parse(value)
         return value
 
     @field_validator("cache")
     @classmethod
     def _storable(cls, value: str) -> str:
         scheme = value.partition("://")[0].lower()
-        if scheme in MANY_SERVERS:
-            parse_address(value)  # commas between hosts: no URL in urllib's sense
-            return value
-        url = _split(value)
-        if url.scheme in LATER_CACHE_SCHEMES:
-            raise ValueError(f"{url.scheme}:// is not available in this version; use {either(CACHE_SCHEMES)}")
-        if url.scheme not in CACHE_SCHEMES:
-            raise ValueError(f"must be a URL that starts with {either(CACHE_SCHEMES)}")
-        if url.scheme == "memory" and (url.netloc or url.path or url.query):
-            raise ValueError("memory:// takes nothing after it; its size is memory_limit")
+        if scheme in LATER_CACHE_SCHEMES:
+            raise ValueError(f"{scheme}:// is not available in this version; use {either(CACHE_SCHEMES)}")
+        if check_url(value) not in MANY_SERVERS:
+            split_url(value)  # with commas between hosts it is no URL in urllib's sense
         return value
 
     @field_validator("trusted_proxies")
@@ -226,12 +209,3 @@ def redact(url: str) -> str:
         return "(not a URL)"
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else "(not a URL)"
-
-
-def _split(value: str) -> SplitResult:
-    try:
-        url = urlsplit(value)
-        _ = url.port
-    except ValueError:  # its text repeats parts of the URL
-        raise ValueError("is not a URL; is the port a number?") from None
-    return url

@@ -4,58 +4,11 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from dataclasses import dataclass
 from ipaddress import ip_address
-from urllib.parse import unquote, urlsplit
 
+from oncegate.app.settings.upstream_url import UpstreamAddress
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.middleware.outcome.errors import NotProcessed
-
-_UNSAFE = frozenset(map(chr, [*range(0x21), 0x7F]))
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamAddress:
-    """A parsed upstream URL: ``http://host[:port][/base]``, ``https://...`` or ``unix:///path/to/socket``.
-
-    ``authority`` is what `Host` says for a client that sent none; ``base`` goes before every path and has no slash at its
-    end; ``where`` names the upstream in errors.
-    """
-
-    scheme: str
-    host: str
-    port: int
-    base: bytes
-    authority: bytes
-    where: str
-
-    @classmethod
-    def parse(cls, url: str) -> "UpstreamAddress":
-        """The address that ``url`` names. Raises `ValueError`, one line, which doesn't repeat credentials."""
-        if not url.isascii() or not _UNSAFE.isdisjoint(url):
-            raise ValueError("the upstream URL holds a space, a control character or one outside ASCII")
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError as error:
-            raise ValueError(f"the upstream URL is malformed: {error}") from None
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("the upstream URL must not hold credentials")
-        if parts.query or parts.fragment or "?" in url or "#" in url:
-            raise ValueError("the upstream URL must not hold a query or a fragment")
-        if parts.scheme == "unix":
-            if parts.netloc or parts.path[:1] != "/" or len(parts.path) < 2:
-                raise ValueError("a unix upstream URL is unix:///path/to/socket")
-            path = unquote(parts.path)
-            return cls("unix", path, 0, b"", b"localhost", f"unix://{path}")
-        if parts.scheme not in ("http", "https"):
-            raise ValueError("the upstream URL must begin with http://, https:// or unix:///")
-        if not host or port == 0:
-            raise ValueError("the upstream URL names no host, or port 0")
-        netloc = parts.netloc
-        port = port or (443 if parts.scheme == "https" else 80)
-        where = f"{parts.scheme}://{netloc}"
-        return cls(parts.scheme, host, port, parts.path.rstrip("/").encode("ascii"), netloc.encode("ascii"), where)
 
 
 class Opener:

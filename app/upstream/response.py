@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 from httptools import HttpParserError, HttpResponseParser
 
 from oncegate.app.http1 import END_TO_END, HOP_BY_HOP, USUAL_OPTIONS, connection_options, with_options
+from oncegate.cache.codec import BODILESS
 
 MAX_HEAD_BYTES: Final = 65536
 """The most bytes of a response's heads (interim ones included), or of its trailers."""
@@ -31,7 +32,6 @@ _SPECIAL: Final = HOP_BY_HOP | {b"content-length", b"date"}
 _SPACE: Final = 32  # a number is found faster than bytes
 _BEGINNING: Final = b"HTTP/1.1 "
 _NONE: frozenset[bytes] = frozenset()
-_WITHOUT_CONTENT: Final = frozenset({204, 304})
 
 
 class ResponseReader:
@@ -166,7 +166,7 @@ class ResponseReader:
         options, has_length, chunked = self._read_fields(version)
         if options and (dropped := options - _STAYS):
             self.headers = [field for field in self.headers if field[0] not in dropped]
-        if status in _WITHOUT_CONTENT:
+        if status in BODILESS:
             self._without_content = True
             if has_length:
                 # A 204 must not have one (RFC 9110 section 8.6); a 304's describes another response, and servers trip over it.

@@ -30,17 +30,17 @@ async def advise_all(sessions: list[Session], deadline: float) -> list[str]:
     if len(sessions) == 1:
         return await advise(await sessions[0].claims.ready(deadline), deadline)
 
-    async def examine(session: Session) -> list[str] | CacheUnavailable:
+    async def advise_one(session: Session) -> list[str] | CacheUnavailable:
         try:
             return await advise(await session.claims.ready(deadline), deadline)
         except CacheUnavailable as error:
             return error
 
-    answers = await asyncio.gather(*map(examine, sessions))
+    answers = await asyncio.gather(*map(advise_one, sessions))
     lines = []
     for session, answer in zip(sessions, answers, strict=True):
-        advice = [f"it can't be used: {answer}"] if isinstance(answer, CacheUnavailable) else answer
-        lines += [f"{session.place}: {line}" for line in advice]
+        found = [f"it can't be used: {answer}"] if isinstance(answer, CacheUnavailable) else answer
+        lines += [f"{session.place}: {line}" for line in found]
     faults_found = [answer for answer in answers if isinstance(answer, CacheUnavailable)]
     if len(faults_found) == len(sessions):
         raise faults_found[0]

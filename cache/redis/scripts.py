@@ -21,10 +21,14 @@ ASKING: Final = pack(b"ASKING")
 
 
 class Script:
-    """A script file of the folder ``lua``, behind ``head``, called by its digest. Each takes one key."""
+    """A script file of the folder ``lua``, behind ``head``, called by its digest.
 
-    def __init__(self, name: str, arguments: int, head: bytes = b"") -> None:
+    One with a number of ``arguments`` takes one key, and `call` packs it; any other is packed by `call_with`.
+    """
+
+    def __init__(self, name: str, arguments: int = 0, head: bytes = b"", *, keys: int = 1) -> None:
         self.name = name
+        self._keys = b"%d" % keys
         self.source = head + resources.files(__package__).joinpath("lua", f"{name}.lua").read_bytes()
         self.load = pack(b"SCRIPT", b"LOAD", self.source)
         digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
@@ -48,8 +52,8 @@ class Script:
         return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (self._head, len(key), key, len(argument), argument, last)
 
     def call_with(self, *parts: bytes) -> bytes:
-        """The same with any number of arguments."""
-        return pack(b"EVALSHA", self.digest, b"1", *parts)
+        """The same with any number of arguments, behind as many keys as the script takes."""
+        return pack(b"EVALSHA", self.digest, self._keys, *parts)
 
 
 CLAIM: Final = Script("claim", 3)
@@ -61,10 +65,14 @@ GET: Final = Script("get", 0)
 PEEK: Final = Script("peek", 0)
 RESOLVE: Final = Script("resolve", 4)
 PURGE: Final = Script("purge", 2)
-APPEND: Final = Script("append", 1)
+APPEND: Final = Script("append")
 MEMORY: Final = Script("memory", 0)
 OUTLAST: Final = Script("outlast", 2)
 PROLONG: Final = Script("prolong", 1)
+ACKNOWLEDGE: Final = Script("acknowledge", keys=3)
+CREATE_GROUP: Final = Script("create_group")
+LEAVE: Final = Script("leave")
+REDRIVE: Final = Script("redrive", keys=2)
 SCRIPTS: Final = (
     CLAIM,
     CLAIM_PAST_MAXMEMORY,
@@ -79,4 +87,8 @@ SCRIPTS: Final = (
     MEMORY,
     OUTLAST,
     PROLONG,
+    ACKNOWLEDGE,
+    CREATE_GROUP,
+    LEAVE,
+    REDRIVE,
 )

@@ -172,6 +172,14 @@ class RedisCache:
             raise RecordUnreadable("Redis answered with something that is no answer")
         return _RESOLUTIONS[reply]
 
+    async def command(self, key: str, packed: bytes) -> Reply:
+        """The reply to a packed command on ``key``, an error reply as a value. Not of the `Cache` protocol: it is for streams.
+
+        Raises `CacheUnavailable`, after which the command may have run or not.
+        """
+        routes = self._here() or await self._open()
+        return await self._send(routes, key.encode(), packed)
+
     async def append(self, stream: str, fields: Iterable[bytes], *, limit: int) -> str | None:
         """Append an entry to the stream under a Redis key; its id, or ``None`` where ``limit`` entries are needed already.
 

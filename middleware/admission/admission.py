@@ -6,7 +6,6 @@ open), or a `Verdict` on the record of another attempt.
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from os import urandom
 from time import monotonic, time
 from typing import Final
 
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, Trace
 from oncegate.cache.store import Cache
@@ -26,8 +26,7 @@ from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.policy import Policy
 
-_FIRST_POLL: Final = 0.02
-_LONGEST_POLL: Final = 1.0
+_POLLS: Final = Backoff(0.025, 1.25, least=0.6, factor=1.5)
 
 
 class Ask:
@@ -244,13 +243,13 @@ class Enforcer:
 
     async def _wait(self, key: str, awaited: Record, until: float) -> Claim | None:
         """The record once the awaited attempt is no longer in flight; ``None`` when it is gone, or when time is up."""
-        pause = _FIRST_POLL
+        polls = 0
         while (left := until - monotonic()) > 0:
             attempt = self.in_flight.by_token(awaited.token)
             if attempt is not None and not (attempt.told and attempt.outcome is None):
                 return await _outcome(attempt, left)
-            await asyncio.sleep(min(left, pause * random.uniform(0.75, 1.25)))
-            pause = min(_LONGEST_POLL, pause * 1.5)
+            polls += 1
+            await asyncio.sleep(min(left, _POLLS.pause(polls)))
             found = await self.in_flight.timed("get", self._cache.get(key))
             if found is None or found.record.state is not State.IN_FLIGHT or found.record.token != awaited.token:
                 return found

@@ -3,11 +3,11 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.attempt import Attempt
@@ -20,8 +20,7 @@ Running = TypeVar("Running", bound=asyncio.Future[None])
 
 MAX_UNSAVED_BYTES = 64 * 1024 * 1024
 """Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 5.0
+_PAUSES: Final = Backoff(0.05, 5.0, least=0.6)
 _CLAIM_POLL: Final = 0.01
 
 
@@ -144,13 +143,13 @@ class InFlight(Runtime):
         self.keep_trying(attempt)
 
     async def _write_until_done(self, attempt: Attempt, size: int) -> None:
-        pause = _FIRST_PAUSE
+        tries = 0
         self.tell(self.watch.outcomes_waiting, 1)
         self.tell(self.watch.outcome_pending, attempt.record)
         try:
             while not await self._is_written(attempt):
-                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
-                pause = min(_LONGEST_PAUSE, pause * 2)
+                tries += 1
+                await asyncio.sleep(_PAUSES.pause(tries))
         finally:
             self._unsaved.discard(attempt)
             self._unsaved_bytes -= size

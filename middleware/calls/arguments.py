@@ -46,14 +46,14 @@ class Signature:
         rest = any(each.kind is each.VAR_KEYWORD for each in wanted)
         by_place = [each.name for each in wanted if each.kind is each.POSITIONAL_ONLY]
         by_name = [each for each in wanted if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-        asked = [each.name for each in by_name if each.name in self._names or each.default is each.empty]
-        unknown = [name for name in (*by_place, *asked) if name not in self._names]
+        requested = [each.name for each in by_name if each.name in self._names or each.default is each.empty]
+        unknown = [name for name in (*by_place, *requested) if name not in self._names]
         if unknown or any(each.kind is each.VAR_POSITIONAL for each in wanted):
             raise TypeError(
                 f"{what} takes {', '.join(unknown) or 'any number'}: name parameters of {self.name}, which are"
                 f" {', '.join(self._names) or 'none'}"
             )
-        named = [*asked, *(name for name in self._names if rest and name not in (*by_place, *asked))]
+        named = [*requested, *(name for name in self._names if rest and name not in (*by_place, *requested))]
 
         def call(arguments: dict[str, Any]) -> Any:
             return choose(*(arguments[each] for each in by_place), **{each: arguments[each] for each in named})  # type: ignore[operator]  # see above

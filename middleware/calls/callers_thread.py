@@ -83,19 +83,19 @@ class _Turn:
             outcome: _Outcome = (_no_coroutine(self._make()), None)
         except BaseException as error:  # noqa: BLE001  # whatever it is: the loop decides, and has it raised in this thread
             outcome = (None, error)
-        self._tell(outcome)
+        self._send(outcome)
 
     def refuse(self) -> None:
         """It is not made any more, unless it is already."""
         if not self._begun:
             self._begun = True
-            self._tell((None, NotProcessed("The caller was interrupted before the call was made.")))
+            self._send((None, NotProcessed("The caller was interrupted before the call was made.")))
 
-    def _tell(self, outcome: _Outcome) -> None:
+    def _send(self, outcome: _Outcome) -> None:
         with suppress(RuntimeError):  # closed, after waiting for us: the future that the caller has was cancelled
-            self._loop.call_soon_threadsafe(self._take_in, outcome)
+            self._loop.call_soon_threadsafe(self._receive, outcome)
 
-    def _take_in(self, outcome: _Outcome) -> None:
+    def _receive(self, outcome: _Outcome) -> None:
         if not self.outcome.done():  # ``attempt_timeout`` does not wait for a thread
             self.outcome.set_result(outcome)
 

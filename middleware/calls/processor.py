@@ -5,7 +5,6 @@ is kept is the result's JSON form, or, of an exception, its type's name and its 
 """
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar, cast, overload
@@ -24,10 +23,20 @@ from oncegate.middleware.calls.errors import (
     KeyReusedError,
     OutcomeUnknownError,
 )
-from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, OutcomeUnknown, is_closed
+from oncegate.middleware.outcome.calling import call
+from oncegate.middleware.outcome.errors import is_closed
+from oncegate.middleware.outcome.raised import outcome_of
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.outcome.results import Codec, JsonCodec, command_form, failure_form, octets, read_failure
-from oncegate.middleware.rules.arguments import check_callable, given_namespace, given_settings
+from oncegate.middleware.outcome.results import (
+    Codec,
+    JsonCodec,
+    command_form,
+    dumped,
+    failure_form,
+    read_failure,
+    within,
+)
+from oncegate.middleware.rules.arguments import check_callable, given_namespace, given_settings, is_async
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing, Overloaded
 from oncegate.middleware.rules.fingerprint import fingerprint, forgiving
 from oncegate.middleware.rules.key import caller_scope, check_key, record_id, record_key
@@ -103,7 +112,7 @@ class CommandProcessor(Generic[Command, Result]):
         if codec is not None and result_type is not Any:
             raise ValueError("result_type and codec exclude each other")
         self._execute = execute
-        self._in_thread = not inspect.iscoroutinefunction(execute)
+        self._in_loop = is_async(execute)
         self._name = name.encode()
         self._namespace = given_namespace(namespace)
         self._policy = compile_policy(given_settings(settings, IdempotencySettings))
@@ -138,7 +147,7 @@ class CommandProcessor(Generic[Command, Result]):
             raise CallerMissing("This command needs to know its caller.")
         key = record_key(self._namespace, check_key(idempotency_key), self._scope(caller))
         whole = fingerprint("PROCESS", self._name, b"", self._form(command))
-        ask = Ask(
+        request = Ask(
             key,
             forgiving("PROCESS", self._name, whole) if self._policy.warns else whole,
             self._policy,
@@ -147,9 +156,9 @@ class CommandProcessor(Generic[Command, Result]):
             whole=whole,
         )
         for _ in range(_MAX_ADMISSIONS):
-            outcome = await self._enforcer.admit(ask)
+            outcome = await self._enforcer.admit(request)
             if isinstance(outcome, Verdict):
-                return self._tell(outcome, record_id(key))
+                return self._answer(outcome, record_id(key))
             run = _Run(outcome)
             task = self._enforcer.in_flight.run(outcome, self._run(run, command), asyncio.get_running_loop())
             try:
@@ -158,7 +167,7 @@ class CommandProcessor(Generic[Command, Result]):
                 run.abandoned = True
                 raise
             if not isinstance(run.raised, LeaseLost):
-                return cast(Result, run.told())
+                return cast(Result, run.outcome())
         raise Overloaded("The command was overtaken again and again before it could begin: try again later.")
 
     async def drain(self, timeout: float = 30.0) -> int:
@@ -174,72 +183,42 @@ class CommandProcessor(Generic[Command, Result]):
         return command_form(command)
 
     async def _call(self, command: Command) -> Result:
-        if not self._in_thread:
-            return await cast(Awaitable[Result], self._execute(command))
-        result = await asyncio.to_thread(self._in_a_thread, command)
-        if inspect.isawaitable(result):  # a plain callable around a coroutine function: a lambda, a decorator
-            return cast(Result, await result)
-        return result
-
-    def _in_a_thread(self, command: Command) -> Result:
-        try:
-            return cast(Result, self._execute(command))
-        except StopIteration as error:  # no future takes it: the call would never end
-            raise RuntimeError("the command raised StopIteration") from error
+        return cast(Result, await call(self._execute, command, in_loop=self._in_loop))
 
     async def _run(self, run: "_Run", command: Command) -> None:
         attempt = run.attempt
         try:
             await attempt.confirm()
             run.result = await self._call(command)
-        except Unconfirmed as error:
-            run.raised = CacheUnavailable(str(error))
-            await attempt.settle(None)
-        except NotProcessed as error:
-            run.raised = error
-            await attempt.settle(None)
-        except OutcomeUnknown as error:
-            run.raised = error
-            await attempt.settle(State.UNKNOWN, note=str(error))
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if self._enforcer.in_flight.closing and not attempt.overdue:
                 raise
             run.raised = OutcomeUnknownError("The execution ran out of time.", attempt.record)
-            await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
-        except ENDS_PROCESS as error:  # raised to the caller: out of this task it would end the event loop
-            run.raised = error
-            await attempt.settle(State.UNKNOWN, note=f"raised {type(error).__qualname__}")
-        except BaseException as error:  # whatever a command raises is its failure
+            state, note = outcome_of(error, overdue=attempt.overdue)
+            await attempt.settle(state, note=note)
+        except BaseException as error:  # whatever a command raises is its outcome
             if is_closed(error, attempt.task):
                 raise
-            await self._failed(run, error)
+            await self._settle_raised(run, error)
         else:
-            await attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), self._kept(run), now_ms()))
+            kept = dumped(self._codec.dump, run.result, attempt.record)
+            kept = within(self._policy.max_response_body, kept, attempt.record)
+            await attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), kept, now_ms()))
 
     @staticmethod
-    async def _failed(run: "_Run", error: BaseException) -> None:
-        """Record what was raised as the failure; the caller gets it, too."""
+    async def _settle_raised(run: "_Run", error: BaseException) -> None:
+        """Record what was raised, and keep it for the caller: out of this task, some of it would end the event loop."""
         attempt = run.attempt
-        run.raised = error
-        if run.abandoned:  # no caller is left to get it
-            log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
-        if attempt.overdue:  # it made an error of its cancellation by attempt_timeout
-            await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
-        else:
-            await attempt.settle(State.FAILED, StoredResponse(_RAISED, (), failure_form(error), now_ms()))
+        run.raised = CacheUnavailable(str(error)) if isinstance(error, Unconfirmed) else error
+        state, note = outcome_of(error, overdue=attempt.overdue)
+        response = None
+        if state is State.FAILED:
+            response = StoredResponse(_RAISED, (), failure_form(error), now_ms())
+            if run.abandoned:  # no caller is left to get it
+                log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
+        await attempt.settle(state, response, note=note)
 
-    def _kept(self, run: "_Run") -> bytes | None:
-        try:
-            kept = octets(self._codec.dump(run.result))
-        except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect has happened all the same
-            log.warning("record %s: the result can't be stored: %s", run.attempt.record, type(error).__name__)
-            return None
-        if len(kept) > self._policy.max_response_body:
-            log.warning("record %s: the result is too large to be stored", run.attempt.record)
-            return None
-        return kept
-
-    def _tell(self, verdict: Verdict, record: str) -> Result:
+    def _answer(self, verdict: Verdict, record: str) -> Result:
         decision, response = verdict.decision, verdict.record.response
         if verdict.mismatch:
             log.warning("record %s: another command under a used key; answered by on_mismatch = warn", record)
@@ -279,7 +258,7 @@ class _Run:
         self.result: Any = None
         self.raised: BaseException | None = None
 
-    def told(self) -> Any:
+    def outcome(self) -> Any:
         """The result; raises what was raised."""
         if self.raised is not None:
             raise self.raised

@@ -11,13 +11,16 @@ import orjson
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.consumers.delivery import Action, DeliveryDecision, SubscriptionSettings
+from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.outcome.results import MAX_MESSAGE_CHARACTERS, octets
+from oncegate.middleware.outcome.results import octets, within
 
 log = logging.getLogger("oncegate.subscription")
 
 _JSON = ((b"content-type", b"application/json"),)
-_DONE, _FAILED = 200, 500
+_DONE = 200
+FAILED = 500
+"""The status of a kept error that has none of its own."""
 _DEFAULTS = SubscriptionSettings()
 
 
@@ -136,7 +139,7 @@ class Begun:
             await self._settle(State.SUCCEEDED, self._kept(result))
         return await self.recorded()
 
-    async def fail(self, error: BaseException | str, *, final: bool = False, status: int = _FAILED) -> Recording:
+    async def fail(self, error: BaseException | str, *, final: bool = False, status: int = FAILED) -> Recording:
         """The command was not done: the error's type and text are kept. ``final``: no further attempt would do better.
 
         ``action`` says what follows: ``REDELIVER``, or ``DEAD_LETTER`` where it is final or no attempt is left. The broker
@@ -145,7 +148,7 @@ class Begun:
         dead = final or self._last
         if self._begin_settling(State.FAILED):
             self.action = Action.DEAD_LETTER if dead else Action.REDELIVER
-            kind, message = _text(error)
+            kind, message = kind_and_text(error)
             self.reason = message or kind
             log.warning("record %s: attempt %d failed: %s", self.record, self.attempt, kind)
             await self._settle(State.FAILED, failure(error, dead=dead, status=status))
@@ -221,10 +224,7 @@ class Begun:
         except (TypeError, ValueError) as error:  # the effect has happened all the same
             log.warning("record %s: the result can't be stored: %s", self.record, type(error).__name__)
             return not_kept()
-        if result.body is not None and len(result.body) > self._settings.max_result:
-            log.warning("record %s: the result is too large to be stored", self.record)
-            return result._replace(body=None)
-        return result
+        return result._replace(body=within(self._settings.max_result, result.body, self.record))
 
 
 def not_kept() -> StoredResponse:
@@ -239,21 +239,17 @@ def _exact(result: StoredResponse) -> StoredResponse:
     return StoredResponse(int(result.status), headers, body, int(result.completed_at_ms))
 
 
-def failure(error: BaseException | str, *, dead: bool, status: int = _FAILED) -> StoredResponse:
+def failure(error: BaseException | str, *, dead: bool, status: int = FAILED) -> StoredResponse:
     """An error as it is kept: its type's name and its text, bounded; ``dead`` where no attempt will follow."""
-    kind, message = _text(error)
-    told: dict[str, Any] = {"type": kind, "message": message}
-    return StoredResponse(status, _JSON, orjson.dumps(told | {"dead": True} if dead else told), now_ms())
+    kind, message = kind_and_text(error)
+    members: dict[str, Any] = {"type": kind, "message": message}
+    return StoredResponse(status, _JSON, orjson.dumps(members | {"dead": True} if dead else members), now_ms())
 
 
-def _text(error: BaseException | str) -> tuple[str, str]:
-    if isinstance(error, str):
-        kind, message = "Error", error
-    else:
-        kind = type(error).__qualname__
-        try:
-            message = str(error)
-        except BaseException:  # noqa: BLE001  # the failure must be recorded even if it can't be put into words
-            message = ""
-    # Lone surrogates have no UTF-8: a file's name may hold them.
-    return kind, message[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+def kept_members(response: StoredResponse | None) -> dict[str, Any]:
+    """The members of what `failure` has made, or another consumer; none where that is no JSON object."""
+    try:
+        members = orjson.loads((response.body if response is not None else None) or b"{}")
+    except ValueError:
+        return {}
+    return members if isinstance(members, dict) else {}

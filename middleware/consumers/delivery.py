@@ -12,14 +12,13 @@ from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.middleware.outcome.results import command_form, octets
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.fingerprint import fingerprint
-from oncegate.middleware.rules.key import caller_scope, check_key, record_key
+from oncegate.middleware.rules.key import RECORD_ID, caller_scope, check_key, record_key
 from oncegate.middleware.rules.key_text import key_text
 from oncegate.middleware.rules.policy import Policy, compile_policy
 from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Seconds
 
 CONSUMER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """The name of a consumer: explicit, and the same for as long as its records live."""
-_RECORD = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ class Rejected(Exception):
 def command_key(namespace: str, delivery: Delivery, settings: SubscriptionSettings) -> str | None:
     """The look-up key of a delivered command, ``None`` where it has none and needs none. Raises `Rejected`."""
     if delivery.record:
-        if not _RECORD.fullmatch(_text(delivery.record, "record's id")):
+        if not RECORD_ID.fullmatch(_text(delivery.record, "record's id")):
             raise Rejected("The record's id is not one of a gateway's.")
         return f"{namespace}:{delivery.record}"
     if delivery.key is not None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
 from oncegate.cache.record import Record, State, StoredResponse
-from oncegate.middleware.consumers.begun import failure
+from oncegate.middleware.consumers.begun import failure, kept_members
 from oncegate.middleware.consumers.delivery import DeliveryDecision
 
 _DECIDED = {State.SUCCEEDED: DeliveryDecision.DUPLICATE, State.IN_FLIGHT: DeliveryDecision.IN_FLIGHT}
@@ -71,23 +72,16 @@ def allowance(limit: int, before: int, former: Iterable[Record]) -> Allowance:
 
 def is_dead(record: Record) -> bool:
     """Whether a failed record says that no attempt will follow."""
-    told = _error(record)
-    return told is not None and told.get("dead") is True
+    return _error(record).get("dead") is True
 
 
 def last_error(record: Record | None) -> StoredResponse:
     """The error of a command that gets no further attempt, made of the last one that is known."""
-    told = _error(record) if record is not None else None
-    if record is None or record.response is None or told is None:
+    error = _error(record)
+    if record is None or record.response is None or not error:
         return failure("Every attempt ended without an outcome, as when its process dies.", dead=True)
-    return record.response._replace(body=orjson.dumps(told | {"dead": True}))
+    return record.response._replace(body=orjson.dumps(error | {"dead": True}))
 
 
-def _error(record: Record) -> dict[str, object] | None:
-    if record.state is not State.FAILED or record.response is None or not record.response.body:
-        return None
-    try:
-        told = orjson.loads(record.response.body)
-    except ValueError:
-        return None
-    return told if isinstance(told, dict) else None
+def _error(record: Record | None) -> dict[str, Any]:
+    return kept_members(record.response) if record is not None and record.state is State.FAILED else {}

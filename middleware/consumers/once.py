@@ -27,7 +27,7 @@ class Once:
         self.begun: Begun | None = None
         """What was decided, once it is."""
         self._begin = begin
-        self._asked = False
+        self._decided = False
         self._entered = False
 
     @property
@@ -39,8 +39,8 @@ class Once:
         return self
 
     async def __anext__(self) -> "Once":
-        if not self._asked:
-            self._asked = True
+        if not self._decided:
+            self._decided = True
             self.begun = await self._begin()
             if self.begun.run:
                 return self

@@ -120,9 +120,9 @@ class Subscription:
             return Begun(decision, record, reason=f"The record cache can't be reached: {error}.")
 
     async def _admit(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun:
-        looked = await self._look(key, fingerprint, of_gateway, before)
-        if isinstance(looked, Begun):
-            return looked
+        allowed = await self._read_records(key, fingerprint, of_gateway, before)
+        if isinstance(allowed, Begun):
+            return allowed
         own = execution_key(key, self.consumer)
         outcome = await self._enforcer.admit(Ask(own, fingerprint, self._first))
         found: Record | None = None
@@ -130,16 +130,16 @@ class Subscription:
             found = outcome.record
             decision = by_execution(found, fingerprint)
             if decision is not None:
-                return self._told(decision, key, found)
-            if looked.ended(found):
-                return self._told(DeliveryDecision.EXHAUSTED, key, found, looked.total(found.attempt))
+                return self._decided(decision, key, found)
+            if allowed.ended(found):
+                return self._decided(DeliveryDecision.EXHAUSTED, key, found, allowed.total(found.attempt))
             outcome = await self._enforcer.admit(Ask(own, fingerprint, self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, fingerprint) or DeliveryDecision.IN_FLIGHT
-            return self._told(decision, key, outcome.record)
-        return await self._begun(outcome, record_id(key), looked, found)
+            return self._decided(decision, key, outcome.record)
+        return await self._begun(outcome, record_id(key), allowed, found)
 
-    async def _look(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun | Allowance:
+    async def _read_records(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun | Allowance:
         """Read the gateway's record and those of former names: what they decide, or what is allowed after them."""
         try:
             submission, *former = await asyncio.gather(
@@ -153,11 +153,11 @@ class Subscription:
         if decision is DeliveryDecision.DUPLICATE:
             submission = await self.cache.get(key)  # with its body
         if decision is not None:
-            return self._told(decision, key, submission.record if submission else None)
+            return self._decided(decision, key, submission.record if submission else None)
         records = [claim.record for claim in former if claim is not None]
         for record in records:
             if decision := by_execution(record, fingerprint):
-                return self._told(decision, key, record)
+                return self._decided(decision, key, record)
         return allowance(self.settings.max_attempts, before, records)
 
     async def _gateways(self, key: str, of_gateway: bool) -> Claim | None:
@@ -168,7 +168,7 @@ class Subscription:
         """
         return await self.cache.peek(key) if of_gateway else None
 
-    def _told(self, decision: DeliveryDecision, key: str, record: Record | None, attempt: int = 0) -> Begun:
+    def _decided(self, decision: DeliveryDecision, key: str, record: Record | None, attempt: int = 0) -> Begun:
         response = record.response if record is not None and decision in _WITH_RESPONSE else None
         attempt = attempt or (record.attempt if record is not None else 0)
         return Begun(decision, record_id(key), attempt=attempt, reason=_REASONS[decision], response=response)

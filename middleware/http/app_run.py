@@ -15,6 +15,7 @@ from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.redact import redacted
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown, is_closed
+from oncegate.middleware.outcome.raised import OVERDUE, outcome_of
 
 log = logging.getLogger("oncegate.http")
 
@@ -177,7 +178,7 @@ class Execution(Capture):
                 failure = self._meant(error)
             if overdue:
                 self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
-                await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
+                await attempt.settle(State.UNKNOWN, note=OVERDUE)
             elif failure is not None:
                 await self._settle_by(failure)
         finally:
@@ -221,10 +222,10 @@ class Execution(Capture):
         elif isinstance(error, OutcomeUnknown):
             log.warning("record %s: the outcome is unknown: %s", attempt.record, error)
             self._answer("upstream-failed", "The connection broke after the request was sent: its outcome is unknown.")
-            state, note = State.UNKNOWN, str(error)
+            state, note = outcome_of(error)
         elif isinstance(error, ENDS_PROCESS):
             self.raised = error
-            state, note = State.UNKNOWN, f"raised {type(error).__qualname__}"
+            state, note = outcome_of(error)
         else:  # its failure, kept and raised again
             self.raised = error
             if self.client_gone:  # the server has no client left to answer

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from oncegate.cache.codec import BODILESS
 from oncegate.middleware.admission.deadlines import Deadlines
 from oncegate.middleware.http.asgi import Message
 
@@ -232,7 +233,7 @@ class Capture:
 
 def declared_length(status: int, headers: list[tuple[bytes, bytes]]) -> int:
     """The length of the body by the head alone (RFC 9112 section 6.3), -1 where the head does not determine it."""
-    if status in (204, 304):
+    if status in BODILESS:
         return 0
     for name, value in headers:
         if name == b"content-length" and value.isdigit():

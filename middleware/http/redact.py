@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from oncegate.cache.codec import BODILESS
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.errors import ENDS_PROCESS
 from oncegate.middleware.outcome.raised import kind_and_place
@@ -53,7 +54,7 @@ def _checked(given: object, response: StoredResponse, policy: Policy) -> StoredR
     if type(status) is not int or not 200 <= status <= 599:
         raise ValueError("its status is none")
     body = None if given.body is None else bytes(memoryview(given.body))
-    if body and status in (204, 304):
+    if body and status in BODILESS:
         raise ValueError("it can have no body")
     if body is not None and len(body) > policy.max_response_body:
         body = None

@@ -7,9 +7,10 @@ null or a field with an underscore must not make two of them the same.
 
 import dataclasses
 import json
+import logging
 import math
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
@@ -17,10 +18,11 @@ import orjson
 from pydantic import BaseModel, ConfigDict, RootModel, Secret, SecretBytes, SecretStr, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-Result = TypeVar("Result")
+from oncegate.middleware.outcome.raised import kind_and_text
 
-MAX_MESSAGE_CHARACTERS = 8192
-"""Of an exception's text that is kept."""
+log = logging.getLogger("oncegate.outcome")
+
+Result = TypeVar("Result")
 
 
 def command_form(command: Any) -> bytes:
@@ -140,14 +142,27 @@ class JsonCodec:
         return self._adapter.validate_json(data)
 
 
-def failure_form(error: BaseException) -> bytes:
-    """The stored form of an exception: its type's name and its text, bounded; whatever its ``__str__`` makes of itself."""
+def dumped(dump: Callable[[Any], bytes], result: Any, record: str) -> bytes | None:
+    """``result`` as it is kept; ``None``, and a warning, where it can't be: its effect has happened all the same."""
     try:
-        message = str(error)[:MAX_MESSAGE_CHARACTERS]
-    except BaseException:  # noqa: BLE001  # the failure must be recorded even if it can't be put into words
-        message = ""
-    message = message.encode("utf-8", "backslashreplace").decode()  # lone surrogates: a file's name may hold them
-    return orjson.dumps({"kind": type(error).__qualname__, "message": message})
+        return octets(dump(result))
+    except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises
+        log.warning("record %s: the result can't be stored: %s", record, type(error).__name__)
+        return None
+
+
+def within(most: int, kept: bytes | None, record: str) -> bytes | None:
+    """``kept``; ``None``, and a warning, where it has more than ``most`` bytes."""
+    if kept is None or len(kept) <= most:
+        return kept
+    log.warning("record %s: the result is too large to be stored", record)
+    return None
+
+
+def failure_form(error: BaseException) -> bytes:
+    """The stored form of an exception out of a call; consumers have their own (`oncegate.middleware.consumers.begun.failure`)."""
+    kind, message = kind_and_text(error)
+    return orjson.dumps({"kind": kind, "message": message})
 
 
 def read_failure(data: bytes | None) -> tuple[str, str]:

@@ -46,7 +46,7 @@ def check_callable(name: str, value: object, example: str, *, optional: bool = F
 def check_function(name: str, value: object, example: str) -> None:
     """Raises ``TypeError`` where the argument ``name`` is neither ``None`` nor a function that can be called without awaiting."""
     check_callable(name, value, example, optional=True)
-    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004 - of an object
+    if is_async(value):
         raise TypeError(f"{name} is a coroutine function: give {example}, which awaits nothing")
 
 
@@ -58,3 +58,10 @@ def check_watch(watch: object) -> None:
 
 def _named(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__qualname__}"
+
+
+def is_async(function: object) -> bool:
+    """Whether a call of it gives a coroutine; of an object that can be called, too."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - the method itself
+    )

@@ -35,6 +35,9 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 _BASE64_TO_ID: Final = bytes.maketrans(b"+/", b"._")
 """An id begins with no ``-`` that a command line would take for an option, and holds no ``/``."""
 
+RECORD_ID: Final = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
+"""What `record_id` gives: two digests of `_DIGEST_BYTES`, in base64 but for two characters."""
+
 Fields = Mapping[bytes, Sequence[bytes]]
 """The field lines of interest of one request: lower-case name to values, in their order."""
 
@@ -181,3 +184,11 @@ def check_key(key: str) -> str:
 def caller_scope(caller: str | None) -> list[bytes] | None:
     """The scope of a caller who has a name and no headers; ``None`` for the nameless one (no name, or an empty one)."""
     return [b"caller", caller.encode("utf-8", "surrogatepass")] if caller else None
+
+
+def key_line(key: str) -> str:
+    """The key as a header's value: as the bare token that most services expect, else as an RFC 9651 String."""
+    if _is_bare(key.encode()):
+        return key
+    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
+from oncegate.cache.codec import HOP_BY_HOP
 from oncegate.cache.record import State
 from oncegate.middleware.rules.path_pattern import PathPattern
 from oncegate.middleware.rules.readings import (
@@ -30,16 +31,6 @@ _GATEWAY_ERRORS: Final = frozenset({502, 504})
 _FAILED: Final = State.FAILED  # members of an enumeration take long to look up
 _STATES: Final = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
 
-HOP_BY_HOP: Final = (
-    b"connection",
-    b"proxy-connection",
-    b"keep-alive",
-    b"te",
-    b"trailer",
-    b"transfer-encoding",
-    b"upgrade",
-)
-"""RFC 9110 section 7.6.1. ``Trailer`` goes with them: trailers are not stored."""
 OF_THE_MOMENT: Final = (b"date", b"set-cookie")
 """Never stored: what was true, or meant, for one answer only."""
 OURS: Final = (b"idempotent-replayed", b"idempotency-key")

@@ -211,8 +211,9 @@ def test_odd_instants_of_entries_are_told_as_not_known(shop: Shop) -> None:
     shop.redis.xgroup_create(shop.stream, "commands", id="0")
     shop.redis.xreadgroup("commands", "somebody", {shop.stream: ">"})
     dead = {b"dead.consumer": b"commands", b"dead.reason": b"exhausted", b"dead.entry": b"1-1"}
-    for instant in ODD_INSTANTS:
-        shop.redis.xadd(shop.dead, fields | dead | {b"accepted_at": instant, b"dead.at": instant})  # type: ignore[arg-type]  # as above
+    for number, instant in enumerate(ODD_INSTANTS):
+        letter = fields | dead | {b"accepted_at": instant, b"dead.at": instant}
+        shop.redis.xadd(shop.dead, letter, id=f"2-{number}")  # type: ignore[arg-type]  # as above; no id of those that wait
     for arguments in (["list"], ["list", "--pending"], ["show", shop.command("k").command], ["show", "1-1"]):
         oncegate(shop, *arguments)
     told_of = [*told(shop, "list", "--pending")["pending"], *told(shop, "list")["dead_letters"]]
@@ -317,7 +318,7 @@ def test_what_can_not_be_done_is_said_in_one_line(shop: Shop, arguments: list[st
 def test_without_a_redis_there_is_nothing_to_look_at() -> None:
     for arguments, code, said in (
         ([], 2, "cache: commands are in the Redis"),
-        (["--cache", "redis://127.0.0.1:1/0"], 1, "Redis did not answer"),
+        (["--cache", "redis://127.0.0.1:1/0"], 1, "Redis at 127.0.0.1:1 can't be used"),
         (["--cache", "redis://127.0.0.1:1/0", "--stream", "no/name"], 2, "worker.stream (command line)"),
     ):
         done = CliRunner().invoke(main, ["commands", "list", *arguments])

@@ -18,6 +18,7 @@ from collections import defaultdict
 from hiredis import ReplyError
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable, CacheUnsupported
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.connect import Dialler
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 LOOK_UP_PAUSE = 0.1
 """Seconds between two look-ups of the table that nobody waits for."""
-FIRST_PAUSE = 0.02
+_PAUSES = Backoff(0.02, 1.0, least=0.5)
 """Seconds until a command that no node can run right now is sent again; twice as long each time."""
 AT_ONCE = 5
 """Nodes that are asked for the table at the same time; the first answer counts."""
@@ -106,7 +107,7 @@ class ClusterRoutes:
         if kind not in faults.UNDECIDED:
             return None
         self._look_up_soon()
-        pause = FIRST_PAUSE * 2 ** (tries - 1) * random.uniform(0.5, 1.0)
+        pause = _PAUSES.pause(tries)
         if self.loop.time() + pause > deadline:
             return None
         await asyncio.sleep(pause)

@@ -10,7 +10,15 @@ from hiredis import ReplyError
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable, CacheUnsupported, RecordUnreadable
+from oncegate.cache.errors import (
+    CacheError,
+    CacheFull,
+    CacheRefused,
+    CacheUnavailable,
+    CacheUnsupported,
+    GroupMissing,
+    RecordUnreadable,
+)
 
 LEAST_VERSION: Final = (7, 0)
 
@@ -23,6 +31,8 @@ REDIRECTIONS: Final = frozenset({"MOVED", "ASK"})
 """Another node of the cluster has the key. The command did not run."""
 UNDECIDED: Final = frozenset({"TRYAGAIN", "CLUSTERDOWN"})
 """No node of the cluster can run the command right now. It did not run."""
+_PASSING: Final = REPLICA_REPLIES | REDIRECTIONS | UNDECIDED | {"LOADING", "BUSY"}
+"""What is over by itself: soon another server, or this one, takes the command."""
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _CLASS: Final = re.compile(r"[A-Z][A-Z0-9]{1,30}(?=[ :]|$)")
@@ -70,6 +80,14 @@ def of_claim_reply(error: ReplyError) -> CacheError:
     """The error that an error reply to a claim stands for: there, OOM means that nothing was written for lack of memory."""
     kind = reply_class(error)
     return CacheFull(_refusal(kind)) if kind == "OOM" else of_reply(error)
+
+
+def of_stream_reply(error: ReplyError) -> CacheUnavailable:
+    """The error that an error reply to a command on a stream stands for. `CacheRefused`: trying again soon is of no use."""
+    kind = reply_class(error)
+    if kind == "NOGROUP" or "no such key" in str(error):
+        return GroupMissing("the stream or its group is not there")
+    return CacheUnavailable(_refusal(kind)) if kind in _PASSING else CacheRefused(_refusal(kind))
 
 
 def _refusal(kind: str) -> str:

@@ -6,17 +6,16 @@ so that an outage doesn't slow requests down; a pause too short to notice is wai
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 
+from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.redis.connection.connect import Opener, Peer
 from oncegate.cache.redis.connection.pipe import Bounds, Link
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 1.0
+PAUSES = Backoff(0.05, 1.0, least=0.5)
 UNNOTICED = 0.1
 """A pause (s) that a caller waits out instead of failing."""
 STABLE = 1.0
@@ -153,9 +152,8 @@ class Lane:
             self._on_broken(peer)
 
     def _back_off(self) -> None:
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures)
-        self._failures = min(self._failures + 1, 16)
-        self._not_before = self._loop.time() + pause * random.uniform(0.5, 1.0)
+        self._failures += 1
+        self._not_before = self._loop.time() + PAUSES.pause(self._failures)
 
 
 def _again(error: CacheError) -> CacheError:

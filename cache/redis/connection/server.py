@@ -7,7 +7,6 @@ has its own session, and a session ends with its loop (`LoopGuard`).
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.connect import Opener, Peer
 from oncegate.cache.redis.connection.loop_guard import LoopGuard
 from oncegate.cache.redis.connection.pipe import Bounds
-from oncegate.cache.redis.connection.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Lane
+from oncegate.cache.redis.connection.reconnecting import PAUSES, Lane
 from oncegate.cache.redis.connection.withdrawal import Elsewhere, Withdrawal, Withdrawals, nowhere
 from oncegate.cache.redis.scripts import pack
 
@@ -199,8 +198,8 @@ class Session:
                     failures = 0
                     continue
                 self._on_stuck()
-                await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2**failures) * random.uniform(0.5, 1.0))
-                failures = min(failures + 1, 16)
+                failures += 1
+                await asyncio.sleep(PAUSES.pause(failures))
         finally:
             self._withdrawing = None
 

@@ -53,7 +53,7 @@ if #redis.call('XPENDING', stream, group, id, id, 1) == 0 then
 end
 
 -- Whether a copy of the command has its letter already, of the same consumer after as many attempts.
-local function is_told(command)
+local function has_letter(command)
   local own = {}
   for i = DETAILS, #ARGV, 2 do
     own[ARGV[i]] = ARGV[i + 1]
@@ -72,7 +72,7 @@ local function is_told(command)
 end
 
 local gone = 0
-if #ARGV >= DETAILS and not (ARGV[3] ~= '' and is_told(ARGV[3])) then
+if #ARGV >= DETAILS and not (ARGV[3] ~= '' and has_letter(ARGV[3])) then
   local letter = {}
   local entry = redis.call('XRANGE', stream, id, id)[1]
   for i, part in ipairs(entry and entry[2] or {}) do
@@ -100,10 +100,10 @@ local function below(one, other)
   return #ms < #ms2 or (#ms == #ms2 and ms < ms2)
 end
 
-for _, told in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
   local field = {}
-  for i = 1, #told, 2 do
-    field[told[i]] = told[i + 1]
+  for i = 1, #flat, 2 do
+    field[flat[i]] = flat[i + 1]
   end
   local other = field['name']
   if below(field['last-delivered-id'], id) or #redis.call('XPENDING', stream, other, id, id, 1) > 0 then

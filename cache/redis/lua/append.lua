@@ -34,12 +34,12 @@ end
 local function lowest_needed()
   local lowest
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-    local told = {}
+    local field = {}
     for i = 1, #group, 2 do
-      told[group[i]] = group[i + 1]
+      field[group[i]] = group[i + 1]
     end
-    local needed = after(told['last-delivered-id'])
-    local pending = redis.call('XPENDING', KEYS[1], told['name'])
+    local needed = after(field['last-delivered-id'])
+    local pending = redis.call('XPENDING', KEYS[1], field['name'])
     -- A group that was set back needs more than what is pending there.
     if pending[1] > 0 and below(pending[2], needed) then
       needed = pending[2]

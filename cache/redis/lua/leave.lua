@@ -9,10 +9,10 @@
 -- In one script, since with a worker goes all that is pending under its name: nothing may be delivered to it in between.
 -- One that was only slow comes back with its next read.
 local out = 0
-for _, told in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local field = {}
-  for i = 1, #told, 2 do
-    field[told[i]] = told[i + 1]
+  for i = 1, #flat, 2 do
+    field[flat[i]] = flat[i + 1]
   end
   if field['pending'] == 0 and (field['name'] == ARGV[2] or field['idle'] > tonumber(ARGV[3])) then
     redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], field['name'])

@@ -5,9 +5,9 @@
 --
 -- Where Redis evicts, it says 0 as well: it refuses nothing then. INFO takes longer than appending does, so this is asked
 -- now and then, and not by each submission.
-local told = redis.call('INFO', 'memory')
-local most = tonumber(told:match('\nmaxmemory:(%d+)')) or 0
-if told:match('\nmaxmemory_policy:([%w-]+)') ~= 'noeviction' then
+local info = redis.call('INFO', 'memory')
+local most = tonumber(info:match('\nmaxmemory:(%d+)')) or 0
+if info:match('\nmaxmemory_policy:([%w-]+)') ~= 'noeviction' then
   most = 0
 end
-return {tonumber(told:match('\nused_memory:(%d+)')), most, redis.call('XLEN', KEYS[1])}
+return {tonumber(info:match('\nused_memory:(%d+)')), most, redis.call('XLEN', KEYS[1])}

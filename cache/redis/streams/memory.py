@@ -52,25 +52,25 @@ class MemorySamples:
     def __init__(self, cache: RedisCache) -> None:
         self._cache = cache
         self._samples: dict[str, tuple[float, StreamMemory]] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._sampling: dict[str, asyncio.Task[None]] = {}
 
     async def suffice(self, key: str, size: int) -> bool:
         """Whether there is room for a command of ``size`` bytes in the stream under a Redis key, as far as that is known."""
         known = self._samples.get(key)
         if known is None or asyncio.get_running_loop().time() - known[0] > SAMPLE_SECONDS:
-            asking = self._asking.get(key)
-            if asking is None:
-                asking = self._asking[key] = asyncio.create_task(self._ask(key))
-                asking.add_done_callback(lambda _: self._asking.pop(key, None))
+            sampling = self._sampling.get(key)
+            if sampling is None:
+                sampling = self._sampling[key] = asyncio.create_task(self._sample(key))
+                sampling.add_done_callback(lambda _: self._sampling.pop(key, None))
             if known is None:
-                await asyncio.shield(asking)
+                await asyncio.shield(sampling)
                 known = self._samples[key]
         memory = known[1]
         if memory.most:
             self._samples[key] = known[0], memory.after(size) if memory.suffices else memory
         return memory.suffices
 
-    async def _ask(self, key: str) -> None:
+    async def _sample(self, key: str) -> None:
         try:
             memory = StreamMemory(*await self._cache.memory(key))
         except (

@@ -4,28 +4,50 @@ Strategy. An entry that a group still needs is never trimmed: trimming goes up t
 or not acknowledged, and without a group it does nothing. Where that leaves no room, a new command is refused, and an accepted
 one stays. One script does all that (``cache/redis/lua/append.lua``), so that no group can come in between.
 
-Appending goes over the connections of the records (`RedisCache.append` says why), all else over redis-py's.
+Appending goes over the connections of the records (`RedisCache.append` says why), all else over a `StreamClient`.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import orjson
-from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
-from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.errors import CacheRefused, GroupMissing
 from oncegate.cache.record import FINGERPRINT_BYTES
-from oncegate.cache.redis.scripts import APPEND, MEMORY
+from oncegate.cache.redis.connection.pipe import Reply
+from oncegate.cache.redis.scripts import APPEND, MEMORY, REDRIVE
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.redis.streams.client import REDIS_ERRORS, Client
+from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.memory import StreamMemory
+
+Fields = dict[bytes, bytes]
+"""What an entry holds."""
 
 VERSION = b"1"
 
 
 class NotACommand(ValueError):
     """A stream entry that is none of ours, or of a version that this one can't read."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """A consumer group: how many entries it has not read (``None``: Redis can't tell), and how many not acknowledged."""
+
+    name: str
+    unread: int | None
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEntry:
+    """An entry that ``worker`` holds, whom nothing was heard of it for ``idle_ms``."""
+
+    entry: str
+    worker: str
+    idle_ms: int
 
 
 class StreamFull(Exception):
@@ -116,8 +138,8 @@ _TEXT = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 """What a field line may hold (RFC 9110 section 5.5)."""
 
 
-def _headers(told: bytes) -> tuple[tuple[str, str], ...]:
-    lines = orjson.loads(told)
+def _headers(kept: bytes) -> tuple[tuple[str, str], ...]:
+    lines = orjson.loads(kept)
     if not all(_TEXT.fullmatch(name) and _TEXT.fullmatch(value) for name, value in lines):
         raise ValueError("a field line holds what none can")
     return tuple((name, value) for name, value in lines)
@@ -162,7 +184,7 @@ class CommandStream:
     What Redis or the way to it refuses is raised as `CacheUnavailable`.
     """
 
-    def __init__(self, client: Client, namespace: str, name: str) -> None:
+    def __init__(self, client: StreamClient, namespace: str, name: str) -> None:
         self.client = client
         self.name = name
         self.key = stream_key(namespace, name)
@@ -171,33 +193,87 @@ class CommandStream:
 
     async def trim(self) -> int:
         """Remove what no group needs any more; how many entries that were. Without a group: none."""
-        try:
-            try:
-                return cast(int, await self.client.evalsha(APPEND.digest.decode(), 1, self.key, 0))
-            except NoScriptError:
-                return cast(int, await self.client.eval(APPEND.source.decode(), 1, self.key, 0))
-        except REDIS_ERRORS as error:
-            raise _unavailable(error) from error
+        return int(await self.client.call(APPEND, (self.key,), 0))
 
     async def memory(self) -> StreamMemory:
         """The memory where the stream is, and its length."""
         try:
-            used, most, entries = cast(Any, await self.client.eval(MEMORY.source.decode(), 1, self.key))
-        except NoPermissionError:  # this user may not see how full it is
+            return StreamMemory(*await self.client.call(MEMORY, (self.key,)))
+        except CacheRefused:  # this user may not see how full it is
             return StreamMemory(0, 0, await self.length())
-        except REDIS_ERRORS as error:
-            raise _unavailable(error) from error
-        return StreamMemory(used, most, entries)
 
     async def length(self) -> int:
         """How many entries there are, those included that no group needs any more."""
+        return int(await self.client.run("XLEN", self.key))
+
+    async def exists(self) -> bool:
+        """Whether there is such a stream, or was: its dead letters stay."""
+        return bool(await self.client.run("EXISTS", self.key, self.dead_key))
+
+    async def entry(self, entry: str) -> Fields | None:
+        """The fields of one entry; ``None`` where it is gone."""
+        found = entries_of(await self.client.run("XRANGE", self.key, entry, entry))
+        return found[0][1] if found else None
+
+    async def groups(self) -> list[GroupProgress]:
+        """The groups that read the stream; none where there is no stream."""
         try:
-            return int(await self.client.xlen(self.key))
-        except REDIS_ERRORS as error:
-            raise _unavailable(error) from error
+            return [_progress(pairs(each)) for each in await self.client.run("XINFO GROUPS", self.key)]
+        except GroupMissing:
+            return []
+
+    async def pending(self, group: str, limit: int) -> list[PendingEntry]:
+        """At most ``limit`` entries that ``group`` has not acknowledged, the oldest first; none where there is no such group."""
+        try:
+            held = await self.client.run("XPENDING", self.key, group, "-", "+", limit)
+        except GroupMissing:
+            return []
+        return [
+            PendingEntry(entry.decode(), worker.decode("utf-8", "replace"), idle) for entry, worker, idle, _ in held
+        ]
+
+    # -- dead letters -------------------------------------------------------------------------------------------------
+
+    async def dead(self) -> int:
+        """How many dead letters there are."""
+        return int(await self.client.run("XLEN", self.dead_key))
+
+    async def trimmed(self) -> int:
+        """How many dead letters were too many, or too old, since there are any."""
+        return int(await self.client.run("GET", self.trimmed_key) or 0)
+
+    async def letters(self, start: str, last: str, count: int) -> list[tuple[str, Fields]]:
+        """At most ``count`` dead letters from ``start`` to ``last``, in XRANGE's words, the oldest first."""
+        found = entries_of(await self.client.run("XRANGE", self.dead_key, start, last, "COUNT", count))
+        return [(letter.decode(), fields) for letter, fields in found]
+
+    async def newest_letter(self) -> str | None:
+        """The id of the newest dead letter."""
+        found = await self.client.run("XREVRANGE", self.dead_key, "+", "-", "COUNT", 1)
+        return found[0][0].decode() if found else None
+
+    async def redrive(self, letter: str) -> str | None:
+        """Put a dead letter back into the stream, in one step; the id of the new entry, ``None``: there is no such letter.
+
+        Raises `GroupMissing` where the consumer that gave it up has no group: nobody would read the entry.
+        """
+        entry: bytes | None = await self.client.call(REDRIVE, (self.key, self.dead_key), letter)
+        return entry.decode() if entry else None
+
+    async def discard(self, letter: str) -> bool:
+        """Delete a dead letter. False: there is none any more."""
+        return bool(await self.client.run("XDEL", self.dead_key, letter))
 
 
-def _unavailable(error: Exception) -> CacheUnavailable:
-    """The error without redis-py's text, which may quote keys and addresses."""
-    kind = "it refused the command" if isinstance(error, ResponseError) else "it did not answer"
-    return CacheUnavailable(f"Redis can't be used for the stream: {kind} ({type(error).__name__})")
+def pairs(flat: Sequence[Any]) -> dict[bytes, Any]:
+    """A map as RESP2 has it: a name, its value, the next name..."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def entries_of(reply: Reply) -> list[tuple[bytes, Fields]]:
+    """The entries of a reply; without fields what was deleted meanwhile."""
+    return [(entry, pairs(fields or ())) for entry, fields in reply or ()]
+
+
+def _progress(group: Mapping[bytes, Any]) -> GroupProgress:
+    return GroupProgress(group[b"name"].decode("utf-8", "replace"), group.get(b"lag"), group[b"pending"])

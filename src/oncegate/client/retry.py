@@ -70,8 +70,8 @@ class Retries:
         self, now: float, status: int, problem: Any, retry_after: float | None, *, resendable: bool
     ) -> float | None:
         """An answer came; ``problem`` is its JSON value where it is application/problem+json, else ``None``."""
-        told = isinstance(problem, dict) and problem.get("retryable") is True
-        allowed = told or (self.harmless and status in self.also_statuses)
+        retryable = isinstance(problem, dict) and problem.get("retryable") is True
+        allowed = retryable or (self.harmless and status in self.also_statuses)
         return self._next(now, retry_after or 0.0, allowed=resendable and allowed)
 
     def _next(self, now: float, least: float, *, allowed: bool) -> float | None:

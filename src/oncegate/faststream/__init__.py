@@ -36,6 +36,7 @@ try:
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.faststream needs FastStream 0.7: pip install 'oncegate[faststream]'") from missing
 
+from oncegate.cache.backoff import Backoff
 from oncegate.faststream.rules import broker_of, complaint, message_id, octets
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
@@ -89,8 +90,7 @@ class SubscriptionMiddleware:
         self.dead_letter = dead_letter
         self._header = header
         self._describe = describe or self._by_header
-        self._pause = pause
-        self._max_pause = max_pause
+        self._pauses = Backoff(pause, max_pause, least=1.0)
         self._handlers: list[Any] = []
         self._accepted: WeakSet[Any] = WeakSet()
 
@@ -135,7 +135,7 @@ class SubscriptionMiddleware:
 
     def pause(self, attempt: int) -> float:
         """Seconds until the next delivery, after ``attempt`` attempts that have failed."""
-        return min(self._max_pause, self._pause * 2.0 ** min(max(attempt - 1, 0), 30))
+        return self._pauses.pause(attempt)
 
 
 class _Processing(BaseMiddleware[Any, Any]):
@@ -160,7 +160,7 @@ class _Processing(BaseMiddleware[Any, Any]):
         self._message = msg
         begun = await self._begin(msg)
         if not begun.run:
-            raise await self._told(begun, self._front.pause(1))
+            raise await self._exception_for(begun, self._front.pause(1))
         self._begun = begun
         async with asyncio.timeout(self._front.timeout) as limit:
             try:
@@ -206,9 +206,9 @@ class _Processing(BaseMiddleware[Any, Any]):
             return False
         if isinstance(exc_val, NackMessage) and exc_val.extra_options and begun.action is Action.REDELIVER:
             return False  # with the options that the handler has chosen
-        raise await self._told(begun, self._front.pause(begun.attempt)) from exc_val
+        raise await self._exception_for(begun, self._front.pause(begun.attempt)) from exc_val
 
-    async def _told(self, begun: Begun, pause: float) -> HandlerException:
+    async def _exception_for(self, begun: Begun, pause: float) -> HandlerException:
         """The exception for ``begun.action``."""
         if begun.action is Action.ACKNOWLEDGE:
             return AckMessage()

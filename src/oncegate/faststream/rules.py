@@ -30,10 +30,10 @@ def complaint(subscriber: Any, *, dead_letter: bool) -> str | None:
 
     ``dead_letter``: something of the user's own puts aside what is rejected.
     """
-    look = _COMPLAINTS.get(broker_of(subscriber))
-    if look is None:
+    check = _COMPLAINTS.get(broker_of(subscriber))
+    if check is None:
         return "this broker is not supported: use Subscription by hand"
-    found = look(subscriber, dead_letter)
+    found = check(subscriber, dead_letter)
     if found is None and "Batch" in type(subscriber).__name__:
         return "a batch has no one idempotency key: consume single messages"
     return found

@@ -6,14 +6,24 @@ Rules of docs/contract.md: R8.8.
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import pytest
+from hiredis import ReplyError
 
-from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.errors import CacheRefused, CacheUnavailable, GroupMissing
+from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.redis.streams.client import create_client
-from oncegate.cache.redis.streams.stream import Command, CommandStream, NotACommand, StreamFull, append
+from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.stream import (
+    Command,
+    CommandStream,
+    Fields,
+    NotACommand,
+    StreamFull,
+    append,
+    entries_of,
+)
 from testing.groups import ClusterGroup, SentinelGroup
 from testing.servers import RedisServer
 from testing.waiting import until
@@ -38,7 +48,7 @@ class Stream(CommandStream):
     """A stream that can be appended to as well."""
 
     def __init__(self, url: str, timeout: float = 10) -> None:
-        super().__init__(create_client(url, timeout=timeout), f"test-{os.urandom(6).hex()}", "commands")
+        super().__init__(StreamClient(url, timeout=timeout), f"test-{os.urandom(6).hex()}", "commands")
         self.cache = RedisCache.from_url(url, timeout=timeout)
 
     async def append(self, command: Command, limit: int) -> str:
@@ -48,7 +58,7 @@ class Stream(CommandStream):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.client.aclose()
+        await self.client.close()
         await self.cache.close()
 
 
@@ -58,9 +68,12 @@ async def stream(redis_server: RedisServer) -> AsyncIterator[Stream]:
         yield made
 
 
-def _redis(stream: Stream) -> Any:
-    """The client without its types: a reply's many possible shapes are of no interest here."""
-    return stream.client
+async def _group(stream: Stream, name: str, start: str = "0") -> None:
+    await stream.client.run("XGROUP CREATE", stream.key, name, start, "MKSTREAM")
+
+
+async def _acknowledge(stream: Stream, group: str, *entries: bytes) -> None:
+    await stream.client.run("XACK", stream.key, group, *entries)
 
 
 async def _append(stream: Stream, count: int, limit: int = 1000) -> list[str]:
@@ -68,12 +81,17 @@ async def _append(stream: Stream, count: int, limit: int = 1000) -> list[str]:
 
 
 async def _read(stream: Stream, group: str, count: int) -> list[bytes]:
-    told = await _redis(stream).xreadgroup(group, "reader", {stream.key: ">"}, count=count)
-    return [entry for entry, _ in told[0][1]] if told else []
+    asked = ("XREADGROUP", "GROUP", group, "reader", "COUNT", count, "STREAMS", stream.key, ">")
+    found = await stream.client.run_on(stream.key, *asked)
+    return [entry for entry, _ in found[0][1]] if found else []
+
+
+async def _entries(stream: Stream) -> list[tuple[bytes, Fields]]:
+    return entries_of(await stream.client.run("XRANGE", stream.key, "-", "+"))
 
 
 async def _left(stream: Stream) -> list[str]:
-    return [entry.decode() for entry, _ in await _redis(stream).xrange(stream.key)]
+    return [entry.decode() for entry, _ in await _entries(stream)]
 
 
 # -- entries
@@ -81,7 +99,7 @@ async def _left(stream: Stream) -> list[str]:
 
 async def test_an_entry_reads_as_the_command_that_was_appended(stream: Stream) -> None:
     entry = await stream.append(COMMAND, 10)
-    ((found, fields),) = await _redis(stream).xrange(stream.key)
+    ((found, fields),) = await _entries(stream)
     assert found.decode() == entry
     assert Command.read(fields) == COMMAND
     assert b"attempts_before" not in fields
@@ -124,11 +142,11 @@ async def test_without_a_group_nothing_is_trimmed_and_the_stream_gets_full(strea
 
 async def test_a_full_stream_takes_commands_again_once_some_are_acknowledged(stream: Stream) -> None:
     entries = await _append(stream, 3, limit=3)
-    await _redis(stream).xgroup_create(stream.key, "one", "0")
+    await _group(stream, "one")
     read = await _read(stream, "one", 2)
     with pytest.raises(StreamFull):  # read, and not acknowledged: needed
         await stream.append(COMMAND, 3)
-    await _redis(stream).xack(stream.key, "one", read[0])
+    await _acknowledge(stream, "one", read[0])
     fresh = await stream.append(COMMAND, 3)
     assert await _left(stream) == [*entries[1:], fresh]
 
@@ -136,8 +154,8 @@ async def test_a_full_stream_takes_commands_again_once_some_are_acknowledged(str
 async def test_what_the_slowest_group_has_not_read_stays(stream: Stream) -> None:
     entries = await _append(stream, 6)
     for group in ("fast", "slow"):
-        await _redis(stream).xgroup_create(stream.key, group, "0")
-        await _redis(stream).xack(stream.key, group, *await _read(stream, group, 6 if group == "fast" else 2))
+        await _group(stream, group)
+        await _acknowledge(stream, group, *await _read(stream, group, 6 if group == "fast" else 2))
     assert await stream.trim() == 2
     assert await _left(stream) == entries[2:]
 
@@ -145,27 +163,27 @@ async def test_what_the_slowest_group_has_not_read_stays(stream: Stream) -> None
 async def test_what_a_group_has_pending_stays_with_all_that_follows(stream: Stream) -> None:
     entries = await _append(stream, 6)
     for group in ("one", "two"):
-        await _redis(stream).xgroup_create(stream.key, group, "0")
+        await _group(stream, group)
         read = await _read(stream, group, 6)
-        await _redis(stream).xack(stream.key, group, *(read if group == "one" else [*read[:3], *read[4:]]))
+        await _acknowledge(stream, group, *(read if group == "one" else [*read[:3], *read[4:]]))
     assert await stream.trim() == 3
     assert await _left(stream) == entries[3:]
 
 
 async def test_a_group_that_was_set_back_needs_what_it_will_read_again(stream: Stream) -> None:
     entries = await _append(stream, 6)
-    await _redis(stream).xgroup_create(stream.key, "one", "0")
+    await _group(stream, "one")
     read = await _read(stream, "one", 6)
-    await _redis(stream).xack(stream.key, "one", *read[:5])
-    await _redis(stream).xgroup_setid(stream.key, "one", entries[1])
+    await _acknowledge(stream, "one", *read[:5])
+    await stream.client.run("XGROUP SETID", stream.key, "one", entries[1])
     assert await stream.trim() == 2
     assert await _left(stream) == entries[2:]
 
 
 async def test_all_goes_once_every_group_has_acknowledged_all(stream: Stream) -> None:
     await _append(stream, 4)
-    await _redis(stream).xgroup_create(stream.key, "one", "0")
-    await _redis(stream).xack(stream.key, "one", *await _read(stream, "one", 4))
+    await _group(stream, "one")
+    await _acknowledge(stream, "one", *await _read(stream, "one", 4))
     assert await stream.trim() == 4
     assert await _left(stream) == []
 
@@ -173,19 +191,19 @@ async def test_all_goes_once_every_group_has_acknowledged_all(stream: Stream) ->
 async def test_ids_beyond_what_a_lua_number_holds_are_compared_exactly(stream: Stream) -> None:
     high = 2**64 - 10
     for sequence in range(3):
-        await _redis(stream).xadd(stream.key, {b"v": b"1"}, id=f"5-{high + sequence}")
+        await stream.client.run("XADD", stream.key, f"5-{high + sequence}", "v", "1")
     for group, read in (("slow", 2), ("fast", 3)):
-        await _redis(stream).xgroup_create(stream.key, group, "0")
-        await _redis(stream).xack(stream.key, group, *await _read(stream, group, read))
+        await _group(stream, group)
+        await _acknowledge(stream, group, *await _read(stream, group, read))
     await stream.trim()
     assert (await _left(stream))[-2:] == [f"5-{high + 1}", f"5-{high + 2}"]
 
 
 async def test_appending_trims_now_and_then_by_itself(stream: Stream) -> None:
-    await _redis(stream).xgroup_create(stream.key, "one", "0", mkstream=True)
+    await _group(stream, "one")
     for _ in range(3):
         await _append(stream, 90, limit=100_000)
-        await _redis(stream).xack(stream.key, "one", *await _read(stream, "one", 90))
+        await _acknowledge(stream, "one", *await _read(stream, "one", 90))
     assert await stream.length() < 190
 
 
@@ -202,7 +220,7 @@ async def _appends_to(url: str) -> None:
         entry = await stream.append(COMMAND, 10)
         assert await stream.append(COMMAND, 10) > entry
         assert await stream.length() == 2
-        await _redis(stream).xgroup_create(stream.key, "one", "$")
+        await _group(stream, "one", "$")
         assert await stream.trim() == 2
 
 
@@ -242,21 +260,21 @@ async def test_a_server_that_hangs_is_given_up_on_and_never_asked_twice() -> Non
 
 
 async def test_a_cluster_that_is_not_there_is_told_of_like_any_redis() -> None:
-    client = create_client("redis+cluster://127.0.0.1:1", timeout=1)
+    client = StreamClient("redis+cluster://127.0.0.1:1", timeout=1)
     try:
         for ask in (CommandStream(client, "shop", "commands").trim, CommandStream(client, "shop", "commands").length):
             with pytest.raises(CacheUnavailable):
                 await ask()
     finally:
-        await client.aclose()
+        await client.close()
 
 
 async def test_a_full_redis_still_trims() -> None:
     with RedisServer() as server:
         async with Stream(server.url) as stream:
             await _append(stream, 4)
-            await _redis(stream).xgroup_create(stream.key, "one", "0")
-            await _redis(stream).xack(stream.key, "one", *await _read(stream, "one", 4))
+            await _group(stream, "one")
+            await _acknowledge(stream, "one", *await _read(stream, "one", 4))
             server.command("CONFIG", "SET", "maxmemory", "1")
             with pytest.raises(CacheUnavailable):
                 await stream.append(COMMAND, 1000)
@@ -266,7 +284,7 @@ async def test_a_full_redis_still_trims() -> None:
 async def test_a_large_command_is_appended_whole(stream: Stream) -> None:
     large = replace(COMMAND, body=os.urandom(1_048_576))
     await stream.append(large, 10)
-    ((_, fields),) = await _redis(stream).xrange(stream.key)
+    ((_, fields),) = await _entries(stream)
     assert Command.read(fields) == large
 
 
@@ -280,9 +298,36 @@ async def test_a_script_that_redis_has_forgotten_is_no_obstacle(stream: Stream, 
 
 
 @pytest.mark.parametrize(
-    "url", ["memory://", "http://redis.example", "redis+sentinel://host", "redis://:pass@host:port/0"]
+    "url",
+    [
+        "memory://",
+        "http://redis.example",
+        "redis+sentinel://host",
+        "redis://:pass@host:port/0",
+        "redis://:pass@host/0?no_option=1",
+    ],
 )
 def test_a_url_that_can_not_be_used_is_refused_without_its_credentials(url: str) -> None:
     with pytest.raises(ValueError) as caught:
-        create_client(url, timeout=1)
+        StreamClient(url, timeout=1)
     assert "pass@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        ("NOGROUP No such key 'k' or consumer group 'g'", GroupMissing),
+        ("ERR no such key", GroupMissing),
+        ("OOM command not allowed when used memory > 'maxmemory'.", CacheRefused),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", CacheRefused),
+        ("NOPERM User u has no permissions to run the 'xack' command", CacheRefused),
+        ("LOADING Redis is loading the dataset in memory", CacheUnavailable),
+        ("READONLY You can't write against a read only replica.", CacheUnavailable),
+        ("CLUSTERDOWN The cluster is down", CacheUnavailable),
+    ],
+)
+def test_what_a_refusal_says_of_a_stream(reply: str, kind: type[CacheUnavailable]) -> None:
+    """What is over by itself is tried again soon, as an outage; what is not, later; a group that is gone is made anew."""
+    error = faults.of_stream_reply(ReplyError(reply))
+    assert type(error) is kind
+    assert "'k'" not in str(error)

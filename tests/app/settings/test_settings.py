@@ -170,6 +170,7 @@ def test_the_admin_token_is_known_and_no_setting(monkeypatch: pytest.MonkeyPatch
             "cache (environment): must be a URL that starts with memory:// or redis://",
         ),
         ("ONCEGATE_CACHE", "memory://x", "cache (environment): memory:// takes nothing after it"),
+        ("ONCEGATE_CACHE", "memory://#x", "cache (environment): memory:// takes nothing after it"),
         ("ONCEGATE_TRUSTED_PROXIES", '["x"]', 'trusted_proxies (environment): must be IP addresses or networks: ["10.'),
         (
             "ONCEGATE_ROUTES",
@@ -204,6 +205,9 @@ def test_a_fault_in_the_environment(variable: str, value: str, expected: str, mo
     [
         ("127.0.0.1:9000", "must be a URL that starts with http:// or https:// or unix://"),
         ("http://", "needs a host: http://127.0.0.1:9000"),
+        ("http://host:0", "must not have port 0"),
+        ("http://host/?", "must not have a query or a fragment"),
+        ("http://h\u00f6st", "holds a space, a control character or one outside ASCII"),
         ("http://host:port", "is not a URL; is the port a number?"),
         ("http://user:s3cret@host", "must not carry credentials; clients send their own"),
         ("http://host/?a=1", "must not have a query or a fragment"),

@@ -2,8 +2,9 @@
 
 import pytest
 
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.upstream_url import UpstreamAddress
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.app.upstream.opening import UpstreamAddress
 
 pytestmark = pytest.mark.both_loops
 
@@ -37,6 +38,8 @@ NO_SOCKET = ["unix://", "unix:///", "unix://host/path", "unix:run.sock"]
 def test_a_url_that_names_no_upstream_is_refused_in_one_line_without_credentials(url: str) -> None:
     with pytest.raises(ValueError) as raised:
         Forwarder(url)
+    with pytest.raises(ValueError):  # not when the gateway starts
+        GatewaySettings(upstream=url)
     assert "\n" not in str(raised.value)
     assert "secret" not in str(raised.value)
 

@@ -1,26 +1,4 @@
-from oncegate.app.commands.backoff import Backoff, Schedule
-
-LONGEST = 1.0
-"""A draw that makes each pause as long as it may be."""
-
-
-def test_pauses_double_up_to_the_cap() -> None:
-    backoff = Backoff(base=0.5, cap=3)
-    assert [backoff.pause(tries, lambda: LONGEST) for tries in (1, 2, 3, 4, 5)] == [0.5, 1, 2, 3, 3]
-
-
-def test_a_pause_is_anything_down_to_nothing() -> None:
-    backoff = Backoff(base=1, cap=60)
-    assert backoff.pause(3, lambda: 0.0) == 0
-    drawn = {backoff.pause(3) for _ in range(100)}
-    assert len(drawn) > 50
-    assert all(0 <= pause <= 4 for pause in drawn)
-
-
-def test_however_often_it_was_tried_the_pause_is_a_number() -> None:
-    backoff = Backoff(base=1, cap=300)
-    assert backoff.pause(1_000_000, lambda: LONGEST) == 300
-    assert backoff.pause(0, lambda: LONGEST) == 1
+from oncegate.app.commands.schedule import Schedule
 
 
 def test_what_is_due_comes_out_in_its_order() -> None:

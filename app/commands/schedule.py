@@ -1,28 +1,6 @@
-"""Backoff for failed commands, and the schedule of those that wait. No I/O and no clock of its own."""
+"""The schedule of entries that wait to be processed again. No I/O and no clock of its own."""
 
 import heapq
-import random
-from collections.abc import Callable
-from dataclasses import dataclass
-
-_MOST_DOUBLINGS = 62
-"""Beyond it every cap is reached, and a float would overflow in the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Exponential backoff with full jitter: a pause is anything from 0 to ``base`` doubled with each try, at most ``cap`` (s).
-
-    Full jitter, because commands that failed together, on a service that was down, must not come back together.
-    """
-
-    base: float
-    cap: float
-
-    def pause(self, tries: int, draw: Callable[[], float] = random.random) -> float:
-        """Seconds to wait after the ``tries``-th try in vain, counted from 1. ``draw`` gives a number from 0 to 1."""
-        doubled = self.base * 2.0 ** min(max(tries, 1) - 1, _MOST_DOUBLINGS)
-        return min(self.cap, doubled) * draw()
 
 
 class Schedule:
