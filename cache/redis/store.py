@@ -22,7 +22,7 @@ from oncegate.cache.redis.calls import claim_call, done, outcome_call
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Orphan, Reply
 from oncegate.cache.redis.connection.routes import Routes, Topology
-from oncegate.cache.redis.connection.send import ask, ask_soon, ready
+from oncegate.cache.redis.connection.send import ready, send, send_soon
 from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.topology import create_topology
 from oncegate.cache.redis.scripts import (
@@ -126,7 +126,7 @@ class RedisCache:
         claim, packed = claim_call(
             routes, key, then, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace
         )
-        return ask_soon(claim, packed, self._timeout)
+        return send_soon(claim, packed, self._timeout)
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
@@ -165,7 +165,7 @@ class RedisCache:
         routes = self._routes.get(loop)
         if routes is None:
             return False
-        return ask_soon(*outcome_call(routes, key, outcome, ttl_ms, then), self._timeout)
+        return send_soon(*outcome_call(routes, key, outcome, ttl_ms, then), self._timeout)
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
@@ -350,7 +350,7 @@ class RedisCache:
             if loop is asyncio.get_running_loop():
                 routes.resume_withdrawing()
                 await routes.settle()
-                await routes.end()
+                await routes.aclose()
             elif loop.is_closed():
                 routes.close()
             else:
@@ -369,7 +369,7 @@ class RedisCache:
         return routes
 
     def _ask(self, routes: Routes, key: bytes, packed: bytes, orphan: Orphan | None = None) -> Awaitable[Reply]:
-        return ask(routes, key, packed, routes.loop.time() + self._timeout, orphan)
+        return send(routes, key, packed, routes.loop.time() + self._timeout, orphan)
 
 
 async def _sessions(routes: Routes, deadline: float) -> list[Session]:
