@@ -241,7 +241,7 @@ def test_the_same_response_comes_out_however_it_was_cut(
             taken += reader.take()
     assert reader.complete is not until_end
     if until_end:
-        reader.end()
+        reader.feed_eof()
         taken += reader.take()
     assert (reader.failure, reader.complete, reader.surplus, reader.persistent) == (None, True, False, not until_end)
     assert (reader.status, reader.headers, taken) == (200, fields, body)
