@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from oncegate.app.gateway.fast_path import Direct
+from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.operators.bearer import Bearer
 from oncegate.app.operators.operations import Operations
@@ -110,7 +110,7 @@ def create_gateway(
         enter=metrics.enter,
         worker_died=metrics.worker_died,
         sample=_sampling(settings, cache, metrics),
-        lane=Direct(middleware.enforcement, forwarder),
+        fast_path=FastPath(middleware.enforcement, forwarder),
         unread=middleware.enforcement.unread,
         cors=cors,
     )

@@ -39,20 +39,20 @@ def _spellings(names: Iterable[str]) -> frozenset[bytes]:
     return frozenset("".join(mix).encode() for group in mixes for mix in group)
 
 
-_SAID_BY_PROXIES: Final = _spellings(
+_SET_BY_PROXIES: Final = _spellings(
     ["forwarded", "x-real-ip"]
     + ["x-forwarded-" + part for part in ("for", "proto", "host", "port", "prefix", "scheme", "server", "ssl", "by")]
 )
 """Fields that a server trusts a proxy to set: dropped from a peer that is not trusted."""
 _FORWARDED: Final = b"forwarded"
-_is_said_by_proxies: Final = re.compile(rb"x[^0-9a-z:]forwarded(?![0-9a-z])").match
+_is_set_by_proxies: Final = re.compile(rb"x[^0-9a-z:]forwarded(?![0-9a-z])").match
 """So is any other field whose name begins like that: ``X-Forwarded-User``, ``-Client-Cert``, ``-Uri``."""
 _AMBIGUOUS: Final = _spellings(["content-length", "transfer-encoding", "idempotency-key", "idempotency-attempt"])
 """For the same reason none of these passes in another spelling: it would be read beside the one that was judged."""
 # Read here and written anew, or answered for by the server in front of us (Expect: 100-continue).
 _SPECIAL: Final = (
     HOP_BY_HOP
-    | _SAID_BY_PROXIES
+    | _SET_BY_PROXIES
     | {b"content-length", b"expect", b"host", b"http2-settings"}
     | (_AMBIGUOUS - {b"idempotency-key", b"idempotency-attempt"})
 )
@@ -67,6 +67,7 @@ _NUL: Final = 0
 _METHOD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _unsafe_in_path: Final = re.compile(rb"[\x00-\x20\x7f#?]").search
 _unsafe_in_query: Final = re.compile(rb"[\x00-\x20\x7f#]").search
+_WRONG_LENGTH: Final = "the body is not as long as its Content-Length says"
 _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
 
@@ -97,7 +98,7 @@ class RequestHead:
     def framed(self, body: bytes, more: bool) -> bytes:
         """The whole head for a body that begins with ``body``; ``more``: it is not all of it. May raise `RequestRefused`."""
         if self.length is not None and (self.length < len(body) or (not more and self.length != len(body))):
-            raise RequestRefused(400, "the body is not as long as its Content-Length says")
+            raise RequestRefused(400, _WRONG_LENGTH)
         if more:
             if self.length is None:
                 return self.lines + b"transfer-encoding: chunked\r\n\r\n"
@@ -112,7 +113,16 @@ class TrustedPeers:
 
     def __init__(self, networks: Sequence[str]) -> None:
         self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
-        self.trusts: Callable[[str], bool] = lru_cache(maxsize=4096)(self._is_inside)
+        self.lines_for: Callable[[str, str], tuple[bytes, ...] | None] = lru_cache(maxsize=4096)(self._lines_for)
+        """The forwarding fields for a peer that is not trusted, by its host and scheme, as lines; ``None``: it is trusted."""
+
+    def _lines_for(self, host: str, scheme: str) -> tuple[bytes, ...] | None:
+        if self._is_inside(host):
+            return None
+        lines = b"x-forwarded-for: " + host.encode("latin-1"), b"x-forwarded-proto: " + scheme.encode("latin-1")
+        if any(octet in line for line in lines for octet in (_LF, _CR, _NUL)):
+            raise RequestRefused(400, "the client's address holds a line break or a NUL")
+        return lines
 
     def _is_inside(self, host: str) -> bool:
         try:
@@ -139,7 +149,7 @@ class RequestWriter:
         *,
         via: bool = True,
     ) -> None:
-        self._last_lines = [_line_of(VIA), b""] if via else [b""]
+        self._last_lines = [_line_of(VIA)] if via else []
         self._base = base
         self._authority = authority
         self._trusted = trusted
@@ -148,53 +158,72 @@ class RequestWriter:
         # `X_Api_Key` counts for nothing here, but is `X-Api-Key` to a CGI or WSGI upstream: it would name another caller there.
         self._special = _SPECIAL | (_spellings(read) - {name.encode("latin-1") for name in read})
 
-    def head(self, scope: Scope, headers: Iterable[tuple[bytes, bytes]] | None = None) -> RequestHead:
-        """The head for ``scope``, with ``headers`` in place of its own where they are given.
+    def head(self, scope: Scope) -> RequestHead:
+        """The head for ``scope``. Raises `RequestRefused` where forwarding would mean to guess what the client meant."""
+        lines, length, chunked = self._lines(scope, scope["headers"])
+        lines.append(b"")
+        return RequestHead(b"\r\n".join(lines), length, chunked, scope["method"] == "HEAD")
 
-        Raises `RequestRefused` where forwarding would mean to guess what the client meant.
-        """
-        method: str = scope["method"]
+    def whole(self, scope: Scope, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+        """The whole head for ``scope`` with ``headers`` in place of its own, and all of its ``body``. Raises as `head` does."""
+        lines, length, chunked = self._lines(scope, headers)
+        if length is not None and length != len(body):
+            raise RequestRefused(400, _WRONG_LENGTH)
+        if body or chunked or length is not None:
+            lines.append(b"content-length: %d\r\n\r\n" % len(body))
+        else:
+            lines.append(b"\r\n")
+        return b"\r\n".join(lines)
+
+    def _lines(self, scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], int | None, bool]:
+        """The lines of a head without its framing; the length that its client announced; whether that sent chunks."""
         lines = [b"", b""]  # the request line and Host, which come first
         host = length = None
         special: list[tuple[bytes, bytes]] = []
         special_names = self._special
-        for field in scope["headers"] if headers is None else headers:
+        for field in headers:
             if field[0] not in special_names:
                 lines.append(_line_of(field))
-            elif field[0] == b"host":
-                if host is not None:
-                    raise RequestRefused(400, "more than one Host")
+            elif field[0] == b"host" and host is None:
                 host = field[1]
-            elif field[0] == b"content-length":
-                if length is not None:
-                    raise RequestRefused(400, "Content-Length is not one number")
+            elif field[0] == b"content-length" and length is None:
                 length = _number(field[1])
             else:
                 special.append(field)
-        named, chunked = _judge(special, length) if special else (_NOTHING, False)
-        if named and (dropped := named - self._stays):
-            lines = lines[:2] + [line for line in lines[2:] if line.partition(b":")[0] not in dropped]
+        named: Set[bytes] = _NOTHING
+        chunked = False
+        if special:
+            named, chunked = _judge(special, length)
+            lines = self._without_named(lines, named)
         host = self._authority if host is None else host
-        lines[0] = _method(method) + self._target(scope) + b" HTTP/1.1"
+        lines[0] = _method(scope["method"]) + self._target(scope) + b" HTTP/1.1"
         lines[1] = b"host: " + host
         content = b"".join(lines)
         client = scope.get("client")
         peer: str = client[0] if client and client[0] else "unknown"
         scheme: str = scope.get("scheme", "http")
-        if self._trusted.trusts(peer):
-            said = _forwarded_on(peer, scheme, host, special, named)
-            lines += said
-            content += b"".join(said)
+        anew = self._trusted.lines_for(peer, scheme)
+        if anew is None:
+            kept = _forwarded_on(peer, scheme, host, special, named)
+            lines += kept
+            content += b"".join(kept)
         else:
-            # One check of all lines together, instead of one for each.
-            lines = _without_claims(lines) if content.find(_FORWARDED) >= 0 else lines
-            lines += _forwarded_anew(peer, scheme)
+            if content.find(_FORWARDED) >= 0:  # one look at all lines together, instead of one at each
+                lines = _without_claims(lines)
+            lines += anew
             lines.append(b"x-forwarded-host: " + host)
         lines += self._last_lines
         # A line break within a line would begin a field, or a request, that was not checked.
         if _LF in content or _CR in content or _NUL in content:
             raise RequestRefused(400, "a header field holds a line break or a NUL")
-        return RequestHead(b"\r\n".join(lines), length, chunked, method == "HEAD")
+        return lines, length, chunked
+
+    def _without_named(self, lines: list[bytes], named: Set[bytes]) -> list[bytes]:
+        """The lines of a head without those that ``Connection`` names and may take away."""
+        dropped = named - self._stays
+        if not dropped:
+            return lines
+        return lines[:2] + [line for line in lines[2:] if line.partition(b":")[0] not in dropped]
 
     def _target(self, scope: Scope) -> bytes:
         """The request target (RFC 9112 section 3.2.1), path and query as they came."""
@@ -217,35 +246,26 @@ def _forwarded_on(
 ) -> list[bytes]:
     """The forwarding fields of a trusted proxy's request, as lines: its own are kept and added to."""
     lines: list[bytes] = []
-    said: set[bytes] = set()
+    given: set[bytes] = set()
     path: list[bytes] = []
     for name, value in special:
         if name == b"x-forwarded-for":
             path.append(value)
-        elif name in _SAID_BY_PROXIES and name not in named:
-            said.add(name)
+        elif name in _SET_BY_PROXIES and name not in named:
+            given.add(name)
             lines.append(b"%b: %b" % (name, value))
     path.append(peer.encode("latin-1"))
     lines.append(b"x-forwarded-for: " + b", ".join(path))
-    if b"x-forwarded-proto" not in said:
+    if b"x-forwarded-proto" not in given:
         lines.append(b"x-forwarded-proto: " + scheme.encode("latin-1"))
-    if b"x-forwarded-host" not in said:
+    if b"x-forwarded-host" not in given:
         lines.append(b"x-forwarded-host: " + host)
     return lines
 
 
 def _without_claims(lines: list[bytes]) -> list[bytes]:
     """The lines of a head without forwarding fields, which only a proxy may set."""
-    return lines[:2] + [line for line in lines[2:] if _is_said_by_proxies(line) is None]
-
-
-@lru_cache(maxsize=4096)
-def _forwarded_anew(peer: str, scheme: str) -> tuple[bytes, bytes]:
-    """The forwarding fields for a peer that is not trusted, as lines: its own are dropped, the server's are used."""
-    lines = b"x-forwarded-for: " + peer.encode("latin-1"), b"x-forwarded-proto: " + scheme.encode("latin-1")
-    if any(octet in line for line in lines for octet in (_LF, _CR, _NUL)):
-        raise RequestRefused(400, "the client's address holds a line break or a NUL")
-    return lines
+    return lines[:2] + [line for line in lines[2:] if _is_set_by_proxies(line) is None]
 
 
 @lru_cache(maxsize=64)
@@ -282,6 +302,10 @@ def _judge(special: list[tuple[bytes, bytes]], length: int | None) -> tuple[Set[
             if coding is not None or length is not None:
                 raise RequestRefused(400, "the body's framing is ambiguous")
             coding = value
+        elif name == b"host":
+            raise RequestRefused(400, "more than one Host")
+        elif name == b"content-length":
+            raise RequestRefused(400, "Content-Length is not one number")
     if coding is not None and coding.strip(b" \t").lower() != b"chunked":
         raise RequestRefused(501, "a transfer coding that is not understood")
     return named, coding is not None

@@ -8,9 +8,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from oncegate.app.gateway.fast_path import Direct
+from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.operators.operations import Operations
-from oncegate.app.server.head import asks_for_websocket
+from oncegate.app.server.head import requests_websocket
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import IDEMPOTENT
 from oncegate.cache.errors import CacheError, CacheUnavailable
@@ -51,7 +51,7 @@ class Gateway:
         enter: Callable[[int], None] = lambda _: None,
         worker_died: Callable[[int], tuple[int, list[str]]] = lambda _: (0, []),
         sample: Callable[[], Awaitable[None]] | None = None,
-        lane: Direct | None = None,
+        fast_path: FastPath | None = None,
         cors: CrossOrigin | None = None,
         unread: Unread | None = None,
     ) -> None:
@@ -71,7 +71,7 @@ class Gateway:
         self.worker_died = worker_died
         self._sample = sample
         self._sampling: asyncio.Future[None] | None = None
-        self._lane = lane
+        self._fast_path = fast_path
         self._cors = cors
 
     def direct(self, request: InboundRequest) -> bool:
@@ -79,10 +79,10 @@ class Gateway:
 
         Requests for a WebSocket don't come here.
         """
-        scope, lane = request.scope, self._lane
-        if lane is None or scope["path"].startswith(self._prefix) or self.operations.owns(scope):
+        scope, fast_path = request.scope, self._fast_path
+        if fast_path is None or scope["path"].startswith(self._prefix) or self.operations.owns(scope):
             return False
-        return lane.take(request, self.answer)
+        return fast_path.take(request, self.answer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
@@ -96,7 +96,7 @@ class Gateway:
         if path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below)):
             await self.operations(scope, receive, send)
             return
-        if asks_for_websocket(scope["headers"]) and scope["http_version"] == "1.1":
+        if requests_websocket(scope["headers"]) and scope["http_version"] == "1.1":
             await self._fail(scope, send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
             return
         await self.answer(self._forward(scope, receive, send), scope, send)

@@ -21,22 +21,18 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from oncegate.app.server.deadline import Deadline
-from oncegate.app.server.head import (
-    MALFORMED,
-    TIMED_OUT,
-    TOO_LARGE,
-)
+from oncegate.app.server.head import MALFORMED, TIMED_OUT, TOO_LARGE
 from oncegate.app.server.lingering import Lingering, may_linger
 from oncegate.app.server.parser import InboundParser
 from oncegate.app.server.pieces import PIECE_BYTES, Pieces
-from oncegate.app.server.request import InboundRequest
+from oncegate.app.server.request import InboundRequest, shared_scope
 from oncegate.app.server.socket import address_of
 from oncegate.app.server.unsent import Unsent
 
@@ -51,6 +47,7 @@ waited for. (The body of an enforced request has a limit of its own, as a whole.
 HALF_CLOSED_SECONDS = 60.0
 """A client that has shut its sending side is answered, but can't be told from one that has left: after so long without anything
 to be written it counts as gone."""
+_NEVER: Final = math.inf
 HIGH_WATER = 65536
 """Bytes of a request's body that wait to be received; with more, reading pauses."""
 
@@ -72,16 +69,13 @@ class InboundConnection(asyncio.Protocol):
         self.tasks = server_state.tasks
         self._connections = server_state.connections
         self._parser = InboundParser(self)
-        self._server: tuple[str, int] | None = None
-        self._client: tuple[str, int] | None = None
-        self._scheme = "http"
+        self._is_tls = False
         # The request that is being read, the one that is being answered, and those that wait for it.
         self._reading: InboundRequest | None = None
         self._answering: InboundRequest | None = None
         self._to_begin = False
         self._pipelined: deque[InboundRequest] = deque()
         # What bounds it.
-        self._in_message = False
         self._deaf = self._stopping = self._half_closed = self._read_paused = False
         self._lingering: Lingering | None = None
         self._deadline = Deadline(self.loop, self._look)
@@ -99,11 +93,13 @@ class InboundConnection(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]  # uvloop's are none of asyncio's classes
         self._connections.add(self)  # type: ignore[arg-type]  # the set is for uvicorn's own protocols; ours acts like one
         channel = transport.get_extra_info("socket")
-        self._server, self._client = address_of(channel.getsockname), address_of(channel.getpeername)
-        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
+        self._parser.shared = shared_scope(
+            address_of(channel.getsockname), address_of(channel.getpeername), "https" if self._is_tls else "http"
+        )
         self._deadline.within(KEEP_ALIVE_SECONDS)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - treated alike, whatever broke it
         """The connection is gone: its requests are notified, and end by themselves."""
         self._connections.discard(self)
         self.unsent.close()
@@ -111,7 +107,7 @@ class InboundConnection(asyncio.Protocol):
             self.gone()
         self._deadline.close()
         if self._lingering is not None:
-            self._lingering.end()
+            self._lingering.close()
         self._leave()
         self._unparsed.drop()
         self._parser.close()
@@ -132,21 +128,28 @@ class InboundConnection(asyncio.Protocol):
             if self._lingering is not None and not self.transport.is_closing():
                 self._linger_on(len(data))
             return
-        data = self._unparsed.first(data) if len(data) > PIECE_BYTES else data
+        if len(data) > PIECE_BYTES:
+            data = self._unparsed.first(data)
         parser = self._parser
         try:
-            parser.feed(data, begins=not self._in_message)
+            parser.feed(data)
         except httptools.HttpParserError:
             self._refuse()
-        self._begin_waiting()
-        if self._in_message and not self.transport.is_closing():
+        if self._to_begin:
+            self._begin_waiting()
+        if parser.in_message and not self.transport.is_closing():
             if parser.is_too_large:
                 self._refuse()
-            elif not parser.in_head:
-                if self.writable is None:
-                    self._deadline.within(STALL_SECONDS)
-            elif self._answering is None and self._deadline.at == math.inf:
-                self._deadline.within(HEAD_SECONDS)
+            elif self.writable is None:
+                self._wait_for_rest()
+
+    def _wait_for_rest(self) -> None:
+        """A request isn't whole: set the time for more of its body, or for its head as a whole."""
+        parser = self._parser
+        if not parser.in_head:
+            self._deadline.within(STALL_SECONDS)
+        elif self._answering is None and (parser.has_just_begun or self._deadline.at == _NEVER):
+            self._deadline.within(HEAD_SECONDS)
 
     def eof_received(self) -> bool:
         """The client has closed its side. Complete requests are answered; an incomplete one is no request.
@@ -154,16 +157,11 @@ class InboundConnection(asyncio.Protocol):
         (Behind a pipelined request nothing is read, its end neither: this is about the last one.)
         """
         self._half_closed = True
-        if (
-            self._lingering is not None
-            or self._answering is None
-            or self._reading is not None
-            or self._scheme == "https"
-        ):
+        if self._lingering is not None or self._answering is None or self._reading is not None or self._is_tls:
             self._watch_the_rest()
             return False  # the transport closes
         self._deaf = self._stopping = True
-        self._in_message = False
+        self._parser.in_message = False
         if self.writable is None:
             self._deadline.within(HALF_CLOSED_SECONDS)
         return True
@@ -180,7 +178,7 @@ class InboundConnection(asyncio.Protocol):
             self.unsent.goes_on()
             self.writable.set()
             self.writable = None
-            self._deadline.at = math.inf
+            self._deadline.at = _NEVER
             if self.transport.is_closing():
                 self._watch_the_rest()
             elif self._half_closed:
@@ -190,21 +188,14 @@ class InboundConnection(asyncio.Protocol):
 
     # -- the parser's side --------------------------------------------------------------------------------------------
 
-    def request_begins(self) -> None:
-        """The first byte of a request."""
-        self._in_message = True
-        if self.writable is None:
-            self._deadline.at = math.inf
-
     def head_is_complete(
         self, scope: dict[str, Any], keep_alive: bool, expects_go_ahead: bool, upgrades: bool, ends: bool
     ) -> None:
         """The request can begin. ``ends``: what follows is another protocol's."""
         if self.writable is None:
-            self._deadline.at = math.inf  # what is left of the time for a head must not end its request
+            self._deadline.at = _NEVER  # what is left of the time for a head must not end its request
         self._deaf = ends
-        scope["server"], scope["client"], scope["scheme"] = self._server, self._client, self._scheme
-        request = InboundRequest(self, scope, keep_alive, expects_go_ahead, upgrades=upgrades)
+        request = InboundRequest(self, scope, keep_alive, expects_go_ahead, upgrades)
         self._reading = request
         if self._answering is None:
             self._answering = request
@@ -220,12 +211,11 @@ class InboundConnection(asyncio.Protocol):
 
     def request_is_whole(self) -> None:
         """The last byte of a request, trailers included."""
-        self._in_message = False
         if self._reading is not None:
             self._reading.feed_end()
             self._reading = None
         if self.writable is None:
-            self._deadline.at = math.inf
+            self._deadline.at = _NEVER
             if self._answering is None:
                 self._idle()
 
@@ -278,16 +268,16 @@ class InboundConnection(asyncio.Protocol):
         self._answering = None
         if self.transport.is_closing():
             return
-        if keep_alive and self._pipelined:
+        if not keep_alive or (self._stopping and not self._pipelined):
+            self.close()
+        elif self._pipelined:
             self._answering = self._pipelined.popleft()
             self._to_begin = True
             self.loop.call_soon(self._begin_waiting)  # not from here: thousands may wait, each within the other
-        elif not keep_alive or self._stopping:
-            self.close()
         else:
             if self._read_paused:
                 self.resume_reading()
-            if self._deadline.at == math.inf:
+            if self._deadline.at == _NEVER:
                 self._idle()
 
     def _begin_waiting(self) -> None:
@@ -301,8 +291,8 @@ class InboundConnection(asyncio.Protocol):
         try:
             if self._direct is not None and not request.upgrades and request.is_whole and self._direct(request):
                 return
-        except Exception as error:  # noqa: BLE001 - told as of an app that raises, which is what a task would do
-            request.end(error)
+        except Exception as error:  # noqa: BLE001 - logged as of an app that raises, which is what a task would do
+            request.finish(error)
             return
         request.start(self.app(request.scope, request.receive, request.send))
 
@@ -316,8 +306,8 @@ class InboundConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection once its client has read what was written; it must read something now and then."""
-        may_say_more = (self._in_message or self._deaf) and not self._half_closed
-        if may_say_more and self._lingering is None and not self.transport.is_closing() and may_linger():
+        may_send_more = (self._parser.in_message or self._deaf) and not self._half_closed
+        if may_send_more and self._lingering is None and not self.transport.is_closing() and may_linger():
             self._linger()
             return
         self.transport.close()
@@ -327,7 +317,7 @@ class InboundConnection(asyncio.Protocol):
         self._leave()
         self._answering = self._reading = None
         self._deaf = self._stopping = True
-        self._in_message = self._to_begin = False
+        self._parser.in_message = self._to_begin = False
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._lingering = Lingering(self, self.loop)
@@ -350,7 +340,7 @@ class InboundConnection(asyncio.Protocol):
 
     def _refuse(self) -> None:
         """Refuse what can't be parsed, and close; 431 where it is only too large. Never into a response that has begun."""
-        self._in_message = False
+        self._parser.in_message = False
         if self._answering is not None and self._answering is not self._reading:
             # Requests before it are still answered; this one isn't, and neither is anything behind it.
             self._deaf = self._stopping = True
@@ -386,12 +376,14 @@ class InboundConnection(asyncio.Protocol):
                 return
             transport.abort()
             return
-        if self._in_message and not self._parser.in_head and self._answering is not None and not self._is_awaited():
+        parser = self._parser
+        in_body = parser.in_message and not parser.in_head
+        if in_body and self._answering is not None and not self._is_awaited():
             self._deadline.within(STALL_SECONDS)
             return
-        if lingers or self._half_closed or (self._in_message and not self._parser.in_head):
+        if lingers or self._half_closed or in_body:
             transport.close()  # a request that was not sent whole, or is answered already, gets no error
             return
-        if self._in_message and self._answering is None:
+        if parser.in_message and self._answering is None:
             self.write(TIMED_OUT)
         self.close()

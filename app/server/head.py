@@ -1,13 +1,8 @@
-"""Rules for a request's head that the parser does not check: one valid host, ``Expect`` and ``Upgrade``; and its ASGI scope."""
+"""Rules for a request's head that the parser does not check: one valid host, ``Expect`` and ``Upgrade``; and refusals."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import re
-from typing import Any, Final
-
-import httptools
-
-from oncegate.app.http1 import EMPTY_QUERY
-from oncegate.app.server.percent import unquoted
+from typing import Final
 
 _HOST: Final = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
 _is_host: Final = re.compile(_HOST + rb"*").fullmatch
@@ -20,10 +15,6 @@ MALFORMED: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
     b"connection: close\r\n\r\nInvalid HTTP request received.\n"
 )
-
-_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
-_METHODS: Final = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
-_HASH: Final = ord("#")  # a number is found faster than bytes
 
 
 class HeadTooLarge(Exception):
@@ -62,40 +53,15 @@ def without_authority(url: bytes, method: bytes, version: str, headers: list[tup
     return rest if rest.startswith((b"/", b"*")) else b"/" + rest
 
 
-def asks_to_go_ahead(headers: list[tuple[bytes, bytes]]) -> bool:
+def expects_continue(headers: list[tuple[bytes, bytes]]) -> bool:
     """Whether the client waits for a ``100 Continue`` before it sends its body (RFC 9110 section 10.1.1)."""
     return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
 
 
-def asks_for_websocket(headers: list[tuple[bytes, bytes]]) -> bool:
+def requests_websocket(headers: list[tuple[bytes, bytes]]) -> bool:
     """Whether ``Upgrade`` names a protocol that its client can't do without. (It can without h2c: RFC 9110 section 7.8.)"""
     return any(
         name == b"upgrade"
         and b"websocket" in [protocol.partition(b"/")[0].strip(b" \t") for protocol in value.lower().split(b",")]
         for name, value in headers
     )
-
-
-def scope_of(url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """A request's ASGI scope, without what only the connection knows."""
-    if url[:1] == b"/" and _HASH not in url:
-        raw_path, mark, query = url.partition(b"?")
-    else:
-        parsed: Any = httptools.parse_url(url)  # the stubs wrongly declare that there is always a query
-        raw_path, query = parsed.path, b"" if parsed.query is None else parsed.query
-        mark = b"?" if b"?" in url.partition(b"#")[0] else b""
-    path = raw_path.decode("ascii")
-    scope: dict[str, Any] = {
-        "type": "http",
-        "asgi": _ASGI,
-        "http_version": version,
-        "method": _METHODS.get(method) or method.decode("ascii"),
-        "root_path": "",
-        "path": unquoted(raw_path) if "%" in path else path,
-        "raw_path": raw_path,
-        "query_string": query,
-        "headers": headers,
-    }
-    if mark and not query:
-        scope[EMPTY_QUERY] = True
-    return scope

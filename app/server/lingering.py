@@ -20,7 +20,7 @@ _lingering: set[object] = set()
 
 
 class Lingering:
-    """The last of a ``connection``, until `end`."""
+    """The last of a ``connection``, until `close`."""
 
     def __init__(self, connection: object, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
@@ -34,7 +34,7 @@ class Lingering:
         self._bytes -= size
         return max(0.0, min(PAUSE_SECONDS, self._until - self._loop.time())) if self._bytes >= 0 else 0.0
 
-    def end(self) -> None:
+    def close(self) -> None:
         """The connection is gone."""
         _lingering.discard(self._connection)
 

@@ -21,18 +21,21 @@ import httptools
 from oncegate.app.server.head import (
     HeadTooLarge,
     VersionRefused,
-    asks_for_websocket,
-    asks_to_go_ahead,
-    scope_of,
+    expects_continue,
+    requests_websocket,
     without_authority,
 )
+from oncegate.app.server.last_request import last_request
 from oncegate.app.server.pieces import PIECE_BYTES
+from oncegate.app.server.request import scope_of
 from oncegate.app.server.sides import Parsing
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
 MAX_FIELDS: Final = 1000
 """Of a request. Beyond: 431. All that reads fields takes its time for each, however short it is."""
+_HOLDS_TOO_MANY: Final = 4 * MAX_FIELDS
+"""Bytes: a shorter head can't hold more fields."""
 _LF: Final = 10  # a number is found faster than bytes
 _SPACE: Final = 32
 _END_OF_LINE: Final = b" HTTP/1.1\r"
@@ -48,10 +51,16 @@ _NO_METHOD_OF_HTTP: Final = "Invalid method for HTTP/x.x request"
 
 
 class InboundParser:
-    """Makes requests of what one ``connection``'s client sends. ``in_head``: a head has begun, and isn't complete."""
+    """Makes requests of what one ``connection``'s client sends.
+
+    ``in_message``: a request has begun, and isn't whole; ``in_head``: nor is its head. ``shared`` is what the ASGI scopes of
+    all its requests have in common.
+    """
 
     def __init__(self, connection: Parsing) -> None:
         self._connection: Any = connection
+        self.shared: dict[str, Any] = {}
+        self.in_message = False
         self.in_head = False
         self._too_large = False
         self._url = b""
@@ -94,15 +103,19 @@ class InboundParser:
         """Whether the head that is being read, or the trailers, are beyond `MAX_HEAD_BYTES`, and more than a piece."""
         return self._too_large or self._quiet > MAX_HEAD_BYTES + PIECE_BYTES
 
+    @property
+    def has_just_begun(self) -> bool:
+        """Whether the request that is being read began with what was fed last."""
+        return self._quiet == self._fed
+
     # -- httptools' callbacks -----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._url = b""
         self._headers = []
-        self.in_head = True
+        self.in_message = self.in_head = True
         self._quiet = self._fed  # what stood before it in the same piece included
-        self._connection.request_begins()
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request's target."""
@@ -136,18 +149,12 @@ class InboundParser:
         if not host or host != self._host or len(fields) != len(headers) or self._url[:1] != b"/":
             self._url = without_authority(self._url, method, version, headers)
             self._host = host  # as a rule it is the same in all requests of a connection
-        expects_go_ahead = b"expect" in fields and version == "1.1" and asks_to_go_ahead(headers)
-        if self._quiet > 4 * MAX_FIELDS and len(headers) > MAX_FIELDS:  # what is shorter can't hold as many
-            self._too_large = True
-            raise HeadTooLarge
-        if self._quiet > MAX_HEAD_BYTES:
-            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
-            if size > MAX_HEAD_BYTES:
-                self._too_large = True
-                raise HeadTooLarge
+        expects_go_ahead = b"expect" in fields and version == "1.1" and expects_continue(headers)
+        if self._quiet > _HOLDS_TOO_MANY:
+            self._check_size(headers)
         upgrades = ends = False
         if b"upgrade" in fields or method == b"CONNECT":
-            upgrades = version == "1.1" and asks_for_websocket(headers)
+            upgrades = version == "1.1" and requests_websocket(headers)
             ends = parser.should_upgrade()
         if ends and not upgrades and method != b"CONNECT":
             self._parse_again(method, version)
@@ -160,7 +167,7 @@ class InboundParser:
         length = fields.get(b"content-length")
         self._due = int(length) if length else 0
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
-        scope = scope_of(self._url, method, version, headers)
+        scope = scope_of(self._url, method, version, headers, self.shared)
         self._connection.head_is_complete(scope, keep_alive, expects_go_ahead, upgrades, ends)
 
     def on_body(self, body: bytes) -> None:
@@ -172,8 +179,15 @@ class InboundParser:
     def on_message_complete(self) -> None:
         """The last byte of a request, trailers included."""
         if not self._again:
+            self.in_message = False
             self._ended = True
             self._connection.request_is_whole()
+
+    def _check_size(self, headers: list[tuple[bytes, bytes]]) -> None:
+        size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
+        if len(headers) > MAX_FIELDS or size > MAX_HEAD_BYTES:
+            self._too_large = True
+            raise HeadTooLarge
 
     def _unusual(self) -> tuple[bytes, str]:
         """Method and version of a request whose line may be of any kind."""
@@ -207,29 +221,26 @@ class InboundParser:
 
     # -- fed ----------------------------------------------------------------------------------------------------------
 
-    def feed(self, data: bytes, *, begins: bool) -> None:
-        """Parse what was read. ``begins``: nothing of a request was read before. Raises ``httptools.HttpParserError``."""
+    def feed(self, data: bytes) -> None:
+        """Parse what was read. Raises ``httptools.HttpParserError``."""
         self._fed = size = len(data)
         self._quiet += size
-        if begins:
+        self._data = data
+        self._ended = False
+        at = 0
+        goes_on = self.in_message
+        """Whether what is parsed next is the rest of a request whose beginning isn't in ``_data``."""
+        if goes_on or self._held:
+            self._begins = -1
+            if self._held:
+                at, goes_on = self._stand_in_for_held(), False
+        else:
             end = data.find(_LF)
             if end > 10 and data[end - 10 : end] == _END_OF_LINE:  # as a rule
                 self._is_1_1 = True
             else:
                 self._is_1_1, self._names_http = False, end > 9 and data[end - 9 : end - 4] == b"HTTP/"
             self._begins = 0
-        else:
-            self._begins = -1
-        self._data = data
-        at = 0
-        goes_on = not begins and not self._held
-        """Whether what is parsed next is the rest of a request whose beginning isn't in ``_data``."""
-        self._ended = False
-        if self._held:
-            self._data, self._held = self._held + data, b""
-            at = self._stand_in(0)
-            if at < 0 and not self._held:
-                raise httptools.HttpParserInvalidMethodError
         while at >= 0:
             try:
                 if goes_on:
@@ -244,10 +255,15 @@ class InboundParser:
             except httptools.HttpParserError as error:
                 at = self._retry(error)
                 goes_on = False
+        if self.in_message:
+            self._keep(data)
+        self._data = b""
+
+    def _keep(self, data: bytes) -> None:
+        """A request isn't whole: keep what its rest will be read by."""
         if self.in_head and not (self._is_1_1 or self._names_http or self._held):
             self._remember()
         self._tail = data[-_SHORT:] if len(data) >= _SHORT else (self._tail + data)[-_SHORT:]
-        self._data = b""
 
     def _feed_rest(self, at: int) -> int:
         """Parse from ``at`` on what may be the rest of the request that is under way: where to go on, -1: nowhere.
@@ -296,7 +312,7 @@ class InboundParser:
         ):
             raise error
         if self._begins >= 0:
-            at = self._last()
+            at = last_request(self._data, self._begins)
         elif self._earlier and self._placed:
             self._data, self._earlier = bytes(self._earlier + self._data), bytearray()
             at = 0
@@ -305,6 +321,14 @@ class InboundParser:
         at = self._stand_in(at)
         if at < 0 and not self._held:
             raise error
+        return at
+
+    def _stand_in_for_held(self) -> int:
+        """Begin with a method that earlier reads brought a part of: where to go on, -1: it has no end yet."""
+        self._data, self._held = self._held + self._data, b""
+        at = self._stand_in(0)
+        if at < 0 and not self._held:
+            raise httptools.HttpParserInvalidMethodError
         return at
 
     def _stand_in(self, at: int) -> int:
@@ -330,57 +354,9 @@ class InboundParser:
         if self._earlier:
             self._earlier += self._data
         elif self._begins >= 0:
-            self._earlier, self._placed = bytearray(self._data[self._last() :]), True
+            self._earlier, self._placed = bytearray(self._data[last_request(self._data, self._begins) :]), True
         else:
             self._earlier, self._placed = bytearray(self._data), False
-
-    def _last(self) -> int:
-        """The index of the last request of ``_data`` that llhttp reaches; line breaks before it count as part of it."""
-        seen = _Ends()
-        parser = httptools.HttpRequestParser(seen)
-        data, at = self._data, self._begins
-        if at:
-            parser.feed_data(_STAND_IN)
-        begins = at
-        try:
-            while at < len(data):
-                end = at + seen.due
-                if not seen.due:
-                    end = data.find(_END_OF_HEAD, at) + len(_END_OF_HEAD)
-                    if end < len(_END_OF_HEAD):
-                        break
-                parser.feed_data(memoryview(data)[at:end])
-                at = end
-                if seen.take():
-                    begins = at
-        except httptools.HttpParserError:
-            pass  # here it stopped
-        return begins
-
-
-class _Ends:
-    """Parser callbacks that find out where requests end. ``due``: bytes of a body that come next."""
-
-    def __init__(self) -> None:
-        self.due = 0
-        self._length = 0
-        self._is_whole = False
-
-    def take(self) -> bool:
-        """Whether a request has ended with what was fed."""
-        is_whole, self._is_whole = self._is_whole, False
-        self.due = 0 if is_whole else self._length
-        self._length = 0
-        return is_whole
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of a head."""
-        if name.lower() == b"content-length":
-            self._length = int(value)
-
-    def on_message_complete(self) -> None:
-        """A request has ended."""
-        self._is_whole = True
 
 
 def _new_parser(protocol: Any) -> Any:

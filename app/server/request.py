@@ -1,4 +1,4 @@
-"""One client's request and its response: the ASGI ``receive`` and ``send`` of the gateway's server.
+"""One client's request and its response: the ASGI scope, ``receive`` and ``send`` of the gateway's server.
 
 The head of a response waits for its first piece of body, so that both are one write; it waits no longer than the event loop's
 next round, so that a stream whose first piece is late still sends its head at once. What is sent to a client that has left is
@@ -12,8 +12,11 @@ from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
+import httptools
+
+from oncegate.app.http1 import EMPTY_QUERY
+from oncegate.app.server.percent import unquoted
 from oncegate.app.server.sides import Responding
-from oncegate.cache.codec import BODILESS
 from oncegate.middleware.http.asgi import Message
 from oncegate.middleware.outcome.problems import Answer
 
@@ -30,6 +33,9 @@ _END_OF_HEAD: Final = (b"", b"")
 _LF: Final = 10
 _CR: Final = 13
 _NUL: Final = 0
+_HASH: Final = 35
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_METHODS: Final = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
 _GO_AHEAD: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FAILED: Final = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
@@ -69,7 +75,6 @@ class InboundRequest:
         scope: dict[str, Any],
         keep_alive: bool,
         expects_go_ahead: bool,
-        *,
         upgrades: bool,
     ) -> None:
         self.scope = scope
@@ -101,13 +106,13 @@ class InboundRequest:
         raised: Exception | None = None
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - logged by `end`
+        except Exception as error:  # noqa: BLE001 - logged by `finish`
             raised = error
         finally:
             self._connection.tasks.discard(self.task)
-            self.end(raised)
+            self.finish(raised)
 
-    def end(self, error: Exception | None = None) -> None:
+    def finish(self, error: Exception | None = None) -> None:
         """The answering task has ended, perhaps by an error. An unfinished response becomes an error if nothing was sent yet."""
         if error is not None:
             log.error("a request failed", exc_info=error)
@@ -263,7 +268,13 @@ class InboundRequest:
             self._keep_alive = self._keep_alive and b"close" not in fields.get(b"connection", b"").lower()
         if b"content-length" in fields:
             self._left = int(fields[b"content-length"])
-        self._frame_body(status, lines)
+        if self._is_head or status in BODILESS:
+            self._left = 0
+        elif self._left < 0:
+            self._frame_open_end(lines)
+        if self._keep_alive and (self._connection.stopping or (self._expects_go_ahead and self._more)):
+            # A client that got no ``100 Continue`` may send its body or the next request: there is no telling which.
+            self._keep_alive = False
         if not self._keep_alive:
             lines.append(b"connection: close")
         # A line break within a line would begin a field, or a response, that the app did not mean.
@@ -273,18 +284,13 @@ class InboundRequest:
         lines += _END_OF_HEAD
         return b"\r\n".join(lines)
 
-    def _frame_body(self, status: int, lines: list[bytes]) -> None:
-        if self._is_head or status in BODILESS:
-            self._left = 0
-        elif self._left < 0:
-            if self.scope["http_version"] == "1.1":
-                self._chunked = True
-                lines.append(b"transfer-encoding: chunked")
-            else:
-                # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
-                self._keep_alive = False
-        if self._keep_alive and (self._connection.stopping or (self._expects_go_ahead and self._more)):
-            # A client that got no ``100 Continue`` may send its body or the next request: there is no telling which.
+    def _frame_open_end(self, lines: list[bytes]) -> None:
+        """The body's length is not known beforehand."""
+        if self.scope["http_version"] == "1.1":
+            self._chunked = True
+            lines.append(b"transfer-encoding: chunked")
+        else:
+            # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
             self._keep_alive = False
 
     def _framed(self, body: bytes, more: bool) -> bytes:
@@ -307,3 +313,40 @@ class InboundRequest:
         else:
             self._connection.write(_FAILED)
         self._connection.close()
+
+
+def scope_of(
+    url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]], shared: dict[str, Any]
+) -> dict[str, Any]:
+    """A request's ASGI scope. ``shared`` is what the scopes of a connection have in common (`shared_scope`)."""
+    if url[:1] == b"/" and _HASH not in url:
+        raw_path, mark, query = url.partition(b"?")
+    else:
+        parsed: Any = httptools.parse_url(url)  # the stubs wrongly declare that there is always a query
+        raw_path, query = parsed.path, b"" if parsed.query is None else parsed.query
+        mark = b"?" if b"?" in url.partition(b"#")[0] else b""
+    path = raw_path.decode("ascii")
+    scope = shared.copy()  # in one piece, which is cheaper than member by member
+    scope["http_version"] = version
+    scope["method"] = _METHODS.get(method) or method.decode("ascii")
+    scope["path"] = unquoted(raw_path) if "%" in path else path
+    scope["raw_path"] = raw_path
+    scope["query_string"] = query
+    scope["headers"] = headers
+    if mark and not query:
+        scope[EMPTY_QUERY] = True
+    return scope
+
+
+def shared_scope(server: tuple[str, int] | None, client: tuple[str, int] | None, scheme: str) -> dict[str, Any]:
+    """What the ASGI scopes of one connection's requests have in common, with room for the rest."""
+    own = dict.fromkeys(("http_version", "method", "path", "raw_path", "query_string", "headers"))
+    return {
+        "type": "http",
+        "asgi": _ASGI,
+        "root_path": "",
+        "server": server,
+        "client": client,
+        "scheme": scheme,
+        **own,
+    }

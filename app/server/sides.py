@@ -30,10 +30,6 @@ class Writing(Protocol):
 class Parsing(Protocol):
     """For the parser, which makes requests of bytes."""
 
-    def request_begins(self) -> None:
-        """The first byte of a request."""
-        ...
-
     def head_is_complete(
         self, scope: dict[str, Any], keep_alive: bool, expects_go_ahead: bool, upgrades: bool, ends: bool
     ) -> None:

@@ -8,10 +8,10 @@ from termios import TIOCOUTQ
 from typing import Any
 
 
-def address_of(ask: Callable[[], Any]) -> tuple[str, int] | None:
+def address_of(name: Callable[[], Any]) -> tuple[str, int] | None:
     """Host and port, where the socket has them: one that is gone already has none."""
     try:
-        address = ask()
+        address = name()
     except OSError:
         return None
     return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None

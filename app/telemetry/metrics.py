@@ -18,7 +18,7 @@ from prometheus_client.exposition import choose_encoder
 
 from oncegate import __version__
 from oncegate.app.telemetry.pending_records import PendingRecords
-from oncegate.app.telemetry.shared_numbers import Columns, Histogram, SharedNumbers
+from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Watch
@@ -40,6 +40,42 @@ FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "
 
 Gauges = Mapping[str, tuple[str, Callable[[], float]]]
 """By name: its help text, and the function that reads it at a scrape."""
+
+
+class Columns:
+    """Gives out columns before there is a table."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def take(self, count: int = 1) -> int:
+        """The first of ``count`` columns in a row."""
+        first = self.count
+        self.count += count
+        return first
+
+
+class Histogram:
+    """Where one histogram lives in a table: a column for each bucket, one for what is above all bounds, one for the sum."""
+
+    def __init__(self, columns: Columns, bounds: Sequence[float]) -> None:
+        self.bounds = list(bounds)
+        self.first = columns.take(len(self.bounds) + 2)
+        self.sum = self.first + len(self.bounds) + 1
+
+    def add(self, row: "memoryview[float]", value: float) -> None:
+        """Count ``value``: in the first bucket whose bound it does not exceed."""
+        row[self.first + bisect_left(self.bounds, value)] += 1
+        row[self.sum] += value
+
+    def read(self, numbers: SharedNumbers) -> tuple[list[tuple[str, float]], float]:
+        """The cumulative counts by bound, as Prometheus wants them (the last is ``+Inf``), and the sum of all values."""
+        counted = 0.0
+        buckets = []
+        for offset, bound in enumerate([*map(repr, map(float, self.bounds)), "+Inf"]):
+            counted += numbers.total(self.first + offset)
+            buckets.append((bound, counted))
+        return buckets, numbers.total(self.sum)
 
 
 class Metrics(Watch):

@@ -69,14 +69,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._parse_some(self._unparsed + data)
         else:
             response.feed(data)
-        if response.failure is not None:
+        if response.complete:
+            self._wake()
+        elif response.failure is not None:
             self.fail(OutcomeUnknown(f"{self.where}: {response.failure}"))
-        elif response.status or self._unparsed:
-            if (
-                (response.buffered > HIGH_WATER or self._unparsed)
-                and not response.complete
-                and not self._reading_paused
-            ):
+        else:
+            if (response.buffered > HIGH_WATER or self._unparsed) and not self._reading_paused:
                 self._reading_paused = True
                 self._transport.pause_reading()  # type: ignore[union-attr]  # data only comes while there is one
             if response.status:
@@ -117,7 +115,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The upstream has closed its side: the end of some responses. Returning nothing closes ours too."""
         response = self.response
         if self._busy and self._error is None:
-            response.end()
+            response.feed_eof()
             if response.failure is not None:
                 self._error = OutcomeUnknown(f"{self.where}: {response.failure}")
             self._wake()
@@ -156,19 +154,17 @@ class UpstreamConnection(asyncio.Protocol):
         """Whether an idle connection can't be used: the upstream has closed it, or has sent something unasked. No waiting."""
         return self.lost or self._transport is None or self._transport.is_closing() or bool(self._poll.poll(0))
 
-    def begin(self, *, is_head: bool) -> None:
+    def begin(self, is_head: bool) -> None:
         """Makes ready for one request (``is_head``: by the method HEAD)."""
         self._busy = True
         self._error = None
         self.whole = None
-        self.response.expect(is_head=is_head)
+        self.response.expect(is_head)
 
-    def send(self, head: bytes, body: bytes, *, is_head: bool) -> None:
+    def send(self, head: bytes, body: bytes, is_head: bool) -> None:
         """Begins with a request that is there whole, and hands it to the transport."""
-        self._busy = True
-        self._error = None
+        self.begin(is_head)
         self.whole = (head, body)
-        self.response.expect(is_head=is_head)
         self.write(head, body)
 
     def write(self, head: bytes, body: bytes = b"") -> None:

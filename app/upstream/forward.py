@@ -101,19 +101,18 @@ class Forwarder:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, without waiting.
 
         ``None``: that can't be done, and nothing was sent; called as an app, the forwarder does it, or says why it can't.
-        Set the connection's ``then`` to be called as its response arrives; then call `end`, or `resume`.
+        Set the connection's ``then`` to be called as its response arrives; then call `take_response`, or `resume`.
         """
         try:
-            request = self._writer.head(scope, headers)
-            head = request.framed(body, False)
+            head = self._writer.whole(scope, headers, body)
         except RequestRefused:
             return None
         connection = self.upstream.take()
         if connection is not None:
-            connection.send(head, body, is_head=request.is_head)
+            connection.send(head, body, scope["method"] == "HEAD")
         return connection
 
-    def end(self, connection: UpstreamConnection) -> tuple[int, Headers, bytes] | None:
+    def take_response(self, connection: UpstreamConnection) -> tuple[int, Headers, bytes] | None:
         """The response to what `begin` sent, if it is whole and all is well; the connection is free again then."""
         response = connection.response
         if not response.complete or response.surplus or connection.has_failed:
@@ -179,7 +178,7 @@ class Forwarder:
             connection.abort()
             raise OutcomeUnknown(f"the response could not be forwarded ({type(error).__name__})") from error
         finally:
-            outgoing.end()
+            outgoing.close()
         if outgoing.sent_all:
             self.upstream.give_back(connection)
         else:

@@ -45,11 +45,20 @@ class Upstream:
         """The number of idle connections."""
         return len(self._idle)
 
-    def take(self) -> UpstreamConnection | None:
-        """An idle connection that can be written to at once; ``None``: `ready` opens one."""
-        while (connection := self._take()) is not None and connection.is_stale():
-            connection.abort()
-        return connection
+    def take(self, is_checked: bool = True) -> UpstreamConnection | None:
+        """An idle connection that can be written to at once, if it ``is_checked``; ``None``: `ready` opens one."""
+        loop = self._loop
+        if loop is None or not loop.is_running():  # looking up the running loop would cost more
+            loop = self._bind()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.lost or connection.expires <= loop.time():
+                connection.close()
+            elif is_checked and connection.is_stale():
+                connection.abort()
+            else:
+                return connection
+        return None
 
     async def ready(
         self, confirm: Callable[[], Awaitable[None]] | None = None, *, new: bool = False
@@ -59,14 +68,14 @@ class Upstream:
         Raises `NotProcessed` where none can be had, or what ``confirm`` raises: nothing was sent then.
         """
         while True:
-            connection, is_new = None if new else self._take(), False
+            connection, is_new = None if new else self.take(is_checked=False), False
             if connection is None:
                 connection, is_new = await self._connect(), True
             if confirm is not None:
                 try:
                     await confirm()
                 except BaseException:  # whatever ends the confirmation, a cancellation too: the connection goes back
-                    self._keep(connection)  # unused: as good as it was
+                    self._keep(connection, self._keepalive)  # unused: as good as it was
                     raise
             # Checked last, since confirming may take a while. A kept one that went stale costs nothing: take another.
             if not (connection.lost if is_new else connection.is_stale()):
@@ -77,11 +86,13 @@ class Upstream:
 
     def give_back(self, connection: UpstreamConnection) -> None:
         """Ends a connection's exchange: keeps it for the next one, or closes it where it can't be used again."""
-        if connection.finish():
-            announced = connection.response.idle_timeout
-            self._keep(connection, None if announced is None else announced - KEEPALIVE_MARGIN)
-        else:
+        if not connection.finish():
             connection.close()
+            return
+        seconds, announced = self._keepalive, connection.response.idle_timeout
+        if announced is not None:
+            seconds = min(seconds, announced - KEEPALIVE_MARGIN)
+        self._keep(connection, seconds)
 
     async def probe(self) -> None:
         """Opens a connection and closes it again. Raises `NotProcessed`."""
@@ -96,18 +107,6 @@ class Upstream:
         if closing:
             await asyncio.wait(closing, timeout=1)
 
-    def _take(self) -> UpstreamConnection | None:
-        loop = self._loop
-        if loop is None or not loop.is_running():  # looking up the running loop would cost more
-            loop = self._bind()
-        idle = self._idle
-        while idle:
-            connection = idle.pop()
-            if not connection.lost and connection.expires > loop.time():
-                return connection
-            connection.close()
-        return None
-
     def _bind(self) -> asyncio.AbstractEventLoop:
         """The running loop. Connections belong to one: those of another (a test client makes one per request) are forgotten."""
         if self._loop is None or not self._loop.is_running():
@@ -117,15 +116,15 @@ class Upstream:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
-    def _keep(self, connection: UpstreamConnection, announced: float | None = None) -> None:
-        seconds = self._keepalive if announced is None else min(self._keepalive, announced)
-        if seconds <= 0 or self._closed or connection.lost or len(self._idle) >= self._max_idle or self._loop is None:
+    def _keep(self, connection: UpstreamConnection, seconds: float) -> None:
+        loop = self._loop
+        if seconds <= 0 or self._closed or connection.lost or len(self._idle) >= self._max_idle or loop is None:
             connection.close()
             return
-        connection.expires = self._loop.time() + seconds
+        connection.expires = loop.time() + seconds
         self._idle.append(connection)
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(self._keepalive, self._sweep)
+            self._sweeper = loop.call_later(self._keepalive, self._sweep)
 
     def _sweep(self) -> None:
         """Closes what has expired; runs only while there is something idle."""

@@ -35,7 +35,7 @@ _NONE: frozenset[bytes] = frozenset()
 
 
 class ResponseReader:
-    """One response at a time: `expect`, then `feed` what arrives and `end` with the stream, until ``complete`` or ``failure``.
+    """One response at a time: `expect`, then `feed` what arrives, `feed_eof` at its end, until ``complete`` or ``failure``.
 
     ``status`` is 0 until the final head is there; then ``headers`` holds its end-to-end fields (names lower-case, order and
     repetitions kept). ``failure`` is a reason in one line. ``surplus``: bytes came that belong to no response. ``persistent``:
@@ -48,9 +48,13 @@ class ResponseReader:
         self._is_head = False
         self._is_1_1 = False
         self._until_end = self._chunked = False
+        # None of these is undone: behind one of them the connection carries no other request.
+        self.failure: str | None = None
+        self.surplus = self._closes = False
+        self._interim = False
         self.expect(is_head=False)
 
-    def expect(self, *, is_head: bool) -> None:
+    def expect(self, is_head: bool) -> None:
         """Makes ready for the response to a request that is about to be sent (``is_head``: a HEAD request)."""
         if self._parser is None or self._is_head:  # behind a HEAD response the parser may still wait for a body
             self._parser = HttpResponseParser(self)
@@ -59,8 +63,6 @@ class ResponseReader:
         self.headers: list[tuple[bytes, bytes]] = []
         self.has_date = False
         self.complete = False
-        self.failure: str | None = None
-        self.surplus = False
         self.persistent = False
         self.idle_timeout: float | None = None
         self.buffered = 0
@@ -68,9 +70,7 @@ class ResponseReader:
         self._chunks: list[bytes] = []
         self._fields = 0
         self._overhead = 0
-        self._interim = False
         self._interim_bytes = 0
-        self._closes = False
         self._without_content = is_head
 
     def feed(self, data: bytes) -> None:
@@ -81,7 +81,7 @@ class ResponseReader:
             self._follow_on()
             return
         if not self._overhead:  # nothing came before, or a piece of the body, behind which there is no head
-            self._is_1_1 = data[:9] == _BEGINNING
+            self._is_1_1 = data.startswith(_BEGINNING)
         self._overhead += len(data)
         try:
             self._parser.feed_data(data)
@@ -105,7 +105,7 @@ class ResponseReader:
         else:
             self.surplus = True
 
-    def end(self) -> None:
+    def feed_eof(self) -> None:
         """Takes the end of the stream: the end of a body that lasts until then, a failure in any other place."""
         if self.complete or self.failure is not None:
             return
@@ -160,9 +160,7 @@ class ResponseReader:
             return
         if status > 599:
             self._refuse(f"status {status} is not one of HTTP's")
-        version = "1.1" if self._is_1_1 else self._parser.get_http_version()  # which composes a text each time
-        if version not in ("1.1", "1.0"):
-            self._refuse(f"version {version}")
+        version = "1.1" if self._is_1_1 else self._unusual_version()
         options, has_length, chunked = self._read_fields(version)
         if options and (dropped := options - _STAYS):
             self.headers = [field for field in self.headers if field[0] not in dropped]
@@ -173,8 +171,8 @@ class ResponseReader:
                 self.headers = [field for field in self.headers if field[0] != b"content-length"]
         self._chunked = chunked
         self._until_end = not (chunked or has_length or self._without_content)
-        asked = b"close" not in options if version == "1.1" else b"keep-alive" in options
-        self.persistent = asked and not self._until_end and not self._closes
+        lasts = b"close" not in options if version == "1.1" else b"keep-alive" in options
+        self.persistent = lasts and not self._until_end and not self._closes
         self.status = status
         self.complete = self._is_head
 
@@ -205,6 +203,13 @@ class ResponseReader:
                     self._refuse("a transfer coding that is not understood")
                 chunked = True
         return options, has_length, chunked
+
+    def _unusual_version(self) -> str:
+        assert self._parser is not None  # noqa: S101 - it is what calls us  # nosec B101
+        version: str = self._parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            self._refuse(f"version {version}")
+        return version
 
     def _is_the_last(self) -> bool:
         """Whether the parser refuses what follows, for the sake of a field. (Behind a HEAD response there is another one.)"""

@@ -20,7 +20,7 @@ from oncegate.cache.redis.calls import claim_call, outcome_call
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Orphan, Reply
 from oncegate.cache.redis.connection.routes import Routes, Topology
-from oncegate.cache.redis.connection.send import ask, ask_soon, ready
+from oncegate.cache.redis.connection.send import ready, send, send_soon
 from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.topology import create_topology
 from oncegate.cache.redis.scripts import (
@@ -98,7 +98,7 @@ class RedisCache:
     ) -> bool:
         """See `PromptCache`."""
         routes = self._routes.get(loop)
-        return routes is not None and ask_soon(*claim_call(routes, key, request, adopt, then), self._timeout)
+        return routes is not None and send_soon(*claim_call(routes, key, request, adopt, then), self._timeout)
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
@@ -116,7 +116,7 @@ class RedisCache:
     ) -> bool:
         """See `PromptCache`."""
         routes = self._routes.get(loop)
-        return routes is not None and ask_soon(*outcome_call(routes, key, outcome, ttl_ms, then), self._timeout)
+        return routes is not None and send_soon(*outcome_call(routes, key, outcome, ttl_ms, then), self._timeout)
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
@@ -262,7 +262,7 @@ class RedisCache:
             if loop is asyncio.get_running_loop():
                 routes.resume_withdrawing()
                 await routes.settle()
-                await routes.end()
+                await routes.aclose()
             elif loop.is_closed():
                 routes.close()
             else:
@@ -290,7 +290,7 @@ class RedisCache:
         return reply
 
     def _send(self, routes: Routes, key: bytes, packed: bytes, orphan: Orphan | None = None) -> Awaitable[Reply]:
-        return ask(routes, key, packed, routes.loop.time() + self._timeout, orphan)
+        return send(routes, key, packed, routes.loop.time() + self._timeout, orphan)
 
 
 async def _sessions(routes: Routes, deadline: float) -> list[Session]:

@@ -15,6 +15,7 @@ from oncegate.app.operators.bearer import Bearer
 from oncegate.app.server import head as inbound_head
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.server.parser import InboundParser
+from oncegate.app.server.request import scope_of, shared_scope
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.cache.codec import decode
 from oncegate.cache.errors import CacheError
@@ -70,7 +71,7 @@ def forwarded(data: bytes, writer: RequestWriter = WRITER) -> object:
 
 
 def target(data: bytes) -> object:
-    return inbound_head.scope_of(b"/" + data, b"POST", "1.1", [])
+    return scope_of(b"/" + data, b"POST", "1.1", [], shared_scope(None, None, "http"))
 
 
 def authority(data: bytes) -> object:
@@ -242,8 +243,6 @@ UPGRADE = (
 class Nobody:
     """A connection that takes whatever its parser makes of what came."""
 
-    def request_begins(self) -> None: ...
-
     def head_is_complete(self, *told: object, **more: object) -> None: ...
 
     def body_came(self, body: bytes) -> None: ...
@@ -255,7 +254,7 @@ def requests_in_pieces(data: bytes, size: int = 16) -> None:
     """As a client sends them that cuts them anywhere."""
     parser = InboundParser(cast(InboundConnection, Nobody()))
     for at in range(0, len(data), size):
-        parser.feed(data[at : at + size], begins=not parser.in_head)
+        parser.feed(data[at : at + size])
 
 
 PARSERS: dict[str, tuple[Parser, tuple[bytes, ...]]] = {

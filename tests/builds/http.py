@@ -124,7 +124,7 @@ def response(exchanges: list[tuple[bool, list[bytes], bool]]) -> Any:
             reader.feed(piece)
             said.append([getattr(reader, name) for name in _TOLD])
         if ends:
-            reader.end()
+            reader.feed_eof()
             said.append([getattr(reader, name) for name in _TOLD])
         said.append(reader.take())
     reader.release()

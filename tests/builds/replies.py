@@ -39,7 +39,7 @@ class Wire(asyncio.Transport):
         return False
 
 
-class Lane:
+class SharedConnection:
     """Has a link."""
 
     def __init__(self, link: Link) -> None:
@@ -83,7 +83,7 @@ async def replies(calls: list[str], pieces: list[bytes], late: bool, bounds: tup
     for _ in range(2):
         await asyncio.sleep(0)
     if late:
-        link._look()
+        link._on_timer()
     for piece in pieces:
         link.data_received(piece)
     for _ in range(4):
@@ -117,7 +117,7 @@ def _ask(
         request = ClaimRequest(bytes(16), b"f" * 16, 5, 5, submission=name == "submission")
         call = PendingClaim(routes, key, request, 10, adopt, then)
         packed = CLAIM.call(key, b"fresh", b"1", b"")
-    session: Any = SimpleNamespace(claims=Lane(link), bodies=Lane(link))
+    session: Any = SimpleNamespace(claims=SharedConnection(link), bodies=SharedConnection(link))
     call.session, call.packed = session, packed
     link.put(packed, deadline, call)
 

@@ -26,7 +26,7 @@ from oncegate.cache.redis.connection.loop_guard import LoopGuard
 from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.connection.routes import MOST_TRIES
 from oncegate.cache.redis.connection.server import Detour, Session
-from oncegate.cache.redis.connection.slots import Table, ask_for_table
+from oncegate.cache.redis.connection.slots import Table, fetch_table
 from oncegate.cache.redis.connection.withdrawal import Withdrawal, Withdrawals
 from oncegate.cache.redis.url import Server
 
@@ -96,14 +96,14 @@ class ClusterRoutes:
         return sorted(self._owners, key=lambda session: session.place)
 
     async def detour(
-        self, refusal: ReplyError, key: bytes, asked: Session, tries: int, deadline: float
+        self, refusal: ReplyError, key: bytes, refused_by: Session, tries: int, deadline: float
     ) -> Detour | None:
         """See `Routes.detour`."""
         kind = faults.reply_class(refusal)
         if tries == MOST_TRIES:
             return None
         if kind in faults.REDIRECTIONS:
-            return self._redirected(kind, refusal, key, asked)
+            return self._redirected(kind, refusal, key, refused_by)
         if kind not in faults.UNDECIDED:
             return None
         self._look_up_soon()
@@ -111,13 +111,13 @@ class ClusterRoutes:
         if self.loop.time() + pause > deadline:
             return None
         await asyncio.sleep(pause)
-        return Detour(self.holder(key) or asked)
+        return Detour(self.holder(key) or refused_by)
 
-    def _redirected(self, kind: str, refusal: ReplyError, key: bytes, asked: Session) -> Detour | None:
+    def _redirected(self, kind: str, refusal: ReplyError, key: bytes, refused_by: Session) -> Detour | None:
         target = faults.redirection(refusal)
         if target is None:
             return None
-        server = (target[0] or asked.place.rpartition(":")[0].strip("[]"), target[1])
+        server = (target[0] or refused_by.place.rpartition(":")[0].strip("[]"), target[1])
         session = self._node(server)
         if kind == "ASK":
             return Detour(session, asking=True)
@@ -146,7 +146,7 @@ class ClusterRoutes:
         looking = self._looking or self._start_looking(None)
         await asyncio.wait((looking,), timeout=max(0.0, deadline - self.loop.time()))
         if not looking.done():
-            raise CacheUnavailable("no node of the Redis Cluster told in time who owns what")
+            raise CacheUnavailable("no node of the Redis Cluster answered in time who owns what")
         fault = None if looking.cancelled() else looking.result()
         if isinstance(fault, CacheUnsupported) or (fault is not None and not self._owners):
             raise type(fault)(str(fault))
@@ -177,8 +177,8 @@ class ClusterRoutes:
         try:
             deadline = self.loop.time() + self._cluster.timeout
             # ``first`` is known to have the newest table; any other node could have one that is older than ours.
-            asked = [first] if first is not None else self._candidates()
-            answer = await ask_for_table({server: self._node(server) for server in asked}, deadline)
+            nodes = [first] if first is not None else self._candidates()
+            answer = await fetch_table({server: self._node(server) for server in nodes}, deadline)
             if isinstance(answer, CacheError):
                 return answer
             self._apply(answer)
@@ -253,6 +253,6 @@ class ClusterRoutes:
         for session in list(self._nodes.values()):
             session.close()
 
-    async def end(self) -> None:
-        """See `Routes.end`."""
-        await self._guard.end()
+    async def aclose(self) -> None:
+        """See `Routes.aclose`."""
+        await self._guard.aclose()

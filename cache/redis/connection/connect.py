@@ -161,19 +161,19 @@ def _take_over(connection: AbstractConnection) -> asyncio.StreamWriter:
 
 async def greet(link: Link, deadline: float) -> Peer:
     """Ask for the server's version and our id there, and load the scripts, in one round trip."""
-    asked = [link.send(packed, deadline) for packed in (_HELLO, _INFO, *(script.load for script in SCRIPTS))]
-    hello, info, *loaded = await asyncio.gather(*asked)
-    told = info_fields(info)
+    replies = [link.send(packed, deadline) for packed in (_HELLO, _INFO, *(script.load for script in SCRIPTS))]
+    hello, info, *loaded = await asyncio.gather(*replies)
+    fields = info_fields(info)
     greeting = _pairs(hello)
     # Redis 5 has no HELLO, and INFO may be forbidden to our user: one of them will do.
-    version = _text(greeting.get("version")) or told.get("redis_version")
+    version = _text(greeting.get("version")) or fields.get("redis_version")
     if version is None and isinstance(hello, ReplyError) and faults.reply_class(hello) != "ERR":
         raise faults.of_reply(hello)
     faults.check_version(version or "")
     for reply in loaded:
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
-    return Peer(int(greeting.get("id", 0)), told.get("run_id"), _text(greeting.get("role")))
+    return Peer(int(greeting.get("id", 0)), fields.get("run_id"), _text(greeting.get("role")))
 
 
 def place_of(server: Server) -> str:

@@ -22,7 +22,7 @@ class LoopGuard:
             self._generator = self._wait_for_the_end()
             await self._generator.asend(None)
 
-    async def end(self) -> None:
+    async def aclose(self) -> None:
         """Close now, and give the transports time to do so."""
         if self._generator is None:
             self._close()

@@ -117,8 +117,8 @@ class Link(asyncio.Protocol):
         self._bytes = 0
         self._out: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._look_at = math.inf
-        self._heard = self._loop.time()
+        self._timer_at = math.inf
+        self._received_at = self._loop.time()
 
     # -- for callers
 
@@ -143,9 +143,8 @@ class Link(asyncio.Protocol):
         call.deadline = deadline
         call.size = size = len(packed)
         total = self._bytes + size
-        pending = len(waiting) + len(self._late)
-        if (pending >= bounds.commands or total > bounds.bytes) and pending:
-            raise CacheUnavailable(f"Redis does not keep up: {pending} commands are unanswered")
+        if self._late or total > bounds.bytes or len(waiting) >= bounds.commands:
+            self._check_bounds(total)
         waiting.append(call)
         self._bytes = total
         if not out:
@@ -153,8 +152,14 @@ class Link(asyncio.Protocol):
         out.append(packed)
         if len(out) >= EARLY:
             self._flush()
-        if deadline < self._look_at:
-            self._look_again(deadline)
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
+
+    def _check_bounds(self, total: int) -> None:
+        """Raises `CacheUnavailable` where one more command is too many. A single one may have any size."""
+        pending, bounds = self.unanswered, self._bounds
+        if pending and (pending >= bounds.commands or total > bounds.bytes):
+            raise CacheUnavailable(f"Redis does not keep up: {pending} commands are unanswered")
 
     def send_behind(
         self, prefix: bytes, packed: bytes, deadline: float, orphan: Orphan | None = None
@@ -202,13 +207,13 @@ class Link(asyncio.Protocol):
         self._transport = writer.transport
         self._transport.set_protocol(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - treated alike, whatever broke it
         """The transport has closed."""
         self.fail("the connection to Redis was lost")
 
     def data_received(self, data: bytes) -> None:
         """Replies, or parts of them."""
-        self._heard = self._loop.time()
+        self._received_at = self._loop.time()
         reader = self._reader
         try:
             reader.feed(data)
@@ -230,32 +235,32 @@ class Link(asyncio.Protocol):
             except (RuntimeError, OSError):  # uvloop raises where the other side has left; asyncio does not
                 self.fail("the connection to Redis was lost")
 
-    def _look_again(self, moment: float) -> None:
+    def _set_timer(self, moment: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._look_at = moment
-        self._timer = self._loop.call_at(moment, self._look)
+        self._timer_at = moment
+        self._timer = self._loop.call_at(moment, self._on_timer)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         """Notify the callers whose time is over; called again when the next one's is.
 
         A loop that was held up reads what has come before it runs its timers, so no reply that is there comes too late.
         """
         now = self._loop.time()
-        self._timer, self._look_at = None, math.inf
+        self._timer, self._timer_at = None, math.inf
         while self._waiting and self._waiting[0].deadline <= now:
             call = self._waiting.popleft()
             self._late.append(call)
             _guarded(call.overdue)
         if self._late:
             # Any reply counts: a server that answers slowly is alive, one that answers nothing may be gone.
-            dead_at = max(self._heard, self._late[0].deadline) + self._bounds.patience
+            dead_at = max(self._received_at, self._late[0].deadline) + self._bounds.patience
             if now >= dead_at:
                 self.fail("the connection to Redis is dead: nothing came back")
                 return
-            self._look_again(dead_at)
-        if self._waiting and self._waiting[0].deadline < self._look_at:
-            self._look_again(self._waiting[0].deadline)
+            self._set_timer(dead_at)
+        if self._waiting and self._waiting[0].deadline < self._timer_at:
+            self._set_timer(self._waiting[0].deadline)
 
 
 def _guarded(callback: Callable[..., None], *args: object) -> None:

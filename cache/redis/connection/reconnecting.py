@@ -22,7 +22,7 @@ STABLE = 1.0
 """A connection that lived this long (s) was good: losing it is a new event, not the next failure in a row."""
 
 
-class Lane:
+class SharedConnection:
     """One `Link` at a time to what ``opener`` opens, on one event loop. ``link`` is the open one, or ``None``.
 
     ``on_open`` is called with the peer of each new connection, ``on_broken`` with that of each one that broke with commands

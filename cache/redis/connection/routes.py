@@ -31,9 +31,9 @@ class Routes(Protocol):
         ...
 
     async def detour(
-        self, refusal: ReplyError, key: bytes, asked: Session, tries: int, deadline: float
+        self, refusal: ReplyError, key: bytes, refused_by: Session, tries: int, deadline: float
     ) -> Detour | None:
-        """Where to send a command that ``asked`` has refused, and that was sent ``tries`` times; ``None``: nowhere."""
+        """Where to send a command that ``refused_by`` has refused, and that was sent ``tries`` times; ``None``: nowhere."""
         ...
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
@@ -60,7 +60,7 @@ class Routes(Protocol):
         """Cut the connections, without warnings; also when the loop is closed already. Never raises."""
         ...
 
-    async def end(self) -> None:
+    async def aclose(self) -> None:
         """Close, and wait until the transports have."""
         ...
 

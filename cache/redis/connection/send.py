@@ -10,7 +10,7 @@ from hiredis import ReplyError
 from oncegate.cache.errors import CacheError, CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import OVERDUE, Call, Link, Orphan, Reply, forget
-from oncegate.cache.redis.connection.reconnecting import Lane
+from oncegate.cache.redis.connection.reconnecting import SharedConnection
 from oncegate.cache.redis.connection.routes import MOST_TRIES, Routes
 from oncegate.cache.redis.connection.server import Detour, Session
 from oncegate.cache.redis.scripts import ASKING, SCRIPTS
@@ -22,11 +22,11 @@ LARGE_BYTES: Final = 65536
 Answer = TypeVar("Answer")
 
 
-async def ask(routes: Routes, key: bytes, packed: bytes, deadline: float, orphan: Orphan | None = None) -> Reply:
+async def send(routes: Routes, key: bytes, packed: bytes, deadline: float, orphan: Orphan | None = None) -> Reply:
     """Send one command to the server that holds ``key``; its reply, an error reply as a value. Raises `CacheUnavailable`."""
     session = routes.holder(key) or await routes.locate(key, deadline)
-    lane = session.claims if len(packed) <= LARGE_BYTES else session.bodies
-    link = lane.link or await ready(lane, deadline)
+    connection = session.claims if len(packed) <= LARGE_BYTES else session.bodies
+    link = connection.link or await ready(connection, deadline)
     future = link.send(packed, deadline, orphan)
     try:
         reply = await future
@@ -38,7 +38,7 @@ async def ask(routes: Routes, key: bytes, packed: bytes, deadline: float, orphan
     return reply
 
 
-def ask_soon(call: "Soon[Any]", packed: bytes, timeout: float) -> bool:
+def send_soon(call: "Soon[Any]", packed: bytes, timeout: float) -> bool:
     """The same without waiting: ``call`` gets the reply. ``False``: there is no connection, and ``call`` is never used."""
     session = call.routes.holder(call.key)
     if session is None:
@@ -92,7 +92,7 @@ class Soon(Call, Generic[Answer]):
                 answer = self.read(reply)
             except CacheError as error:
                 answer = error
-            except Exception as odd:  # noqa: BLE001 - told, whatever it is: else who waits would wait for ever
+            except Exception as odd:  # noqa: BLE001 - passed on, whatever it is: else who waits would wait for ever
                 answer = RecordUnreadable(f"a reply can't be read ({type(odd).__name__})")
             then(answer)
 
@@ -138,21 +138,21 @@ async def _persist(
             at = detour
         elif tries == MOST_TRIES:
             break
-        lane = at.session.claims if len(packed) <= LARGE_BYTES else at.session.bodies
-        link = await ready(lane, deadline)
+        connection = at.session.claims if len(packed) <= LARGE_BYTES else at.session.bodies
+        link = await ready(connection, deadline)
         if flushed:  # one connection keeps the order: the scripts are loaded when the call comes again
             for script in SCRIPTS:
                 forget(link.send(script.load, deadline))
-        send = link.send if not at.asking else partial(link.send_behind, ASKING)
-        reply = await _answer(send(packed, deadline, orphan), orphan)
+        put = link.send if not at.asking else partial(link.send_behind, ASKING)
+        reply = await _answer(put(packed, deadline, orphan), orphan)
         tries += 1
     return reply
 
 
-async def ready(lane: Lane, deadline: float) -> Link:
-    """The link of ``lane``, opened if need be. Raises `CacheUnavailable`."""
+async def ready(connection: SharedConnection, deadline: float) -> Link:
+    """The link of ``connection``, opened if need be. Raises `CacheUnavailable`."""
     try:
-        return await lane.ready(deadline)
+        return await connection.ready(deadline)
     except CacheUnsupported as error:
         raise CacheUnavailable(str(error)) from error  # final for `check`; for a call, one more way to be down
 

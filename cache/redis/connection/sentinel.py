@@ -40,9 +40,9 @@ class MasterDialler:
         """See `Opener.open`."""
         fault: CacheError = CacheUnavailable(f"no Sentinel knows a master of {self._address.service}")
         tried: set[Server] = set()
-        asked = [asyncio.ensure_future(self._ask(sentinel)) for sentinel in self._address.servers]
+        answers = [asyncio.ensure_future(self._fetch_master(sentinel)) for sentinel in self._address.servers]
         try:
-            for answer in asyncio.as_completed(asked):
+            for answer in asyncio.as_completed(answers):
                 master = await answer
                 if isinstance(master, CacheError):
                     fault = fault if tried else master  # the server's own word counts more than a Sentinel's
@@ -61,9 +61,9 @@ class MasterDialler:
                         f"Redis at {dialler.place} is a replica, and no Sentinel names another master"
                     )
         finally:
-            for each in asked:
+            for each in answers:
                 each.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await asyncio.gather(*answers, return_exceptions=True)
         raise fault
 
     def watches(self, on_place: OnPlace) -> Sequence[Coroutine[Any, Any, None]]:
@@ -73,13 +73,13 @@ class MasterDialler:
             watch(
                 self._dialler.to_sentinel(*sentinel, address.login),
                 address.service,
-                partial(self._ask, sentinel),
+                partial(self._fetch_master, sentinel),
                 lambda master: on_place(place_of(master) if master else None),
             )
             for sentinel in address.servers
         ]
 
-    async def _ask(self, server: Server) -> Server | CacheError:
+    async def _fetch_master(self, server: Server) -> Server | CacheError:
         """The master, as one Sentinel knows it; never raises a `CacheError`, but returns it."""
         service, place = self._address.service, f"Sentinel at {place_of(server)}"
         link = Link(Bounds(), lambda *_: None)
@@ -91,7 +91,7 @@ class MasterDialler:
         except CacheError as error:
             return CacheUnavailable(f"{place}: {error}")
         finally:
-            link.fail("asked")
+            link.fail("it was for one question")
         if isinstance(reply, ReplyError):
             return CacheUnavailable(f"{place}: {faults.of_reply(reply)}")
         if reply is None:

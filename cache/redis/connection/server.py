@@ -17,7 +17,7 @@ from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.connect import Opener, Peer
 from oncegate.cache.redis.connection.loop_guard import LoopGuard
 from oncegate.cache.redis.connection.pipe import Bounds
-from oncegate.cache.redis.connection.reconnecting import PAUSES, Lane
+from oncegate.cache.redis.connection.reconnecting import PAUSES, SharedConnection
 from oncegate.cache.redis.connection.withdrawal import Elsewhere, Withdrawal, Withdrawals, nowhere
 from oncegate.cache.redis.scripts import pack
 
@@ -58,8 +58,8 @@ class Session:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.place = opener.place
-        self.claims = Lane(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
-        self.bodies = Lane(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
+        self.claims = SharedConnection(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
+        self.bodies = SharedConnection(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
         self._timeout = timeout
         self._withdrawals = withdrawals
         self._elsewhere = elsewhere
@@ -87,15 +87,15 @@ class Session:
         self,
         refusal: ReplyError,
         key: bytes,  # noqa: ARG002  # Routes names the parameters
-        asked: "Session",  # noqa: ARG002  # Routes names the parameters
+        refused_by: "Session",  # noqa: ARG002  # Routes names the parameters
         tries: int,  # noqa: ARG002  # Routes names the parameters
         deadline: float,  # noqa: ARG002  # Routes names the parameters
     ) -> Detour | None:
         """See `Routes.detour`. There is none, but a server that turned out to be a replica is left, and looked up anew."""
         if faults.reply_class(refusal) in faults.REPLICA_REPLIES:
-            for lane in (self.claims, self.bodies):
-                if lane.link is not None:
-                    lane.link.fail(faults.REPLICA)
+            for connection in (self.claims, self.bodies):
+                if connection.link is not None:
+                    connection.link.fail(faults.REPLICA)
         return None
 
     async def sessions(self, deadline: float) -> "list[Session]":  # noqa: ARG002  # Routes names the parameters
@@ -108,9 +108,9 @@ class Session:
         if not self._watches:
             self._watches = [self.loop.create_task(each) for each in self._opener.watches(self._on_place)]
 
-    async def end(self) -> None:
-        """See `Routes.end`."""
-        await self._guard.end()
+    async def aclose(self) -> None:
+        """See `Routes.aclose`."""
+        await self._guard.aclose()
         await asyncio.gather(*self._watches, return_exceptions=True)
 
     # -- as the connections to one server
@@ -147,22 +147,22 @@ class Session:
             for task in (self._withdrawing, self._counting, *self._watches):
                 if task is not None:
                     task.cancel()
-        for lane in (self.claims, self.bodies):
+        for connection in (self.claims, self.bodies):
             with contextlib.suppress(RuntimeError):
-                lane.close()
+                connection.close()
 
     def _on_open(self, peer: Peer) -> None:
         before, self._server = self._server, peer
         if before is not None and None not in (before.run_id, peer.run_id) and before.run_id != peer.run_id:
-            self._counting = self.loop.create_task(self._tell_of_other(peer))
+            self._counting = self.loop.create_task(self._log_other_server(peer))
         # Behind Sentinel, the last to be opened knows best who the master is. What the other one still talks to may be an
         # old master that takes writes until it is demoted, and then forgets them.
-        for lane in (self.claims, self.bodies):
-            if lane.link is not None and lane.peer is not None and lane.peer.run_id != peer.run_id:
-                lane.link.fail(_OTHER_MASTER)
-            lane.retry_now()
+        for connection in (self.claims, self.bodies):
+            if connection.link is not None and connection.peer is not None and connection.peer.run_id != peer.run_id:
+                connection.link.fail(_OTHER_MASTER)
+            connection.retry_now()
 
-    async def _tell_of_other(self, peer: Peer) -> None:
+    async def _log_other_server(self, peer: Peer) -> None:
         """Log that the server is another process than before, and how much it holds: what it has lost is executed again."""
         count: object = None
         link = self.claims.link or self.bodies.link
@@ -178,13 +178,13 @@ class Session:
             log.warning("Redis at %s is another one now, after a restart or a failover%s", peer.place, holds)
 
     def _on_place(self, place: str | None) -> None:
-        for lane in (self.claims, self.bodies):
+        for connection in (self.claims, self.bodies):
             if place is None:
-                lane.hold(LONGEST_HOLD, "a failover of Redis is under way")
+                connection.hold(LONGEST_HOLD, "a failover of Redis is under way")
                 continue
-            if lane.link is not None and lane.peer is not None and lane.peer.place != place:
-                lane.link.fail(_OTHER_MASTER)
-            lane.retry_now()
+            if connection.link is not None and connection.peer is not None and connection.peer.place != place:
+                connection.link.fail(_OTHER_MASTER)
+            connection.retry_now()
 
     def _on_broken(self, peer: Peer) -> None:
         self._withdrawals.kill(peer)

@@ -18,24 +18,24 @@ Table = list[tuple[int, int, Server]]
 _CLUSTER_SLOTS = pack(b"CLUSTER", b"SLOTS")
 
 
-async def ask_for_table(nodes: Mapping[Server, Session], deadline: float) -> Table | CacheError:
-    """The first table that any of ``nodes`` sends, all being asked at once; or why there is none."""
-    asked = [asyncio.ensure_future(_ask(server, session, deadline)) for server, session in nodes.items()]
+async def fetch_table(nodes: Mapping[Server, Session], deadline: float) -> Table | CacheError:
+    """The first table that any of ``nodes`` sends, which are asked at once; or why there is none."""
+    fetches = [asyncio.ensure_future(_fetch(server, session, deadline)) for server, session in nodes.items()]
     fault: CacheError = CacheUnavailable("no node of the Redis Cluster can be reached")
     try:
-        for answer in asyncio.as_completed(asked):
-            told = await answer
-            if not isinstance(told, CacheError):
-                return told
-            fault = told
+        for answer in asyncio.as_completed(fetches):
+            found = await answer
+            if not isinstance(found, CacheError):
+                return found
+            fault = found
     finally:
-        for each in asked:
+        for each in fetches:
             each.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*fetches, return_exceptions=True)
     return fault
 
 
-async def _ask(server: Server, session: Session, deadline: float) -> Table | CacheError:
+async def _fetch(server: Server, session: Session, deadline: float) -> Table | CacheError:
     try:
         link = await session.claims.ready(deadline)
         reply = await link.send(_CLUSTER_SLOTS, deadline)
@@ -49,11 +49,11 @@ async def _ask(server: Server, session: Session, deadline: float) -> Table | Cac
     return table or CacheUnavailable(f"Redis at {session.place} knows of no slots: is the cluster set up?")
 
 
-def read_table(reply: Reply, asked: Server) -> Table:
+def read_table(reply: Reply, source: Server) -> Table:
     """Parse a reply to ``CLUSTER SLOTS``. A node that does not know its own host leaves it out: it is the one that replied."""
     table = []
     for first, last, master, *_ in reply:
         host = master[0].decode() if master[0] else ""
         if host != "?":  # a host name that was never announced
-            table.append((first, last, (host or asked[0], master[1])))
+            table.append((first, last, (host or source[0], master[1])))
     return table

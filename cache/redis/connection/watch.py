@@ -36,10 +36,10 @@ _PING = pack(b"PING")
 async def watch(
     dialler: Dialler,
     service: str,
-    ask: Callable[[], Awaitable[Server | CacheError]],
+    fetch: Callable[[], Awaitable[Server | CacheError]],
     on_master: OnMaster,
 ) -> None:
-    """Call ``on_master`` with the master that a Sentinel names (``ask``), each new one, and ``None`` when one is about to come.
+    """Call ``on_master`` with the master that a Sentinel names (``fetch``), each new one, and ``None`` when one is about to come.
 
     Until cancelled; never raises.
     """
@@ -56,7 +56,7 @@ async def watch(
             listener.take_over(await dialler.connect())
             await listener.subscribed
             # Only after subscribing, so that no switch is missed between the two.
-            master = await ask()
+            master = await fetch()
             if not isinstance(master, CacheError):
                 on_master(master)
             await listener.listen()
@@ -96,7 +96,7 @@ class _Listener(asyncio.Protocol):
         self._ended = asyncio.get_running_loop().create_future()
         self._on_message = on_message
         self._reader = hiredis.Reader()
-        self._heard = True
+        self._is_alive = True
         self._writer: asyncio.StreamWriter | None = None
 
     def take_over(self, writer: asyncio.StreamWriter) -> None:
@@ -107,10 +107,10 @@ class _Listener(asyncio.Protocol):
 
     async def listen(self) -> None:
         """Return when the connection has ended, or has been silent for too long."""
-        while self._heard and not self._ended.done():
-            self._heard = False
+        while self._is_alive and not self._ended.done():
+            self._is_alive = False
             await asyncio.wait((self._ended,), timeout=QUIET)
-            if not self._heard and self._writer is not None and not self._ended.done():
+            if not self._is_alive and self._writer is not None and not self._ended.done():
                 self._writer.transport.write(_PING)
                 await asyncio.wait((self._ended,), timeout=QUIET)
 
@@ -121,7 +121,7 @@ class _Listener(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """The Sentinel's messages: the reply to the subscription first."""
-        self._heard = True
+        self._is_alive = True
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not False:
@@ -131,7 +131,7 @@ class _Listener(asyncio.Protocol):
         except (hiredis.ProtocolError, ValueError, IndexError, KeyError):
             self.close()  # it does not speak RESP; perhaps a later connection does
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - told alike, whatever broke it
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - treated alike, whatever broke it
         """The transport has closed."""
         for future in (self.subscribed, self._ended):
             if not future.done():

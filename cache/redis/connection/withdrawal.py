@@ -109,7 +109,7 @@ class Withdrawals:
             _send(link, RELEASE.load, deadline)
             releases = [_release(link, claim, deadline) for claim in batch]
             for old, kill in zip(broken, kills, strict=True):
-                _tell_refused(await kill)
+                _log_refused(await kill)
                 self._broken.pop(old, None)
             for release in releases:
                 reply = await release
@@ -157,7 +157,7 @@ def _acknowledged(reply: Reply, link: Link) -> bool:
     return kind == "WRONGTYPE"  # not a record any more, and it must not hold up those behind it
 
 
-def _tell_refused(reply: Reply) -> None:
+def _log_refused(reply: Reply) -> None:
     if isinstance(reply, ReplyError):
         kind = faults.reply_class(reply)
         log.warning(

@@ -32,7 +32,7 @@ async def test_thousands_of_requests_in_one_write_are_answered_in_their_order(ki
             bodies = [(await talk.answer()).partition(b"\r\n\r\n")[2] for _ in range(MANY)]
         assert bodies == [b"/%d" % (number % few if kind == "retry" else number) for number in range(MANY)]
         assert set(made) <= {"InboundRequest._run", "InboundRequest._respond"}  # while we took less than was written
-        assert gateway._lane is not None
+        assert gateway._fast_path is not None
         assert upstream.connections == 1
 
 
@@ -55,7 +55,7 @@ async def test_a_client_that_takes_nothing_is_not_answered_into_memory() -> None
             mute.read_nothing(nothing=False)
             for _ in range(2000):
                 assert (await mute.answer()).endswith(b"x" * 60_000)
-        assert gateway._lane is not None
+        assert gateway._fast_path is not None
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -67,7 +67,7 @@ async def test_what_a_client_began_is_finished_and_recorded_without_it(cache: st
     url = "memory://" if cache == "memory" else redis_url
     async with Upstream(slow) as upstream, gateway_at(upstream.url, url) as (talk, gateway, port):
         await talk.ask(keyed())
-        in_flight = gateway._lane._enforcement.enforcer.in_flight  # type: ignore[union-attr]  # this gateway has a lane
+        in_flight = gateway._fast_path._enforcement.enforcer.in_flight  # type: ignore[union-attr]  # this gateway has a lane
         async with talking(port) as leaving:
             leaving.writer.write(keyed("k", path="/slow"))
             await upstream.received(2)

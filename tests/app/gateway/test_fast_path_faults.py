@@ -77,8 +77,8 @@ async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(redis
         assert isinstance(gateway._cache, RedisCache)
         gateway._cache._timeout = PATIENCE  # the lease is short, and allows of no such patience from the start
         known = set((await gateway._cache.scan(namespace)).keys)
-        assert gateway._lane is not None
-        in_flight = gateway._lane._enforcement.enforcer.in_flight
+        assert gateway._fast_path is not None
+        in_flight = gateway._fast_path._enforcement.enforcer.in_flight
         redis.pause()
         talk.writer.write(keyed())
         await until(lambda: in_flight.slots, "the claim is on its way")
@@ -109,17 +109,17 @@ async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
 ) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, gateway, port):
         await talk.ask(keyed())
-        monkeypatch.setattr(Forwarder, "end", failing)
+        monkeypatch.setattr(Forwarder, "take_response", failing)
         answer = await talk.ask(data)
         monkeypatch.undo()
         assert answer.startswith(b"HTTP/1.1 500 ")
         assert "LookupError" in caplog.text
-        assert gateway._lane is not None
-        in_flight, pool = gateway._lane._enforcement.enforcer.in_flight, gateway._lane._forwarder.upstream
+        assert gateway._fast_path is not None
+        in_flight, pool = gateway._fast_path._enforcement.enforcer.in_flight, gateway._fast_path._forwarder.upstream
         await until(
             lambda: in_flight.slots == len(in_flight._attempts) == len(pool._open) - pool.idle == 0, "all is free"
         )
-        watches = gateway._lane._forwarder._watches
+        watches = gateway._fast_path._forwarder._watches
         assert watches is None or not watches._set
         async with talking(port) as other:
             again = await other.ask(data)
@@ -141,8 +141,8 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
         monkeypatch.setattr(Forwarder, "begin", sent_and_failed)
         assert (await talk.ask(keyed("k"))).startswith(b"HTTP/1.1 500 ")
         monkeypatch.undo()
-        assert gateway._lane is not None
-        in_flight = gateway._lane._enforcement.enforcer.in_flight
+        assert gateway._fast_path is not None
+        in_flight = gateway._fast_path._enforcement.enforcer.in_flight
         await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "all is free")
         async with talking(port) as other:
             assert b'"outcome-unknown"' in await other.ask(keyed("k"))
@@ -152,8 +152,8 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
 @ASKED
 async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, _):
-        assert gateway._lane is not None
-        middleware = gateway._lane._enforcement
+        assert gateway._fast_path is not None
+        middleware = gateway._fast_path._enforcement
         middleware.enforcer.in_flight.watch = FAILING()
         middleware.observe = failing
         for _ in range(3):
@@ -190,8 +190,8 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
             for _ in range(5):  # others pass, so that ours could have
                 await other.ask(request("GET"))
         done, _ = await asyncio.wait([reading], timeout=0.2)
-        assert gateway._lane is not None
-        in_flight = gateway._lane._enforcement.enforcer.in_flight
+        assert gateway._fast_path is not None
+        in_flight = gateway._fast_path._enforcement.enforcer.in_flight
         began = time.monotonic()
         left = await in_flight.drain(0.05)
         waited = time.monotonic() - began
@@ -202,7 +202,7 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
         answer = await reading
         assert not done
         assert answer.endswith(b"0\r\n\r\n" if pieces else b"{}")
-        assert gateway._lane is not None
+        assert gateway._fast_path is not None
         assert b"idempotent-replayed: true" in await Talk(talk.reader, talk.writer).ask(keyed("k", path="/slow"))
 
 
@@ -260,6 +260,6 @@ async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisSe
         assert [b'"cache-unavailable"' in await one for one in refused] == [True] * 2
         assert [b" 201 " in await one for one in waiting] == [True] * 2
         assert b"idempotent-replayed: true" in await talk.ask(keyed("k"))
-        assert gateway._lane is not None
-        in_flight = gateway._lane._enforcement.enforcer.in_flight
+        assert gateway._fast_path is not None
+        in_flight = gateway._fast_path._enforcement.enforcer.in_flight
         await until(lambda: in_flight.slots == 0, "no slot is taken")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from oncegate.app.gateway.fast_path import Direct
+from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
 from testing.upstreams import Peer, Upstream
 from testing.waiting import until
@@ -44,9 +44,9 @@ async def by_name(peer: Peer) -> None:
             await peer.send(CREATED.replace(b"201 Created", path[1:].encode() + b" As told"))
 
 
-def lane_of(gateway: Gateway) -> Direct:
-    assert gateway._lane is not None
-    return gateway._lane
+def lane_of(gateway: Gateway) -> FastPath:
+    assert gateway._fast_path is not None
+    return gateway._fast_path
 
 
 def held(gateway: Gateway) -> dict[str, int]:

@@ -203,8 +203,8 @@ async def test_a_connection_that_breaks_is_told_of(data: bytes, first: bytes) ->
             assert b'"outcome-unknown"' in await reader.readuntil(b"}")
             writer.close()
         assert upstream.arrivals == 2 + again
-        assert gateway._lane is not None
-        assert gateway._lane._forwarder.upstream.idle == again
+        assert gateway._fast_path is not None
+        assert gateway._fast_path._forwarder.upstream.idle == again
 
 
 @ASKED

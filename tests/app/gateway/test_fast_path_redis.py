@@ -43,8 +43,8 @@ async def ready(
         gateway_at(upstream.url, redis.url, idempotency=rules) as (talk, gateway, port),
     ):
         assert b" 201 " in await talk.ask(keyed("warm"))
-        assert gateway._lane is not None
-        in_flight = gateway._lane._enforcement.enforcer.in_flight
+        assert gateway._fast_path is not None
+        in_flight = gateway._fast_path._enforcement.enforcer.in_flight
         yield talk, gateway, in_flight, upstream, port
         await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "no slot is taken")
 
@@ -272,5 +272,5 @@ async def test_a_record_that_cannot_be_read_is_told_of(redis: RedisServer) -> No
 
 
 def in_namespace(gateway: Gateway) -> str:
-    assert gateway._lane is not None
-    return gateway._lane._enforcement.namespace
+    assert gateway._fast_path is not None
+    return gateway._fast_path._enforcement.namespace

@@ -63,9 +63,9 @@ async def test_a_claim_of_the_lane_is_waited_for(redis: RedisServer, fault: str)
                 gateway_at(upstream.url, redis.url, namespace=namespace)
             )
             await talk.ask(keyed())
-            assert gateway._lane is not None
+            assert gateway._fast_path is not None
             assert isinstance(gateway._cache, RedisCache)
-            in_flight = gateway._lane._enforcement.enforcer.in_flight
+            in_flight = gateway._fast_path._enforcement.enforcer.in_flight
             redis.pause()
             with timed(gateway._cache, 0.4):
                 async with talking(port) as leaving:

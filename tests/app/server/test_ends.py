@@ -97,7 +97,7 @@ async def begun() -> list[InboundConnection]:
     """The connections of which half a head has been read."""
     while True:
         # By the type: Django has objects that set themselves up when they are asked for their class.
-        open_ones = [each for each in gc.get_objects() if issubclass(type(each), InboundConnection) and each._server]
+        open_ones = [each for each in gc.get_objects() if issubclass(type(each), InboundConnection) and each.transport]
         found = [each for each in open_ones if each._parser.in_head and not each.transport.is_closing()]
         if found:
             return found

@@ -55,6 +55,24 @@ async def test_half_a_head_behind_others_does_not_take_away_their_answers(monkey
     assert got.count(b"HTTP/1.1 200") == 2
 
 
+@pytest.mark.parametrize(
+    "before", [b"", b"\r\n", GET % b"one"], ids=["first", "behind an empty line", "behind another"]
+)
+async def test_a_head_that_has_begun_has_less_time_than_an_idle_connection(
+    monkeypatch: pytest.MonkeyPatch, before: bytes
+) -> None:
+    monkeypatch.setattr(inbound, "HEAD_SECONDS", 0.2)
+    async with serving(echo) as (reader, writer):
+        writer.write(before)
+        if before.strip():
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(len(b"/one "))
+        for octet in CLOSE[:5]:
+            writer.write(bytes([octet]))
+            await asyncio.sleep(0.01)
+        assert b" 408 " in await reader.read()
+
+
 async def test_a_connection_is_idle_once_its_client_has_taken_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(large) as (reader, writer):
         writer.write(GET % b"")

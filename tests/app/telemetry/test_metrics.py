@@ -16,9 +16,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from oncegate.app.telemetry.metrics import CACHE_BOUNDS, Metrics
+from oncegate.app.telemetry.metrics import CACHE_BOUNDS, Columns, Histogram, Metrics
 from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
-from oncegate.app.telemetry.shared_numbers import Columns, Histogram, SharedNumbers
+from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Observation
 from testing.served import served

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from oncegate.app.http1 import RequestRefused, RequestWriter, TrustedPeers
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.app.upstream.response import MAX_FIELDS, MAX_HEAD_BYTES, ResponseReader
 from oncegate.middleware.outcome.errors import OutcomeUnknown
@@ -26,6 +27,25 @@ pytestmark = pytest.mark.both_loops
 )
 async def test_a_target_that_does_not_fit_a_request_line_is_refused(path: bytes) -> None:
     await refused(Client(path=path), 400)
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        ([HOST], b""),
+        ([HOST], b"ab"),
+        ([HOST, (b"content-length", b"2")], b"ab"),
+        ([HOST, (b"content-length", b"0")], b""),
+        ([HOST, (b"transfer-encoding", b"chunked")], b""),
+        ([HOST, (b"connection", b"x-a"), (b"x-a", b"b")], b"ab"),
+    ],
+)
+def test_a_head_is_the_same_with_its_whole_body_and_before_it(fields: list[tuple[bytes, bytes]], body: bytes) -> None:
+    writer = RequestWriter(b"/base", b"upstream", TrustedPeers([]))
+    scope = {"method": "POST", "path": "/", "raw_path": b"/", "client": ("a", 1), "headers": fields}
+    assert writer.whole(scope, fields, body) == writer.head(scope).framed(body, False)
+    with pytest.raises(RequestRefused, match="not as long as its Content-Length"):
+        writer.whole(scope, [HOST, (b"content-length", b"%d" % (len(body) + 1))], body)
 
 
 @pytest.mark.parametrize("query", [b"a b", b"a\nb", b"a#b"])
@@ -241,7 +261,7 @@ def test_the_same_response_comes_out_however_it_was_cut(
             taken += reader.take()
     assert reader.complete is not until_end
     if until_end:
-        reader.end()
+        reader.feed_eof()
         taken += reader.take()
     assert (reader.failure, reader.complete, reader.surplus, reader.persistent) == (None, True, False, not until_end)
     assert (reader.status, reader.headers, taken) == (200, fields, body)
