@@ -17,6 +17,7 @@ import httptools
 from oncegate.app.http1 import EMPTY_QUERY
 from oncegate.app.server.percent import unquoted
 from oncegate.app.server.sides import Responding
+from oncegate.cache.codec import BODILESS
 from oncegate.middleware.http.asgi import Message
 from oncegate.middleware.outcome.problems import Answer
 
