@@ -53,8 +53,10 @@ class Enforcing:
             return False
         self._ask = ask = enforced.ask(look_up_key, body)
         request.take()
-        if not self._enforcement.enforcer.claim_soon(ask, request.loop, self._claimed):
+        if self._enforcement.enforcer.in_flight.is_full:  # bodies that may wait are counted there
             self._leave_unbegun(None)
+        else:
+            self._enforcement.enforcer.claim(ask, request.loop, self._claimed)
         return True
 
     def _claimed(self, answer: Any) -> None:

@@ -15,7 +15,7 @@ from time import monotonic, time
 from typing import Final
 
 from oncegate.cache.claim import Claim
-from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable
+from oncegate.cache.errors import CacheFull, CacheUnavailable
 from oncegate.cache.record import TOKEN_BYTES, Record, State, Trace
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.attempt import Attempt
@@ -28,29 +28,32 @@ from oncegate.middleware.rules.policy import Policy
 
 _FIRST_POLL: Final = 0.02
 _LONGEST_POLL: Final = 1.0
+_SHARED: Final = (State.SUCCEEDED, State.FAILED)
+"""The outcomes that a waiter gets of the attempt that it waited for; of an unknown one the policy decides, by a claim."""
 
 
 class Ask:
     """A request for admission: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
-    ``waited`` is set once a wait has taken place, whatever came of it. ``submission``: the command is to be accepted now and
-    processed later. ``whole`` is the fingerprint as other policies than ``on_mismatch = "warn"`` make it. What comes after it
-    is kept here between `Enforcer.claim_soon` and `Enforcer.admitted`.
+    ``submission``: the command is to be accepted now and processed later. ``whole`` is the fingerprint as other policies than
+    ``on_mismatch = "warn"`` make it. What comes after it is kept here between `Enforcer.claim` and `Enforcer.admitted`.
     """
 
     # No dataclass: compiled, what those generate takes ten times as long.
     __slots__ = (
         "attempt",
         "fingerprint",
+        "has_slot",
         "key",
         "method",
         "policy",
         "raise_on_duplicate",
         "sent",
         "submission",
+        "task",
         "token",
+        "until",
         "wait",
-        "waited",
         "whole",
     )
 
@@ -70,13 +73,16 @@ class Ask:
         self.fingerprint = fingerprint
         self.policy = policy
         self.wait = wait
+        self.until = monotonic() + wait if wait > 0 else 0.0
         self.raise_on_duplicate = raise_on_duplicate
         self.submission = submission
         self.whole = whole
-        self.waited = False
         self.token = b""
         self.sent = 0.0
         self.attempt: Attempt | None = None
+        self.has_slot = False
+        self.task: asyncio.Task[None] | None = None
+        """Has the answer, where the cache gives it to coroutines only."""
 
 
 @dataclass(slots=True, init=False)  # as a `Record`: every replay makes one
@@ -105,40 +111,39 @@ class Enforcer:
         self.in_flight = InFlight(cache, max_in_flight, watch)
         self._cache = cache
 
-    async def admit(self, ask: Ask, found: Verdict | None = None) -> Attempt | Verdict:
-        """Decide about one request; ``found`` is the record in its way, where that is known already.
+    async def admit(self, ask: Ask) -> Attempt | Verdict:
+        """Decide about one request, for coroutines.
 
         Raises `Overloaded`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`.
         """
-        until = monotonic() + ask.wait
         while True:
-            if found is None:
-                outcome = await self._ask(ask)
-                if isinstance(outcome, Attempt):
-                    return outcome
-                found = outcome
-            if found.decision is not Decision.IN_FLIGHT or ask.wait <= 0:
+            found = await self._claimed(ask)
+            if not isinstance(found, Verdict):
                 return found
-            ask.waited = True
-            ended = await self._wait(ask.key, found.record, until)
-            if ended is None and monotonic() >= until:
-                return found
-            if ended is not None and ended.record.token == found.record.token and _told(ended.record):
-                return self._judge(ask, ended)
-            found = None
+            verdict = await self.wait(ask, found)
+            if verdict is not None:
+                return verdict
 
-    async def _ask(self, ask: Ask) -> Attempt | Verdict:
+    async def _claimed(self, ask: Ask) -> Attempt | Verdict:
         loop = asyncio.get_running_loop()
-        told: asyncio.Future[Claim | CacheError] = loop.create_future()
-        if not self.claim_soon(ask, loop, partial(_tell, told)):
-            outcome = await self._claim(ask)
-            return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
+        reply: asyncio.Future[Claim | Exception] = loop.create_future()
+        self.claim(ask, loop, partial(_set, reply))
         try:
-            answer = await told
+            answer = await reply
         except BaseException as error:  # a closed loop ends it without a cancellation
             self.give_up(ask, error)
             raise
         return self.admitted(ask, answer)
+
+    async def wait(self, ask: Ask, found: Verdict) -> Verdict | None:
+        """Wait for the attempt that is in the way, if ``ask`` is to: the verdict, or ``None``: send the claim once more."""
+        if found.decision is not Decision.IN_FLIGHT or ask.wait <= 0:
+            return found
+        ended = await self._outcome_of(found.record, ask.key, ask.until)
+        if ended is None:
+            return found if monotonic() >= ask.until else None
+        shared = ended.record.token == found.record.token and ended.record.state in _SHARED
+        return self._judge(ask, ended) if shared else None
 
     def _judge(self, ask: Ask, found: Claim) -> Verdict:
         record, warns = found.record, ask.policy.warns
@@ -148,125 +153,110 @@ class Enforcer:
         mismatch = decision is not Decision.MISMATCH and record.fingerprint != ours
         return Verdict(decision, record, found.remaining_ms, mismatch)
 
-    async def _claim(self, ask: Ask) -> Attempt | Claim:
-        in_flight = self.in_flight
-        if in_flight.slots >= in_flight.max_in_flight:
-            return await self._read_only(ask)
-        policy = ask.policy
-        attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, submission=ask.submission, method=ask.method)
-        in_flight.slots += 1
-        answer: Claim | CacheError
-        try:
-            answer = await self._send_claim(attempt, policy.takeover)
-            if ask.submission and _may_submit_again(answer):
-                answer = await self._send_claim(attempt, policy.takeover | {State.UNKNOWN})
-        except CacheError as error:
-            answer = error
-        except BaseException as end:  # whatever ended the claim, its slot is free again
-            in_flight.slots -= 1
-            if isinstance(end, asyncio.CancelledError):
-                # The answer may be on its way, or even here, but the caller is gone: the claim must not stay won.
-                in_flight.withdraw(attempt)
-            raise
-        return self._claimed(attempt, answer)
-
-    def _claimed(self, attempt: Attempt, answer: Claim | CacheError) -> Attempt | Claim:
-        """The result of a claim that has a slot. Raises ``answer`` if it is an error, unless the policy is to run anyway."""
-        in_flight = self.in_flight
-        in_flight.answered("claim", answer, attempt.held_since)
-        if isinstance(answer, CacheError):
-            # A full cache is up, and can refuse.
-            if attempt.policy.fails_open and isinstance(answer, CacheUnavailable) and not isinstance(answer, CacheFull):
-                return attempt
-            in_flight.slots -= 1
-            raise answer
-        if not answer.won:
-            in_flight.slots -= 1
-            return answer
-        attempt.won(answer)
-        return attempt
-
-    def _send_claim(self, attempt: Attempt, takeover: frozenset[State]) -> Awaitable[Claim]:
-        return self._cache.claim(
-            attempt.key,
-            token=attempt.token,
-            fingerprint=attempt.fingerprint,
-            lease_ms=attempt.policy.lease_ms,
-            retention_ms=attempt.policy.retention_ms,
-            takeover=takeover,
-            adopt=attempt.adopt if attempt.policy.fails_open else None,
-            trace=Trace(
-                gateway_id(),
-                attempt.begun_at_ms,
-                method=attempt.method,
-                route=attempt.policy.route if attempt.method else "",
-            ),
-            submission=attempt.submission,
-        )
-
-    def claim_soon(self, ask: Ask, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | CacheError], None]) -> bool:
-        """The first half of `admit` without any waiting: ``then`` is called once, perhaps before this returns, and gets
-        its meaning from `admitted`. ``False``: that can't be done now, and ``then`` is never called.
+    def claim(self, ask: Ask, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | Exception], None]) -> None:
+        """Claim the record. ``then`` is called once, perhaps before this returns, with what `admitted` makes sense of; never
+        if `give_up` is called before. With every slot taken, the record is only read: some answers need no attempt.
         """
         in_flight, policy = self.in_flight, ask.policy
-        cache = in_flight.prompt
-        if cache is None or in_flight.slots >= in_flight.max_in_flight or ask.submission:
-            return False
+        if in_flight.is_full:
+            ask.has_slot = False
+            ask.task = in_flight.in_background(_delivered(self._read(ask), then))
+            return
+        in_flight.slots += 1
+        ask.has_slot = True
         ask.token, ask.sent = urandom(TOKEN_BYTES), monotonic()
         if policy.fails_open:  # a claim that is won late must find it
-            ask.attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, token=ask.token, method=ask.method)
-        in_flight.slots += 1
-        if cache.claim_soon(
-            ask.key,
-            loop=loop,
-            token=ask.token,
-            fingerprint=ask.fingerprint,
-            lease_ms=policy.lease_ms,
-            retention_ms=policy.retention_ms,
-            takeover=policy.takeover,
-            adopt=ask.attempt.adopt if ask.attempt is not None else None,
-            trace=Trace(gateway_id(), int(time() * 1000), None, "", ask.method, policy.route if ask.method else ""),
-            then=then,
+            ask.attempt = self._attempt(ask)
+        cache = in_flight.prompt
+        if (
+            cache is None
+            or ask.submission
+            or not cache.claim_soon(
+                ask.key,
+                loop=loop,
+                token=ask.token,
+                fingerprint=ask.fingerprint,
+                lease_ms=policy.lease_ms,
+                retention_ms=policy.retention_ms,
+                takeover=policy.takeover,
+                adopt=ask.attempt.adopt if ask.attempt is not None else None,
+                trace=_trace(ask),
+                then=then,
+            )
         ):
-            return True
-        in_flight.slots -= 1
-        ask.attempt = None
-        return False
+            ask.task = in_flight.in_background(_delivered(self._claim(ask), then))
 
-    def admitted(self, ask: Ask, answer: Claim | CacheError) -> Attempt | Verdict:
-        """The other half: what ``answer`` means for the request. Raises what `admit` raises."""
-        if isinstance(answer, Claim) and not answer.won:
-            self.in_flight.answered("claim", answer, ask.sent)
-            self.in_flight.slots -= 1
-            return self._judge(ask, answer)
-        outcome = self._claimed(self._attempt(ask), answer)
-        return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
+    def admitted(self, ask: Ask, answer: Claim | Exception) -> Attempt | Verdict:
+        """What the answer to `claim` means for the request. Raises what `admit` raises."""
+        in_flight = self.in_flight
+        if ask.has_slot:
+            in_flight.answered("claim", answer, ask.sent)
+            if not isinstance(answer, Exception):
+                if answer.won:
+                    attempt = ask.attempt or self._attempt(ask)
+                    attempt.won(answer)
+                    return attempt
+            # A full cache is up, and can refuse.
+            elif ask.attempt is not None and isinstance(answer, CacheUnavailable) and not isinstance(answer, CacheFull):
+                return ask.attempt
+            in_flight.slots -= 1
+            ask.attempt = None
+        if isinstance(answer, Exception):
+            raise answer
+        return self._judge(ask, answer)
 
     def give_up(self, ask: Ask, end: BaseException) -> None:
         """Instead of `admitted`: ``end`` ended the caller, so a claim that is won is given back."""
-        self.in_flight.slots -= 1
+        in_flight = self.in_flight
+        if ask.has_slot:
+            in_flight.slots -= 1
         if isinstance(end, asyncio.CancelledError):  # else the loop is closed
-            self.in_flight.withdraw(self._attempt(ask))
+            if ask.task is not None:
+                ask.task.cancel()
+            if ask.has_slot:
+                in_flight.withdraw(ask.attempt or self._attempt(ask))
 
     def _attempt(self, ask: Ask) -> Attempt:
-        return ask.attempt or Attempt(
+        return Attempt(
             self.in_flight,
             ask.key,
             ask.fingerprint,
             ask.policy,
+            submission=ask.submission,
             token=ask.token,
             held_since=ask.sent,
             method=ask.method,
         )
 
-    async def _read_only(self, ask: Ask) -> Claim:
-        """With every slot taken: answers what needs no attempt."""
+    async def _claim(self, ask: Ask) -> Claim:
+        """The claim of a cache that has no callbacks, or no connection yet; and that of a submission."""
+        takeover = ask.policy.takeover
+        found = await self._send_claim(ask, takeover)
+        if ask.submission and _may_submit_again(found):
+            found = await self._send_claim(ask, takeover | {State.UNKNOWN})
+        return found
+
+    def _send_claim(self, ask: Ask, takeover: frozenset[State]) -> Awaitable[Claim]:
+        return self._cache.claim(
+            ask.key,
+            token=ask.token,
+            fingerprint=ask.fingerprint,
+            lease_ms=ask.policy.lease_ms,
+            retention_ms=ask.policy.retention_ms,
+            takeover=takeover,
+            adopt=ask.attempt.adopt if ask.attempt is not None else None,
+            trace=_trace(ask),
+            submission=ask.submission,
+        )
+
+    async def _read(self, ask: Ask) -> Claim:
+        """The record, which is in the way. Raises `Overloaded` where it isn't."""
         found = await self.in_flight.timed("get", self._cache.get(ask.key))
         if found is None or (found.record.state in ask.policy.takeover and found.record.fingerprint == ask.fingerprint):
             raise Overloaded("Too many requests are being executed: try again later.")
         return found
 
-    async def _wait(self, key: str, awaited: Record, until: float) -> Claim | None:
+    async def _outcome_of(self, awaited: Record, key: str, until: float) -> Claim | None:
         """The record once the awaited attempt is no longer in flight; ``None`` when it is gone, or when time is up."""
         pause = _FIRST_POLL
         while (left := until - monotonic()) > 0:
@@ -291,9 +281,23 @@ async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
     return Claim(won=False, record=attempt.outcome, remaining_ms=attempt.policy.ttl_ms[attempt.outcome.state])
 
 
-def _tell(told: "asyncio.Future[Claim | CacheError]", answer: Claim | CacheError) -> None:
-    if not told.done():
-        told.set_result(answer)
+async def _delivered(answer: Awaitable[Claim], then: Callable[[Claim | Exception], None]) -> None:
+    """Call ``then`` with the answer, or with the error in its place."""
+    found: Claim | Exception
+    try:
+        found = await answer
+    except Exception as error:  # noqa: BLE001 - raised to who waits
+        found = error
+    then(found)
+
+
+def _set(reply: "asyncio.Future[Claim | Exception]", answer: Claim | Exception) -> None:
+    if not reply.done():
+        reply.set_result(answer)
+
+
+def _trace(ask: Ask) -> Trace:
+    return Trace(gateway_id(), int(time() * 1000), None, "", ask.method, ask.policy.route if ask.method else "")
 
 
 def _may_submit_again(lost: Claim) -> bool:
@@ -302,8 +306,3 @@ def _may_submit_again(lost: Claim) -> bool:
     To submit it once more is harmless, whatever the policy says of unknown outcomes: the consumer processes one of the two.
     """
     return not lost.won and lost.record.state is State.UNKNOWN and lost.record.submission
-
-
-def _told(record: Record) -> bool:
-    """Whether a waiter gets this outcome of the attempt that it waited for; of an unknown one the policy decides, by a claim."""
-    return record.state in (State.SUCCEEDED, State.FAILED)

@@ -61,7 +61,7 @@ class Runtime:
         if self.watch is NOBODY:
             return
         try:
-            if isinstance(answer, CacheError):
+            if isinstance(answer, Exception):
                 self.watch.cache_failed(operation, monotonic() - sent)
             else:
                 self.watch.cache_answered(operation, monotonic() - sent)

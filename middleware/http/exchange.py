@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from contextvars import Context, copy_context
 from typing import Any, Final
 
@@ -27,15 +27,11 @@ log = logging.getLogger("oncegate.http")
 
 _MAX_ADMISSIONS = 3
 """How often a request whose attempt was lost before it began is decided anew."""
-_REPLAY: Final = Decision.REPLAY  # members of an enumeration take long to look up
+_IN_FLIGHT: Final = Decision.IN_FLIGHT  # members of an enumeration take long to look up
 _UNENFORCEABLE = frozenset(
     {"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers", "http.response.push"}
 )
 """ASGI extensions by which an app would send what can't be captured."""
-
-
-Found = Execution | Verdict | Exception | None
-"""The result of admission: the attempt, begun; the verdict on the record in its way; an error; ``None``: not requested yet."""
 
 
 class Exchange:
@@ -55,7 +51,6 @@ class Exchange:
         "_enforcement",
         "_found",
         "_held",
-        "_left",
         "_receive",
         "_request",
         "_scope",
@@ -65,7 +60,6 @@ class Exchange:
 
     _ask: Ask
     _body: bytes
-    _told: "asyncio.Future[None]"
 
     def __init__(
         self,
@@ -82,8 +76,9 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._context: Context | None = None
-        self._found: Found = None
-        self._left = False
+        self._found: Execution | Verdict | Exception | None = None
+        self._told: asyncio.Future[None] | None = None
+        """Done once something was found; ``None`` while nothing is waited for."""
         self._held = 0
         """Bytes of the body that are counted as waiting to be admitted."""
 
@@ -94,127 +89,130 @@ class Exchange:
             look_up_key = request.identify()
         except Refusal as refusal:
             return self._answer(request.refused(refusal))
-        return self._bypass() if look_up_key is None else self._serve(look_up_key)
+        return self._bypass() if look_up_key is None else self._conclude(look_up_key)
 
-    async def _serve(self, look_up_key: str) -> None:
-        request = self._request
-        limit = request.policy.max_request_body
-        body: bytes | None = None
-        refusal: Refusal | None = None
-        try:
-            body = await read_body(self._receive, request.fields, limit, self._enforcement.body_timeout, self._hold)
-        except Refusal as raised:
-            refusal = raised
-        except BaseException:  # also a cancellation: the body isn't held any more
-            self._let_go()
-            raise
-        if body is None:
-            self._let_go()
-            if refusal is not None:
-                await self._answer(request.refused(refusal))
-            return
-        self._ask, self._body = request.ask(look_up_key, body), body
-        loop = asyncio.get_running_loop()
-        self._told, self._context = loop.create_future(), copy_context()
-        if self._enforcement.enforcer.claim_soon(self._ask, loop, self._claimed):
-            try:
-                await self._told
-            except BaseException as end:  # a closed loop ends it without a cancellation
-                self._leave(end)
-                raise
-        found, self._found = self._found, None
-        body = None
+    def decide(self, ask: Ask, body: bytes, found: Attempt | Verdict | None) -> Coroutine[Any, Any, None]:
+        """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or the verdict that it is to wait for."""
+        self._ask, self._body = ask, body
+        return self._conclude(None, found)
+
+    async def _conclude(self, look_up_key: str | None, found: Attempt | Verdict | None = None) -> None:
+        """The whole way of a request with a key; its body is read first where there is a ``look_up_key``."""
+        decided: Execution | Verdict
         failure: BaseException | None = None
         refused: Exception | None = None
+        lost = 0
         try:
-            failure = await self._conclusion(found)
+            if look_up_key is not None and not await self._has_body(look_up_key):
+                return
+            while lost < _MAX_ADMISSIONS:
+                if isinstance(found, Verdict):
+                    decided = found
+                else:
+                    await self._begin_or_claim(found)
+                    decided = self._take()
+                found = None
+                if isinstance(decided, Execution):
+                    failure = await self._relay(decided)
+                    if not isinstance(failure, LeaseLost):
+                        break
+                    lost += 1
+                else:
+                    verdict = decided if decided.decision is not _IN_FLIGHT else await self._waited(decided)
+                    if verdict is not None:
+                        failure = await self._meet(verdict)
+                        break
         except (Refusal, RecordUnreadable, CacheUnavailable) as error:
             refused = error
-        if failure is not None or refused is not None:
-            await self._go_on(failure, refused)
+        except BaseException as end:  # a closed loop ends it without a cancellation
+            self._leave(end)
+            raise
+        finally:
+            self._let_go()
+        if refused is not None or failure is not None:
+            await self._end(failure, refused)
 
-    async def _go_on(self, failure: BaseException | None, refused: Exception | None) -> None:
-        """Answer a request after one admission came to nothing."""
+    async def _end(self, failure: BaseException | None, refused: Exception | None) -> None:
+        if isinstance(failure, LeaseLost):
+            detail = "The request was overtaken again and again before it could begin: try again later."
+            refused = Overloaded(detail)
         if refused is not None:
             await self._answer(self._request.refused(refused))
-        elif isinstance(failure, LeaseLost):
-            await self.decide(self._ask, self._body, admissions=_MAX_ADMISSIONS - 1)
         elif failure is not None:
             raise failure
 
-    def _conclusion(self, found: Found) -> Awaitable[BaseException | None]:
-        """The first steps of `decide`, shortened for the usual cases; returns what the app raised, or `LeaseLost`."""
-        if isinstance(found, Execution):
-            return self._relay(found)
-        if isinstance(found, Verdict) and found.decision is _REPLAY and not self._scope.get("extensions"):
-            return self._tell(found)
-        return self.decide(self._ask, self._body, found)
+    async def _has_body(self, look_up_key: str) -> bool:
+        """Read the body. Raises a `Refusal`; ``False``: the client left before its last chunk."""
+        request = self._request
+        limit = request.policy.max_request_body
+        body = await read_body(self._receive, request.fields, limit, self._enforcement.body_timeout, self._hold)
+        if body is None:
+            return False
+        self._ask, self._body = request.ask(look_up_key, body), body
+        return True
+
+    def _begin_or_claim(self, attempt: Attempt | None) -> "asyncio.Future[None]":
+        """Run the attempt, or claim the record first; done once there is something to be given to the client."""
+        ask, enforcer = self._ask, self._enforcement.enforcer
+        if ask.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
+            ask.wait = 0.0
+        if attempt is None and (ask.wait > 0 or enforcer.in_flight.is_full):
+            self._hold_once()
+        loop = asyncio.get_running_loop()
+        self._told = told = loop.create_future()
+        if attempt is not None:
+            self._found = self._begin(attempt, self._body, told)
+        else:
+            self._context = copy_context()
+            enforcer.claim(ask, loop, self._claimed)
+        return told
+
+    def _take(self) -> Execution | Verdict:
+        """What was found. Raises the error in its place."""
+        found, self._found = self._found, None
+        self._told = None
+        if found is None or isinstance(found, Exception):
+            raise found or RuntimeError("a claim was answered by nothing")
+        return found
 
     def _claimed(self, answer: Any) -> None:
         """Callback of the cache's answer, in a context of its own. An error must not end here: the waiting request gets it."""
-        if self._left or self._told.done():  # the request is gone: `_leave` gives a won claim back
+        told = self._told
+        if told is None or told.done():  # the request is gone: `_leave` gives a won claim back
             return
         context, self._context = self._context, None
         if context is not None:
-            context.run(self._hear, answer)
+            context.run(self._admitted, answer, told)
         if not isinstance(self._found, Execution):
-            self._told.set_result(None)
+            told.set_result(None)
 
-    def _hear(self, answer: Any) -> None:
+    def _admitted(self, answer: Any, told: "asyncio.Future[None]") -> None:
         """Act on the cache's answer; an attempt begins, with the context that the request had when it claimed."""
         try:
             outcome = self._enforcement.enforcer.admitted(self._ask, answer)
-            self._found = self._begin(outcome, self._body, self._told) if isinstance(outcome, Attempt) else outcome
+            self._found = self._begin(outcome, self._body, told) if isinstance(outcome, Attempt) else outcome
         except Exception as error:  # noqa: BLE001 - answered, or raised to the server, by who waits
             self._found = error
 
     def _leave(self, end: BaseException) -> None:
-        """The request ends while it waits for the cache's answer, or for its attempt."""
-        self._left = True
-        self._let_go()
+        """The request ends; if it waits for the cache's answer, or for its attempt, that has no reader any more."""
+        if self._told is None:
+            return
+        self._told = None
         if isinstance(self._found, Execution):
             self._found.leave()
         elif self._found is None:
             self._enforcement.enforcer.give_up(self._ask, end)
 
-    async def decide(
-        self, ask: Ask, body: bytes, found: "Found | Attempt" = None, admissions: int = _MAX_ADMISSIONS
-    ) -> None:
-        """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or the verdict that it is to wait for."""
-        request, enforcer = self._request, self._enforcement.enforcer
-        failure: BaseException | None = None
-        refused: Exception | None = None
+    async def _waited(self, found: Verdict) -> Verdict | None:
+        ask = self._ask
+        if ask.wait <= 0:
+            return found
+        self._hold_once()
         try:
-            for _ in range(admissions):
-                if isinstance(found, Exception):
-                    raise found
-                if not isinstance(found, Execution):
-                    self._wait_for_no_outer(ask)
-                    self._hold_what_may_wait(ask, body, found)
-                    try:
-                        outcome = found if isinstance(found, Attempt) else await enforcer.admit(ask, found)
-                    finally:
-                        if ask.waited:
-                            request.applied = int(ask.wait)
-                    if isinstance(outcome, Verdict):
-                        body = b""
-                        failure = await self._meet(outcome)
-                        break
-                    found = await self._begun(outcome, body)
-                failure = await self._relay(found)
-                if not isinstance(failure, LeaseLost):
-                    break
-                found = None
-            else:
-                raise Overloaded("The request was overtaken again and again before it could begin: try again later.")
-        except (Refusal, RecordUnreadable, CacheUnavailable) as error:
-            refused = error
+            return await self._enforcement.enforcer.wait(ask, found)
         finally:
-            self._let_go()
-        if refused is not None:
-            await self._answer(request.refused(refused))
-        elif failure is not None:
-            raise failure
+            self._request.applied = int(ask.wait)
 
     def _meet(self, verdict: Verdict) -> Awaitable[Exception | None]:
         """Answer by the record in the way; if it is that of the attempt around us, call the app, and return what it raised."""
@@ -235,15 +233,10 @@ class Exchange:
         self._enforcement.buffered.take(size)
         self._held += size
 
-    def _hold_what_may_wait(self, ask: Ask, body: bytes, found: "Found | Attempt") -> None:
-        """Count a body whose request may wait long for a slot or an answer. Raises `Overloaded`."""
-        if isinstance(found, Verdict):
-            may_wait = found.decision is Decision.IN_FLIGHT and ask.wait > 0
-        else:
-            in_flight = self._enforcement.enforcer.in_flight
-            may_wait = found is None and (ask.wait > 0 or in_flight.slots >= in_flight.max_in_flight)
-        if may_wait and not self._held:
-            self._hold(len(body))
+    def _hold_once(self) -> None:
+        """Count the body, whose request may wait long for a slot or an answer. Raises `Overloaded`."""
+        if not self._held:
+            self._hold(len(self._body))
 
     def _let_go(self) -> None:
         """They are held no longer."""
@@ -269,11 +262,6 @@ class Exchange:
         given = self._scope.get("extensions")
         view = given.get(SCOPE_EXTENSION) if given else None
         return view if isinstance(view, AttemptView) and view.record == self._request.record else None
-
-    def _wait_for_no_outer(self, ask: Ask) -> None:
-        """Its attempt would not end while we wait for it."""
-        if ask.wait > 0 and self._outer() is not None:
-            ask.wait = 0.0
 
     async def _step_aside(self, body: bytes) -> Exception | None:
         """Call the app as if nothing were around it: the record in the way is that of the very attempt that we are in.
@@ -303,12 +291,6 @@ class Exchange:
         run.expect(told)
         return run
 
-    async def _begun(self, attempt: Attempt, body: bytes) -> Execution:
-        told = asyncio.get_running_loop().create_future()
-        run = self._begin(attempt, body, told)
-        await _either(told, run)
-        return run
-
     async def resume(self, attempt: Attempt, app: App, left: float) -> None:
         """Go on with an attempt that was begun: ``app`` has its response, or will, within ``left`` seconds if in time."""
         run = Execution(self._enforcement, attempt)
@@ -317,7 +299,11 @@ class Exchange:
         run.task = in_flight.go_on(attempt, run.resume(app))
         run.expect(told)
         run.limit(in_flight.limits.of(left))
-        await _either(told, run)
+        try:
+            await told
+        except BaseException:  # however the wait ends, the response has no reader any more
+            run.leave()
+            raise
         failure = await self._relay(run)
         if failure is not None:
             raise failure
@@ -387,11 +373,3 @@ class Exchange:
             await self._send({"type": "http.response.body", "body": answer.body})
         except OSError:
             log.debug("record %s: the client left before its answer", self._request.record)
-
-
-async def _either(told: "asyncio.Future[None]", run: Execution) -> None:
-    try:
-        await told
-    except BaseException:  # however the wait ends, the response has no reader any more
-        run.leave()
-        raise
