@@ -116,12 +116,9 @@ class Enforcing:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self._enforcement.enforcer.in_flight.in_background(self._give_up(error))
-        self._request.end(error)
-
-    async def _give_up(self, error: Exception) -> None:
-        await self._attempt.settle(State.UNKNOWN, note=f"failed in the gateway ({type(error).__name__})")
+        self._attempt.settle(State.UNKNOWN, note=f"failed in the gateway ({type(error).__name__})")
         self._enforcement.enforcer.in_flight.end(self._attempt)
+        self._request.end(error)
 
     def _settle(self, status: int, headers: Headers, body: bytes) -> None:
         self._response = status, headers, body
@@ -129,9 +126,9 @@ class Enforcing:
         state = policy.state(status)
         kept = body if len(body) <= policy.max_response_body else None
         stored = None if state is None else responses.stored(status, headers, kept, policy)
-        attempt.settle_soon(state, stored, self._told)
+        attempt.settle(state, stored, then=self._recorded)
 
-    def _told(self) -> None:
+    def _recorded(self) -> None:
         """The record is complete, or will be as soon as its cache answers."""
         request, attempt = self._request, self._attempt
         self._enforcement.enforcer.in_flight.end(attempt)

@@ -261,7 +261,7 @@ class Enforcer:
         pause = _FIRST_POLL
         while (left := until - monotonic()) > 0:
             attempt = self.in_flight.by_token(awaited.token)
-            if attempt is not None and not (attempt.told and attempt.outcome is None):
+            if attempt is not None and not (attempt.visible and attempt.outcome is None):
                 return await _outcome(attempt, left)
             await asyncio.sleep(min(left, pause * random.uniform(0.75, 1.25)))
             pause = min(_LONGEST_POLL, pause * 1.5)

@@ -102,8 +102,8 @@ class InFlight(Runtime):
         return running
 
     def end(self, attempt: Attempt) -> None:
-        """The attempt runs no more: its slot is free as soon as its outcome is ``told``. Later calls do nothing."""
-        if attempt.settled and not attempt.told:
+        """The attempt runs no more: its slot is free as soon as its outcome is ``visible``. Later calls do nothing."""
+        if attempt.settled and not attempt.visible:
             attempt.is_over = True
             return
         if self._attempts.pop(attempt.token, None) is None:
@@ -196,8 +196,8 @@ class InFlight(Runtime):
         attempts = [attempt for attempt in self._attempts.copy().values() if attempt.loop is loop]
         tasks = [attempt.task for attempt in attempts if not attempt.is_over]
         running = [task for task in tasks if task is not None and not task.done()]
-        telling = [loop.create_task(attempt.ended()) for attempt in attempts if attempt.task is None or attempt.settled]
-        return [*running, *telling, *(task for task in self._background.copy() if task.get_loop() is loop)]
+        ending = [loop.create_task(attempt.ended()) for attempt in attempts if attempt.task is None or attempt.settled]
+        return [*running, *ending, *(task for task in self._background.copy() if task.get_loop() is loop)]
 
 
 def _body_bytes(attempt: Attempt) -> int:

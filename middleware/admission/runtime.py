@@ -33,7 +33,7 @@ class Runtime:
         self._background: set[asyncio.Task[None]] = set()
 
     def end(self, attempt: Any) -> None:
-        """The attempt runs no more: its slot is free as soon as its outcome is ``told``. Later calls do nothing."""
+        """The attempt runs no more: its slot is free as soon as its outcome is ``visible``. Later calls do nothing."""
         raise NotImplementedError
 
     def keep_trying(self, attempt: Any) -> None:

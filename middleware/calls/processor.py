@@ -194,39 +194,40 @@ class CommandProcessor(Generic[Command, Result]):
             run.result = await self._call(command)
         except Unconfirmed as error:
             run.raised = CacheUnavailable(str(error))
-            await attempt.settle(None)
+            attempt.settle(None)
         except NotProcessed as error:
             run.raised = error
-            await attempt.settle(None)
+            attempt.settle(None)
         except OutcomeUnknown as error:
             run.raised = error
-            await attempt.settle(State.UNKNOWN, note=str(error))
+            attempt.settle(State.UNKNOWN, note=str(error))
         except asyncio.CancelledError:
             if self._enforcer.in_flight.closing and not attempt.overdue:
                 raise
             run.raised = OutcomeUnknownError("The execution ran out of time.", attempt.record)
-            await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
+            attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
         except ENDS_PROCESS as error:  # raised to the caller: out of this task it would end the event loop
             run.raised = error
-            await attempt.settle(State.UNKNOWN, note=f"raised {type(error).__qualname__}")
+            attempt.settle(State.UNKNOWN, note=f"raised {type(error).__qualname__}")
         except BaseException as error:  # whatever a command raises is its failure
             if is_closed(error, attempt.task):
                 raise
-            await self._failed(run, error)
+            self._failed(run, error)
         else:
-            await attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), self._kept(run), now_ms()))
+            attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), self._kept(run), now_ms()))
+        await attempt.ended()
 
     @staticmethod
-    async def _failed(run: "_Run", error: BaseException) -> None:
+    def _failed(run: "_Run", error: BaseException) -> None:
         """Record what was raised as the failure; the caller gets it, too."""
         attempt = run.attempt
         run.raised = error
         if run.abandoned:  # no caller is left to get it
             log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
         if attempt.overdue:  # it made an error of its cancellation by attempt_timeout
-            await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
+            attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
         else:
-            await attempt.settle(State.FAILED, StoredResponse(_RAISED, (), failure_form(error), now_ms()))
+            attempt.settle(State.FAILED, StoredResponse(_RAISED, (), failure_form(error), now_ms()))
 
     def _kept(self, run: "_Run") -> bytes | None:
         try:

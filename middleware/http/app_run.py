@@ -97,7 +97,7 @@ class Execution(Capture):
         attempt = self.attempt
         if self.slow:
             self._count_record()
-        attempt.settle_soon(state, stored, self.end)
+        attempt.settle(state, stored, then=self.end)
         # What the app's task still does is no part of it: its server waits for that, through the request's coroutine.
         attempt.over()
         if self._over is not None:
@@ -177,9 +177,12 @@ class Execution(Capture):
                 failure = self._meant(error)
             if overdue:
                 self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
-                await attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
+                attempt.settle(State.UNKNOWN, note="ran into attempt_timeout")
             elif failure is not None:
-                await self._settle_by(failure)
+                self._settle_by(failure)
+            else:
+                return
+            await attempt.ended()
         finally:
             failure = None  # its traceback holds this frame
             self.cut()
@@ -196,7 +199,7 @@ class Execution(Capture):
             return OutcomeUnknown("it made an error of its cancellation by attempt_timeout")
         return error
 
-    async def _settle_by(self, error: BaseException) -> None:
+    def _settle_by(self, error: BaseException) -> None:
         attempt = self.attempt
         state: State | None = None
         response: StoredResponse | None = None
@@ -230,7 +233,7 @@ class Execution(Capture):
             if self.client_gone:  # the server has no client left to answer
                 log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)
             state, response, note = State.FAILED, responses.stored_exception(), f"raised {type(error).__qualname__}"
-        await attempt.settle(state, response, note=note)
+        attempt.settle(state, response, note=note)
 
     async def _receive(self) -> Message:
         """ASGI ``receive``: the body at once, and a disconnect once the response is over; no client can leave an attempt."""

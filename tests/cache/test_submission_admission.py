@@ -40,7 +40,8 @@ async def test_a_submission_of_unknown_end_is_taken_over_by_the_retry_whatever_t
     attempt = await ask(store, submission=True)
     assert isinstance(attempt, Attempt)
     assert attempt.number == 2
-    await attempt.settle(State.SUCCEEDED)
+    attempt.settle(State.SUCCEEDED)
+    await attempt.ended()
     held = await store.cache.get(store.key)
     assert held is not None
     assert held.record.submission
