@@ -166,6 +166,4 @@ class Enforcing:
 
     def _exchange(self) -> Exchange:
         request = self._request
-        return Exchange(
-            self._enforcement, self._enforced.policy, request.scope, request.receive, request.send, self._enforced
-        )
+        return Exchange(self._enforcement, self._enforced, request.scope, request.receive, request.send)

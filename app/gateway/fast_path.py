@@ -14,8 +14,8 @@ from oncegate.app.gateway.enforcing import Enforcing
 from oncegate.app.gateway.passing import Answering, Passing
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.middleware.http.bypass import Bypass
 from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.enter import Bypass
 from oncegate.middleware.http.keyed_request import EnforcedRequest
 from oncegate.middleware.outcome.responses import Headers
 from oncegate.middleware.rules.errors import Refusal

@@ -7,7 +7,7 @@ from typing import Any
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.http.asgi import Scope, Send
-from oncegate.middleware.http.bypass import Bypass
+from oncegate.middleware.http.enter import Bypass
 from oncegate.middleware.outcome.responses import Headers
 
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]

@@ -132,11 +132,11 @@ class Execution(Capture):
             self.put_aside(self._kept_bytes)
 
     def has_taken(self) -> bool:
-        """See `oncegate.middleware.admission.unread.Reader`. It counts from its last piece on: since then, nothing."""
+        """See `oncegate.middleware.admission.buffers.Reader`. It counts from its last piece on: since then, nothing."""
         return False
 
     def drop(self) -> None:
-        """See `oncegate.middleware.admission.unread.Reader`."""
+        """See `oncegate.middleware.admission.buffers.Reader`."""
         sending, loop = self._sending, self.attempt.loop
         self.slow, self._sending = False, None
         self.leave()

@@ -14,14 +14,12 @@ from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.within import within
 from oncegate.middleware.http.app_run import Execution
 from oncegate.middleware.http.asgi import App, Receive, Send
-from oncegate.middleware.http.bypass import Bypass
+from oncegate.middleware.http.body import BodyAgain, read_body
 from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import EnforcedRequest
-from oncegate.middleware.http.request import BodyAgain, read_body
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.rules.errors import Overloaded, Refusal
-from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
 
 log = logging.getLogger("oncegate.http")
 
@@ -35,9 +33,8 @@ _UNENFORCEABLE = frozenset(
 
 
 class Exchange:
-    """One request under ``policy``. `serve` is all there is to call, unless part of the way was gone already.
-
-    Then ``request`` is the one that was begun: `decide` goes on from its admission, `resume` from an attempt already begun.
+    """One request with a key. `serve` is all there is to call, unless part of the way was gone already: `decide` goes on from
+    its admission, `resume` from an attempt already begun.
 
     Usually the request waits once, for whatever comes first: its refusal, its replay, or the response of its attempt, which is
     begun by the callback of the cache's answer. Each wait resumes all coroutines around it, and what is alive meanwhile keeps the
@@ -64,14 +61,13 @@ class Exchange:
     def __init__(
         self,
         enforcement: Enforcement,
-        policy: Policy,
+        request: EnforcedRequest,
         scope: Mapping[str, Any],
         receive: Receive,
         send: Send,
-        request: EnforcedRequest | None = None,
     ) -> None:
         self._enforcement = enforcement
-        self._request = request or EnforcedRequest(enforcement, policy, scope)
+        self._request = request
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -82,14 +78,13 @@ class Exchange:
         self._held = 0
         """Bytes of the body that are counted as waiting to be admitted."""
 
-    def serve(self) -> Awaitable[None]:
+    def refuse(self, refusal: Refusal) -> Awaitable[None]:
+        """Answer a request that was refused."""
+        return self._answer(self._request.refused(refusal))
+
+    def serve(self, look_up_key: str) -> Awaitable[None]:
         """The awaitable that answers the request. Raises only what an in-process app raised."""
-        request = self._request
-        try:
-            look_up_key = request.identify()
-        except Refusal as refusal:
-            return self._answer(request.refused(refusal))
-        return self._bypass() if look_up_key is None else self._conclude(look_up_key)
+        return self._conclude(look_up_key)
 
     def decide(self, ask: Ask, body: bytes, found: Attempt | Verdict | None) -> Coroutine[Any, Any, None]:
         """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or the verdict that it is to wait for."""
@@ -243,17 +238,6 @@ class Exchange:
         if self._held:
             self._enforcement.buffered.give_back(self._held)
             self._held = 0
-
-    # -- not enforced -------------------------------------------------------------------------------------------------
-
-    def _bypass(self) -> Awaitable[None]:
-        """Of its own it awaits nothing: the app answers a request that has no key."""
-        request = self._request
-        scope = self._scope
-        if ATTEMPT_HEADER in request.fields:
-            scope = {**scope, "headers": request.headers()}
-        bypass = Bypass(self._enforcement.observe, request.policy, scope, self._send)
-        return self._enforcement.app(scope, self._receive, bypass.send)
 
     # -- enforced already ---------------------------------------------------------------------------------------------
 
