@@ -13,7 +13,7 @@ from oncegate.middleware.http.asgi import Receive, Scope, Send
 from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.extensions import AttemptView
-from oncegate.middleware.http.keyed_request import EnforcedRequest, Headers
+from oncegate.middleware.http.keyed_request import Headers, KeyedRequest
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import NotProcessed
 
@@ -22,7 +22,7 @@ class Enforcing:
     """One request under enforcement, with its key."""
 
     __slots__ = (
-        "_ask",
+        "_admission",
         "_attempt",
         "_body",
         "_connection",
@@ -38,7 +38,7 @@ class Enforcing:
         enforcement: Enforcement,
         forwarder: Forwarder,
         request: InboundRequest,
-        enforced: EnforcedRequest,
+        enforced: KeyedRequest,
     ) -> None:
         self._enforcement = enforcement
         self._forwarder = forwarder
@@ -51,24 +51,24 @@ class Enforcing:
         self._body = body = request.body
         if len(body) > enforced.policy.max_request_body:
             return False
-        self._ask = ask = enforced.ask(look_up_key, body)
+        self._admission = admission = enforced.admission(look_up_key, body)
         request.take()
         if self._enforcement.enforcer.in_flight.is_full:  # bodies that may wait are counted there
             self._leave_unbegun(None)
         else:
-            self._enforcement.enforcer.claim(ask, request.loop, self._claimed)
+            self._enforcement.enforcer.claim(admission, request.loop, self._claimed)
         return True
 
     def _claimed(self, answer: Any) -> None:
         request = self._request
         try:
-            outcome = self._enforcement.enforcer.admitted(self._ask, answer)
+            outcome = self._enforcement.enforcer.admitted(self._admission, answer)
             if isinstance(outcome, Attempt):
                 self._run(outcome)
-            elif outcome.decision is Decision.IN_FLIGHT and self._ask.wait > 0:
+            elif outcome.decision is Decision.IN_FLIGHT and self._admission.wait > 0:
                 self._leave_unbegun(outcome)
             else:
-                request.answer(self._enforced.told(outcome))
+                request.answer(self._enforced.answer_by(outcome))
         except Exception as error:  # noqa: BLE001 - answered or logged; who called has nothing to do with it
             self._refuse(error)
 
@@ -142,7 +142,7 @@ class Enforcing:
 
     def _leave_unbegun(self, admitted: Attempt | Verdict | None) -> None:
         """Nothing was sent yet: the exchange decides what to do."""
-        self._request.start(self._exchange().decide(self._ask, self._body, admitted))
+        self._request.start(self._exchange().decide(self._admission, self._body, admitted))
 
     def _last(self) -> None:
         """The response isn't whole after ``soon`` seconds."""

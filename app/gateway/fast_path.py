@@ -16,7 +16,7 @@ from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.enter import Bypass
-from oncegate.middleware.http.keyed_request import EnforcedRequest
+from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.outcome.responses import Headers
 from oncegate.middleware.rules.errors import Refusal
 from oncegate.middleware.rules.policy import Policy
@@ -40,7 +40,7 @@ class Direct:
             return self._bypass(request, answering, policy, headers)
         if policy.submission is not None:
             return False
-        enforced = EnforcedRequest(enforcement, policy, scope)
+        enforced = KeyedRequest(enforcement, policy, scope)
         try:
             look_up_key = enforced.identify()
         except Refusal as refusal:

@@ -32,7 +32,7 @@ _SHARED: Final = (State.SUCCEEDED, State.FAILED)
 """The outcomes that a waiter gets of the attempt that it waited for; of an unknown one the policy decides, by a claim."""
 
 
-class Ask:
+class AdmissionRequest:
     """A request for admission: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
     ``submission``: the command is to be accepted now and processed later. ``whole`` is the fingerprint as other policies than
@@ -111,148 +111,156 @@ class Enforcer:
         self.in_flight = InFlight(cache, max_in_flight, watch)
         self._cache = cache
 
-    async def admit(self, ask: Ask) -> Attempt | Verdict:
+    async def admit(self, request: AdmissionRequest) -> Attempt | Verdict:
         """Decide about one request, for coroutines.
 
         Raises `Overloaded`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`.
         """
         while True:
-            found = await self._claimed(ask)
+            found = await self._claimed(request)
             if not isinstance(found, Verdict):
                 return found
-            verdict = await self.wait(ask, found)
+            verdict = await self.wait(request, found)
             if verdict is not None:
                 return verdict
 
-    async def _claimed(self, ask: Ask) -> Attempt | Verdict:
+    async def _claimed(self, request: AdmissionRequest) -> Attempt | Verdict:
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Claim | Exception] = loop.create_future()
-        self.claim(ask, loop, partial(_set, reply))
+        self.claim(request, loop, partial(_set, reply))
         try:
             answer = await reply
         except BaseException as error:  # a closed loop ends it without a cancellation
-            self.give_up(ask, error)
+            self.give_up(request, error)
             raise
-        return self.admitted(ask, answer)
+        return self.admitted(request, answer)
 
-    async def wait(self, ask: Ask, found: Verdict) -> Verdict | None:
-        """Wait for the attempt that is in the way, if ``ask`` is to: the verdict, or ``None``: send the claim once more."""
-        if found.decision is not Decision.IN_FLIGHT or ask.wait <= 0:
+    async def wait(self, request: AdmissionRequest, found: Verdict) -> Verdict | None:
+        """Wait for the attempt that is in the way, if ``request`` is to: the verdict, or ``None``: send the claim once more."""
+        if found.decision is not Decision.IN_FLIGHT or request.wait <= 0:
             return found
-        ended = await self._outcome_of(found.record, ask.key, ask.until)
+        ended = await self._outcome_of(found.record, request.key, request.until)
         if ended is None:
-            return found if monotonic() >= ask.until else None
+            return found if monotonic() >= request.until else None
         shared = ended.record.token == found.record.token and ended.record.state in _SHARED
-        return self._judge(ask, ended) if shared else None
+        return self._judge(request, ended) if shared else None
 
-    def _judge(self, ask: Ask, found: Claim) -> Verdict:
-        record, warns = found.record, ask.policy.warns
+    def _judge(self, request: AdmissionRequest, found: Claim) -> Verdict:
+        record, warns = found.record, request.policy.warns
         # A record may be from before the policy was to warn, or of a version that had one form for both.
-        ours = ask.whole if warns and record.fingerprint == ask.whole else ask.fingerprint
-        decision = decide(record, ours, warn_on_mismatch=warns, raise_on_duplicate=ask.raise_on_duplicate)
+        ours = request.whole if warns and record.fingerprint == request.whole else request.fingerprint
+        decision = decide(record, ours, warn_on_mismatch=warns, raise_on_duplicate=request.raise_on_duplicate)
         mismatch = decision is not Decision.MISMATCH and record.fingerprint != ours
         return Verdict(decision, record, found.remaining_ms, mismatch)
 
-    def claim(self, ask: Ask, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | Exception], None]) -> None:
+    def claim(
+        self, request: AdmissionRequest, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | Exception], None]
+    ) -> None:
         """Claim the record. ``then`` is called once, perhaps before this returns, with what `admitted` makes sense of; never
         if `give_up` is called before. With every slot taken, the record is only read: some answers need no attempt.
         """
-        in_flight, policy = self.in_flight, ask.policy
+        in_flight, policy = self.in_flight, request.policy
         if in_flight.is_full:
-            ask.has_slot = False
-            ask.task = in_flight.in_background(_delivered(self._read(ask), then))
+            request.has_slot = False
+            request.task = in_flight.in_background(_delivered(self._read(request), then))
             return
         in_flight.slots += 1
-        ask.has_slot = True
-        ask.token, ask.sent = urandom(TOKEN_BYTES), monotonic()
+        request.has_slot = True
+        request.token, request.sent = urandom(TOKEN_BYTES), monotonic()
         if policy.fails_open:  # a claim that is won late must find it
-            ask.attempt = self._attempt(ask)
+            request.attempt = self._attempt(request)
         cache = in_flight.prompt
         if (
             cache is None
-            or ask.submission
+            or request.submission
             or not cache.claim_soon(
-                ask.key,
+                request.key,
                 loop=loop,
-                token=ask.token,
-                fingerprint=ask.fingerprint,
+                token=request.token,
+                fingerprint=request.fingerprint,
                 lease_ms=policy.lease_ms,
                 retention_ms=policy.retention_ms,
                 takeover=policy.takeover,
-                adopt=ask.attempt.adopt if ask.attempt is not None else None,
-                trace=_trace(ask),
+                adopt=request.attempt.adopt if request.attempt is not None else None,
+                trace=_trace(request),
                 then=then,
             )
         ):
-            ask.task = in_flight.in_background(_delivered(self._claim(ask), then))
+            request.task = in_flight.in_background(_delivered(self._claim(request), then))
 
-    def admitted(self, ask: Ask, answer: Claim | Exception) -> Attempt | Verdict:
+    def admitted(self, request: AdmissionRequest, answer: Claim | Exception) -> Attempt | Verdict:
         """What the answer to `claim` means for the request. Raises what `admit` raises."""
         in_flight = self.in_flight
-        if ask.has_slot:
-            in_flight.answered("claim", answer, ask.sent)
+        if request.has_slot:
+            in_flight.answered("claim", answer, request.sent)
             if not isinstance(answer, Exception):
                 if answer.won:
-                    attempt = ask.attempt or self._attempt(ask)
+                    attempt = request.attempt or self._attempt(request)
                     attempt.won(answer)
                     return attempt
             # A full cache is up, and can refuse.
-            elif ask.attempt is not None and isinstance(answer, CacheUnavailable) and not isinstance(answer, CacheFull):
-                return ask.attempt
+            elif (
+                request.attempt is not None
+                and isinstance(answer, CacheUnavailable)
+                and not isinstance(answer, CacheFull)
+            ):
+                return request.attempt
             in_flight.slots -= 1
-            ask.attempt = None
+            request.attempt = None
         if isinstance(answer, Exception):
             raise answer
-        return self._judge(ask, answer)
+        return self._judge(request, answer)
 
-    def give_up(self, ask: Ask, end: BaseException) -> None:
+    def give_up(self, request: AdmissionRequest, end: BaseException) -> None:
         """Instead of `admitted`: ``end`` ended the caller, so a claim that is won is given back."""
         in_flight = self.in_flight
-        if ask.has_slot:
+        if request.has_slot:
             in_flight.slots -= 1
         if isinstance(end, asyncio.CancelledError):  # else the loop is closed
-            if ask.task is not None:
-                ask.task.cancel()
-            if ask.has_slot:
-                in_flight.withdraw(ask.attempt or self._attempt(ask))
+            if request.task is not None:
+                request.task.cancel()
+            if request.has_slot:
+                in_flight.withdraw(request.attempt or self._attempt(request))
 
-    def _attempt(self, ask: Ask) -> Attempt:
+    def _attempt(self, request: AdmissionRequest) -> Attempt:
         return Attempt(
             self.in_flight,
-            ask.key,
-            ask.fingerprint,
-            ask.policy,
-            submission=ask.submission,
-            token=ask.token,
-            held_since=ask.sent,
-            method=ask.method,
+            request.key,
+            request.fingerprint,
+            request.policy,
+            submission=request.submission,
+            token=request.token,
+            held_since=request.sent,
+            method=request.method,
         )
 
-    async def _claim(self, ask: Ask) -> Claim:
+    async def _claim(self, request: AdmissionRequest) -> Claim:
         """The claim of a cache that has no callbacks, or no connection yet; and that of a submission."""
-        takeover = ask.policy.takeover
-        found = await self._send_claim(ask, takeover)
-        if ask.submission and _may_submit_again(found):
-            found = await self._send_claim(ask, takeover | {State.UNKNOWN})
+        takeover = request.policy.takeover
+        found = await self._send_claim(request, takeover)
+        if request.submission and _may_submit_again(found):
+            found = await self._send_claim(request, takeover | {State.UNKNOWN})
         return found
 
-    def _send_claim(self, ask: Ask, takeover: frozenset[State]) -> Awaitable[Claim]:
+    def _send_claim(self, request: AdmissionRequest, takeover: frozenset[State]) -> Awaitable[Claim]:
         return self._cache.claim(
-            ask.key,
-            token=ask.token,
-            fingerprint=ask.fingerprint,
-            lease_ms=ask.policy.lease_ms,
-            retention_ms=ask.policy.retention_ms,
+            request.key,
+            token=request.token,
+            fingerprint=request.fingerprint,
+            lease_ms=request.policy.lease_ms,
+            retention_ms=request.policy.retention_ms,
             takeover=takeover,
-            adopt=ask.attempt.adopt if ask.attempt is not None else None,
-            trace=_trace(ask),
-            submission=ask.submission,
+            adopt=request.attempt.adopt if request.attempt is not None else None,
+            trace=_trace(request),
+            submission=request.submission,
         )
 
-    async def _read(self, ask: Ask) -> Claim:
+    async def _read(self, request: AdmissionRequest) -> Claim:
         """The record, which is in the way. Raises `Overloaded` where it isn't."""
-        found = await self.in_flight.timed("get", self._cache.get(ask.key))
-        if found is None or (found.record.state in ask.policy.takeover and found.record.fingerprint == ask.fingerprint):
+        found = await self.in_flight.timed("get", self._cache.get(request.key))
+        if found is None or (
+            found.record.state in request.policy.takeover and found.record.fingerprint == request.fingerprint
+        ):
             raise Overloaded("Too many requests are being executed: try again later.")
         return found
 
@@ -296,8 +304,10 @@ def _set(reply: "asyncio.Future[Claim | Exception]", answer: Claim | Exception) 
         reply.set_result(answer)
 
 
-def _trace(ask: Ask) -> Trace:
-    return Trace(gateway_id(), int(time() * 1000), None, "", ask.method, ask.policy.route if ask.method else "")
+def _trace(request: AdmissionRequest) -> Trace:
+    return Trace(
+        gateway_id(), int(time() * 1000), None, "", request.method, request.policy.route if request.method else ""
+    )
 
 
 def _may_submit_again(lost: Claim) -> bool:

@@ -214,7 +214,7 @@ class Attempt:
     def _note(self) -> None:
         if self.number and not self.lasts:
             self.lasts = True
-            self._runtime.tell(self._runtime.watch.outcome_pending, self.record)
+            self._runtime.notify(self._runtime.watch.outcome_pending, self.record)
 
     def _schedule(self) -> None:
         self._unschedule()
@@ -251,7 +251,7 @@ class Attempt:
             return
         if self._lost:
             log.warning("record %s: attempt %d lost its lease and runs on", self.record, self.number)
-            self._runtime.tell(self._runtime.watch.lease_lost, self.policy.route)
+            self._runtime.notify(self._runtime.watch.lease_lost, self.policy.route)
         self._schedule()
 
     async def _extend(self) -> bool:
@@ -383,7 +383,7 @@ class Attempt:
         # No later request can learn of it, so waiters don't either: they go by the record.
         self.outcome = None
         self.refused = True
-        self._runtime.tell(self._runtime.watch.outcome_refused, self.policy.route)
+        self._runtime.notify(self._runtime.watch.outcome_refused, self.policy.route)
 
     async def ended(self) -> None:
         """Return once the outcome is ``visible``. For waiters in the attempt's own event loop."""

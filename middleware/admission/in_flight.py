@@ -113,7 +113,7 @@ class InFlight(Runtime):
         else:
             self._freed -= 1
         if attempt.lasts:
-            self.tell(self.watch.outcome_known, attempt.record)
+            self.notify(self.watch.outcome_known, attempt.record)
         if self.watch is NOBODY:
             return
         try:
@@ -150,8 +150,8 @@ class InFlight(Runtime):
 
     async def _write_until_done(self, attempt: Attempt, size: int) -> None:
         pause = _FIRST_PAUSE
-        self.tell(self.watch.outcomes_waiting, 1)
-        self.tell(self.watch.outcome_pending, attempt.record)
+        self.notify(self.watch.outcomes_waiting, 1)
+        self.notify(self.watch.outcome_pending, attempt.record)
         try:
             while not await self._is_written(attempt):
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
@@ -159,8 +159,8 @@ class InFlight(Runtime):
         finally:
             self._unsaved.discard(attempt)
             self._unsaved_bytes -= size
-            self.tell(self.watch.outcome_known, attempt.record)
-            self.tell(self.watch.outcomes_waiting, -1)
+            self.notify(self.watch.outcome_known, attempt.record)
+            self.notify(self.watch.outcomes_waiting, -1)
 
     async def _is_written(self, attempt: Attempt) -> bool:
         """Try once more to record the outcome; whether no further try is needed."""

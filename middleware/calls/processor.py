@@ -14,7 +14,7 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Ask, Enforcer, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.calls.errors import (
@@ -138,7 +138,7 @@ class CommandProcessor(Generic[Command, Result]):
             raise CallerMissing("This command needs to know its caller.")
         key = record_key(self._namespace, check_key(idempotency_key), self._scope(caller))
         whole = fingerprint("PROCESS", self._name, b"", self._form(command))
-        ask = Ask(
+        request = AdmissionRequest(
             key,
             forgiving("PROCESS", self._name, whole) if self._policy.warns else whole,
             self._policy,
@@ -147,7 +147,7 @@ class CommandProcessor(Generic[Command, Result]):
             whole=whole,
         )
         for _ in range(_MAX_ADMISSIONS):
-            outcome = await self._enforcer.admit(ask)
+            outcome = await self._enforcer.admit(request)
             if isinstance(outcome, Verdict):
                 return self._tell(outcome, record_id(key))
             run = _Run(outcome)

@@ -24,7 +24,7 @@ from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import FINGERPRINT_BYTES, Record
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Ask, Enforcer, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.begun import Begun
@@ -125,7 +125,7 @@ class Subscription:
         if isinstance(looked, Begun):
             return looked
         own = execution_key(key, self.consumer)
-        outcome = await self._enforcer.admit(Ask(own, fingerprint, self._first))
+        outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._first))
         found: Record | None = None
         if isinstance(outcome, Verdict):
             found = outcome.record
@@ -134,7 +134,7 @@ class Subscription:
                 return self._told(decision, key, found)
             if looked.ended(found):
                 return self._told(DeliveryDecision.EXHAUSTED, key, found, looked.total(found.attempt))
-            outcome = await self._enforcer.admit(Ask(own, fingerprint, self._policy))
+            outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, fingerprint) or DeliveryDecision.IN_FLIGHT
             return self._told(decision, key, outcome.record)

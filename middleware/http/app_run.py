@@ -19,7 +19,7 @@ from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotPro
 log = logging.getLogger("oncegate.http")
 
 
-class Execution(Capture):
+class AppRun(Capture):
     """Runs the app for ``attempt``, captures its response, and settles the record accordingly.
 
     Where there is no response: ``slug`` and ``detail`` are the problem to answer with, or ``raised`` is what the app raised
@@ -194,8 +194,8 @@ class Execution(Capture):
         """The error that counts: a refusal or an overrun that the app turned into ``error``, else ``error`` itself."""
         if self._refused is not None:
             return self._refused
-        told = isinstance(error, NotProcessed | OutcomeUnknown)
-        if self.attempt.overdue and not told and not self.whole:
+        is_judged = isinstance(error, NotProcessed | OutcomeUnknown)
+        if self.attempt.overdue and not is_judged and not self.whole:
             return OutcomeUnknown("it made an error of its cancellation by attempt_timeout")
         return error
 

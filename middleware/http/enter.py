@@ -11,7 +11,7 @@ from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
 from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.exchange import Exchange
-from oncegate.middleware.http.keyed_request import EnforcedRequest, notify
+from oncegate.middleware.http.keyed_request import KeyedRequest, notify
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.rules.errors import Refusal
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
@@ -31,7 +31,7 @@ def enter(enforcement: Enforcement, scope: Scope, receive: Receive, send: Send) 
         policy = enforcement.policies.match(scope["method"], "")
     if policy is not None:
         if not policy.passes(scope["headers"]):
-            request = EnforcedRequest(enforcement, policy, scope)
+            request = KeyedRequest(enforcement, policy, scope)
             exchange = Exchange(enforcement, request, scope, receive, send)
             try:
                 look_up_key = request.identify()

@@ -8,16 +8,16 @@ from contextvars import Context, copy_context
 from typing import Any, Final
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
-from oncegate.middleware.admission.admission import Ask, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.within import within
-from oncegate.middleware.http.app_run import Execution
+from oncegate.middleware.http.app_run import AppRun
 from oncegate.middleware.http.asgi import App, Receive, Send
 from oncegate.middleware.http.body import BodyAgain, read_body
 from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
-from oncegate.middleware.http.keyed_request import EnforcedRequest
+from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.rules.errors import Overloaded, Refusal
 
@@ -42,26 +42,26 @@ class Exchange:
     """
 
     __slots__ = (
-        "_ask",
+        "_admission",
         "_body",
         "_context",
         "_enforcement",
         "_found",
         "_held",
+        "_ready",
         "_receive",
         "_request",
         "_scope",
         "_send",
-        "_told",
     )
 
-    _ask: Ask
+    _admission: AdmissionRequest
     _body: bytes
 
     def __init__(
         self,
         enforcement: Enforcement,
-        request: EnforcedRequest,
+        request: KeyedRequest,
         scope: Mapping[str, Any],
         receive: Receive,
         send: Send,
@@ -72,8 +72,8 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._context: Context | None = None
-        self._found: Execution | Verdict | Exception | None = None
-        self._told: asyncio.Future[None] | None = None
+        self._found: AppRun | Verdict | Exception | None = None
+        self._ready: asyncio.Future[None] | None = None
         """Done once something was found; ``None`` while nothing is waited for."""
         self._held = 0
         """Bytes of the body that are counted as waiting to be admitted."""
@@ -86,14 +86,16 @@ class Exchange:
         """The awaitable that answers the request. Raises only what an in-process app raised."""
         return self._conclude(look_up_key)
 
-    def decide(self, ask: Ask, body: bytes, found: Attempt | Verdict | None) -> Coroutine[Any, Any, None]:
+    def decide(
+        self, admission: AdmissionRequest, body: bytes, found: Attempt | Verdict | None
+    ) -> Coroutine[Any, Any, None]:
         """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or the verdict that it is to wait for."""
-        self._ask, self._body = ask, body
+        self._admission, self._body = admission, body
         return self._conclude(None, found)
 
     async def _conclude(self, look_up_key: str | None, found: Attempt | Verdict | None = None) -> None:
         """The whole way of a request with a key; its body is read first where there is a ``look_up_key``."""
-        decided: Execution | Verdict
+        decided: AppRun | Verdict
         failure: BaseException | None = None
         refused: Exception | None = None
         lost = 0
@@ -107,7 +109,7 @@ class Exchange:
                     await self._begin_or_claim(found)
                     decided = self._take()
                 found = None
-                if isinstance(decided, Execution):
+                if isinstance(decided, AppRun):
                     failure = await self._relay(decided)
                     if not isinstance(failure, LeaseLost):
                         break
@@ -143,71 +145,71 @@ class Exchange:
         body = await read_body(self._receive, request.fields, limit, self._enforcement.body_timeout, self._hold)
         if body is None:
             return False
-        self._ask, self._body = request.ask(look_up_key, body), body
+        self._admission, self._body = request.admission(look_up_key, body), body
         return True
 
     def _begin_or_claim(self, attempt: Attempt | None) -> "asyncio.Future[None]":
         """Run the attempt, or claim the record first; done once there is something to be given to the client."""
-        ask, enforcer = self._ask, self._enforcement.enforcer
-        if ask.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
-            ask.wait = 0.0
-        if attempt is None and (ask.wait > 0 or enforcer.in_flight.is_full):
+        admission, enforcer = self._admission, self._enforcement.enforcer
+        if admission.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
+            admission.wait = 0.0
+        if attempt is None and (admission.wait > 0 or enforcer.in_flight.is_full):
             self._hold_once()
         loop = asyncio.get_running_loop()
-        self._told = told = loop.create_future()
+        self._ready = ready = loop.create_future()
         if attempt is not None:
-            self._found = self._begin(attempt, self._body, told)
+            self._found = self._begin(attempt, self._body, ready)
         else:
             self._context = copy_context()
-            enforcer.claim(ask, loop, self._claimed)
-        return told
+            enforcer.claim(admission, loop, self._claimed)
+        return ready
 
-    def _take(self) -> Execution | Verdict:
+    def _take(self) -> AppRun | Verdict:
         """What was found. Raises the error in its place."""
         found, self._found = self._found, None
-        self._told = None
+        self._ready = None
         if found is None or isinstance(found, Exception):
             raise found or RuntimeError("a claim was answered by nothing")
         return found
 
     def _claimed(self, answer: Any) -> None:
         """Callback of the cache's answer, in a context of its own. An error must not end here: the waiting request gets it."""
-        told = self._told
-        if told is None or told.done():  # the request is gone: `_leave` gives a won claim back
+        ready = self._ready
+        if ready is None or ready.done():  # the request is gone: `_leave` gives a won claim back
             return
         context, self._context = self._context, None
         if context is not None:
-            context.run(self._admitted, answer, told)
-        if not isinstance(self._found, Execution):
-            told.set_result(None)
+            context.run(self._admitted, answer, ready)
+        if not isinstance(self._found, AppRun):
+            ready.set_result(None)
 
-    def _admitted(self, answer: Any, told: "asyncio.Future[None]") -> None:
+    def _admitted(self, answer: Any, ready: "asyncio.Future[None]") -> None:
         """Act on the cache's answer; an attempt begins, with the context that the request had when it claimed."""
         try:
-            outcome = self._enforcement.enforcer.admitted(self._ask, answer)
-            self._found = self._begin(outcome, self._body, told) if isinstance(outcome, Attempt) else outcome
+            outcome = self._enforcement.enforcer.admitted(self._admission, answer)
+            self._found = self._begin(outcome, self._body, ready) if isinstance(outcome, Attempt) else outcome
         except Exception as error:  # noqa: BLE001 - answered, or raised to the server, by who waits
             self._found = error
 
     def _leave(self, end: BaseException) -> None:
         """The request ends; if it waits for the cache's answer, or for its attempt, that has no reader any more."""
-        if self._told is None:
+        if self._ready is None:
             return
-        self._told = None
-        if isinstance(self._found, Execution):
+        self._ready = None
+        if isinstance(self._found, AppRun):
             self._found.leave()
         elif self._found is None:
-            self._enforcement.enforcer.give_up(self._ask, end)
+            self._enforcement.enforcer.give_up(self._admission, end)
 
     async def _waited(self, found: Verdict) -> Verdict | None:
-        ask = self._ask
-        if ask.wait <= 0:
+        admission = self._admission
+        if admission.wait <= 0:
             return found
         self._hold_once()
         try:
-            return await self._enforcement.enforcer.wait(ask, found)
+            return await self._enforcement.enforcer.wait(admission, found)
         finally:
-            self._request.applied = int(ask.wait)
+            self._request.applied = int(admission.wait)
 
     def _meet(self, verdict: Verdict) -> Awaitable[Exception | None]:
         """Answer by the record in the way; if it is that of the attempt around us, call the app, and return what it raised."""
@@ -215,13 +217,13 @@ class Exchange:
         if outer is not None and verdict.record.token == outer.token:
             self._let_go()
             return self._step_aside(self._body)
-        return self._tell(verdict)
+        return self._answer_by(verdict)
 
-    def _tell(self, verdict: Verdict) -> Awaitable[None]:
+    def _answer_by(self, verdict: Verdict) -> Awaitable[None]:
         if self._held:
             self._let_go()
         self._body = b""  # its client may take the answer as slowly as it likes
-        return self._answer(self._request.told(verdict))
+        return self._answer(self._request.answer_by(verdict))
 
     def _hold(self, size: int) -> None:
         """Count ``size`` bytes as held. Raises `Overloaded` where that is too much."""
@@ -250,7 +252,7 @@ class Exchange:
     async def _step_aside(self, body: bytes) -> Exception | None:
         """Call the app as if nothing were around it: the record in the way is that of the very attempt that we are in.
 
-        Returns what it raised. The owner token tells that, so that it holds whatever names the same store: two connections,
+        Returns what it raised. The owner token shows that, so that it holds whatever names the same store: two connections,
         two URLs.
         """
         log.debug("record %s: enforced by a middleware around this one already", self._request.record)
@@ -263,28 +265,28 @@ class Exchange:
 
     # -- an attempt of our own ----------------------------------------------------------------------------------------
 
-    def _begin(self, attempt: Attempt, body: bytes, told: "asyncio.Future[None]") -> Execution:
-        """Run the attempt, which has a slot. ``told`` is done once there is a response to be relayed, or it lasts too long."""
+    def _begin(self, attempt: Attempt, body: bytes, ready: "asyncio.Future[None]") -> AppRun:
+        """Run the attempt, which has a slot. ``ready`` is done once there is a response to be relayed, or it lasts too long."""
         if self._held:
             self._let_go()
-        run = Execution(self._enforcement, attempt)
-        in_flight, loop = self._enforcement.enforcer.in_flight, told.get_loop()
+        run = AppRun(self._enforcement, attempt)
+        in_flight, loop = self._enforcement.enforcer.in_flight, ready.get_loop()
         work = run.execute(self._attempt_scope(attempt, run), body)
         run.patient = True  # until it lasts
         run.task = in_flight.run(attempt, work, loop, run.lasts)
-        run.expect(told)
+        run.expect(ready)
         return run
 
     async def resume(self, attempt: Attempt, app: App, left: float) -> None:
         """Go on with an attempt that was begun: ``app`` has its response, or will, within ``left`` seconds if in time."""
-        run = Execution(self._enforcement, attempt)
+        run = AppRun(self._enforcement, attempt)
         in_flight = self._enforcement.enforcer.in_flight
-        told = asyncio.get_running_loop().create_future()
+        ready = asyncio.get_running_loop().create_future()
         run.task = in_flight.go_on(attempt, run.resume(app))
-        run.expect(told)
+        run.expect(ready)
         run.limit(in_flight.limits.of(left))
         try:
-            await told
+            await ready
         except BaseException:  # however the wait ends, the response has no reader any more
             run.leave()
             raise
@@ -292,7 +294,7 @@ class Exchange:
         if failure is not None:
             raise failure
 
-    def _attempt_scope(self, attempt: Attempt, run: Execution) -> dict[str, Any]:
+    def _attempt_scope(self, attempt: Attempt, run: AppRun) -> dict[str, Any]:
         scope, request = self._scope, self._request
         given = scope.get("extensions")
         extensions = {name: given[name] for name in given if name not in _UNENFORCEABLE} if given else {}
@@ -305,7 +307,7 @@ class Exchange:
             extensions[SUBMISSION_EXTENSION] = submission
         return {**scope, "headers": request.headers(attempt), "extensions": extensions}
 
-    async def _relay(self, run: Execution) -> BaseException | None:
+    async def _relay(self, run: AppRun) -> BaseException | None:
         """Send the client the response as it comes. Returns what the app raised, or `LeaseLost` where nothing was begun."""
         request, attempt = self._request, run.attempt
         try:
@@ -341,7 +343,7 @@ class Exchange:
             await asyncio.shield(run.task)
         return run.raised
 
-    async def _nothing_to_relay(self, run: Execution) -> None:
+    async def _nothing_to_relay(self, run: AppRun) -> None:
         request, attempt = self._request, run.attempt
         if run.slug is not None:
             retryable = None

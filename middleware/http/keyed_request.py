@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State
-from oncegate.middleware.admission.admission import Ask, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Observe
@@ -55,11 +55,11 @@ _COOKIE_ALONE: Final = (
 )
 
 
-class EnforcedRequest:
-    """One request under ``policy``: `identify` comes first, then `ask`, then one of the answers.
+class KeyedRequest:
+    """One request under ``policy``: `identify` comes first, then `admission`, then one of the answers.
 
-    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest, up to `ask`.
-    Set ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
+    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest, up to
+    `admission`. Set ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
     """
 
     __slots__ = (
@@ -123,14 +123,14 @@ class EnforcedRequest:
             )
         return look_up_key
 
-    def ask(self, look_up_key: str, body: bytes) -> Ask:
+    def admission(self, look_up_key: str, body: bytes) -> AdmissionRequest:
         """Its request for admission by `oncegate.middleware.admission.admission.Enforcer`."""
         scope, policy, fields = self._scope, self.policy, self.fields
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
         as_json = len(body) <= policy.json_bytes
         whole = fingerprint(method, path, scope.get("query_string", b""), body, as_json=as_json)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
-        return Ask(
+        return AdmissionRequest(
             look_up_key,
             forgiving(method, path, whole) if policy.warns else whole,
             policy,
@@ -170,7 +170,7 @@ class EnforcedRequest:
             self._add_preference(headers)
         return headers
 
-    def told(self, verdict: Verdict) -> Answer:
+    def answer_by(self, verdict: Verdict) -> Answer:
         """The answer to a request that is not to run."""
         record, decision = verdict.record, verdict.decision
         if verdict.mismatch:
