@@ -162,7 +162,7 @@ class Enforcer:
         in_flight, policy = self.in_flight, request.policy
         if in_flight.is_full:
             request.has_slot = False
-            request.task = in_flight.in_background(_delivered(self._read(request), then))
+            request.task = in_flight.in_background(self._deliver(request, then))
             return
         in_flight.slots += 1
         request.has_slot = True
@@ -186,7 +186,7 @@ class Enforcer:
                 then=then,
             )
         ):
-            request.task = in_flight.in_background(_delivered(self._claim(request), then))
+            request.task = in_flight.in_background(self._deliver(request, then))
 
     def admitted(self, request: AdmissionRequest, answer: Claim | Exception) -> Attempt | Verdict:
         """What the answer to `claim` means for the request. Raises what `admit` raises."""
@@ -233,6 +233,15 @@ class Enforcer:
             held_since=request.sent,
             method=request.method,
         )
+
+    async def _deliver(self, request: AdmissionRequest, then: Callable[[Claim | Exception], None]) -> None:
+        """Call ``then`` with the answer, or with the error in its place, where the cache gives it to coroutines only."""
+        answer: Claim | Exception
+        try:
+            answer = await (self._claim(request) if request.has_slot else self._read(request))
+        except Exception as error:  # noqa: BLE001 - raised to who waits
+            answer = error
+        then(answer)
 
     async def _claim(self, request: AdmissionRequest) -> Claim:
         """The claim of a cache that has no callbacks, or no connection yet; and that of a submission."""
@@ -287,16 +296,6 @@ async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
     if attempt.outcome is None:
         return None
     return Claim(won=False, record=attempt.outcome, remaining_ms=attempt.policy.ttl_ms[attempt.outcome.state])
-
-
-async def _delivered(answer: Awaitable[Claim], then: Callable[[Claim | Exception], None]) -> None:
-    """Call ``then`` with the answer, or with the error in its place."""
-    found: Claim | Exception
-    try:
-        found = await answer
-    except Exception as error:  # noqa: BLE001 - raised to who waits
-        found = error
-    then(found)
 
 
 def _set(reply: "asyncio.Future[Claim | Exception]", answer: Claim | Exception) -> None:

@@ -1,13 +1,16 @@
 """Caches that somebody else wrote, or changed: what they do at a claim and at an outcome is never passed by."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from oncegate.cache.claim import Claim
 from oncegate.cache.memory.store import MemoryCache
+from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.store import prompt
+from testing.waiting import until
 from tests.middleware.door import Answering, Door
 
 
@@ -58,3 +61,17 @@ def test_a_cache_with_a_call_of_its_own_is_not_asked_in_another_way(name: str) -
 def test_ours_are_asked_without_waiting() -> None:
     for cache in (MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1"), type("Named", (MemoryCache,), {})()):
         assert prompt(cache) is cache
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_request_that_is_cancelled_while_a_cache_of_its_own_is_called_gives_its_claim_back(turns: int) -> None:
+    """Whether its claim has not begun, is under way, or was won without anybody having noticed."""
+    cache = Counting()
+    there = Door(app := Answering(201, held=True), cache, "n")
+    call = there.begin()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await call.gone()
+    app.release()
+    await until(lambda: not there.slots and not there.middleware.enforcer.in_flight._background)
+    assert await there.state() is (State.SUCCEEDED if app.calls else State.ABSENT)
