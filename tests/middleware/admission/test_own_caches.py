@@ -75,3 +75,27 @@ async def test_a_request_that_is_cancelled_while_a_cache_of_its_own_is_called_gi
     app.release()
     await until(lambda: not there.slots and not there.middleware.enforcer.in_flight._background)
     assert await there.state() is (State.SUCCEEDED if app.calls else State.ABSENT)
+
+
+async def test_a_claim_that_is_not_made_yet_is_not_made_for_a_request_that_was_cancelled() -> None:
+    """Else it would be won behind its release, and stand in the way until its lease lapses."""
+
+    class Slow(Counting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reached, self.goes_on = asyncio.Event(), asyncio.Event()
+
+        async def claim(self, key: str, **call: Any) -> Claim:
+            self.reached.set()
+            await self.goes_on.wait()
+            return await super().claim(key, **call)
+
+    cache = Slow()
+    there = Door(app := Answering(201), cache, "n")
+    call = there.begin()
+    await cache.reached.wait()
+    await call.gone()
+    await until(lambda: not there.middleware.enforcer.in_flight._unsaved)
+    cache.goes_on.set()
+    await until(lambda: not there.middleware.enforcer.in_flight._background)
+    assert (app.calls, there.slots, await there.state()) == (0, 0, State.ABSENT)
