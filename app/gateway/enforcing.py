@@ -53,10 +53,11 @@ class Enforcing:
             return False
         self._admission = admission = enforced.admission(look_up_key, body)
         request.take()
-        if self._enforcement.enforcer.in_flight.is_full:  # bodies that may wait are counted there
+        enforcer = self._enforcement.enforcer
+        if enforcer.in_flight.slots < enforcer.in_flight.max_in_flight:
+            enforcer.claim(admission, request.loop, self._claimed)
+        else:  # bodies that may wait are counted there
             self._leave_unbegun(None)
-        else:
-            self._enforcement.enforcer.claim(admission, request.loop, self._claimed)
         return True
 
     def _claimed(self, answer: Any) -> None:

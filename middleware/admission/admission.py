@@ -160,7 +160,7 @@ class Enforcer:
         if `give_up` is called before. With every slot taken, the record is only read: some answers need no attempt.
         """
         in_flight, policy = self.in_flight, request.policy
-        if in_flight.is_full:
+        if in_flight.slots >= in_flight.max_in_flight:
             request.has_slot = False
             request.task = in_flight.in_background(self._deliver(request, then))
             return

@@ -43,11 +43,6 @@ class InFlight(Runtime):
         self._unsaved: set[Attempt] = set()
         self._unsaved_bytes = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether every slot is taken."""
-        return self.slots >= self.max_in_flight
-
     def by_token(self, token: bytes) -> Attempt | None:
         """The attempt of this process and event loop that owns ``token``, while its task runs."""
         attempt = self._attempts.get(token)

@@ -31,6 +31,9 @@ _UNENFORCEABLE = frozenset(
 )
 """ASGI extensions by which an app would send what can't be captured."""
 
+Found = AppRun | Verdict | Exception | None
+"""The result of admission: the attempt, begun; the verdict on the record in its way; an error; ``None``: none yet."""
+
 
 class Exchange:
     """One request with a key. `serve` is all there is to call, unless part of the way was gone already: `decide` goes on from
@@ -72,7 +75,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._context: Context | None = None
-        self._found: AppRun | Verdict | Exception | None = None
+        self._found: Found = None
         self._ready: asyncio.Future[None] | None = None
         """Done once something was found; ``None`` while nothing is waited for."""
         self._held = 0
@@ -93,39 +96,50 @@ class Exchange:
         self._admission, self._body = admission, body
         return self._conclude(None, found)
 
-    async def _conclude(self, look_up_key: str | None, found: Attempt | Verdict | None = None) -> None:
-        """The whole way of a request with a key; its body is read first where there is a ``look_up_key``."""
-        decided: AppRun | Verdict
+    async def _conclude(  # noqa: C901 - the whole way of a request with a key, on one screen
+        self, look_up_key: str | None, found: "Found | Attempt" = None
+    ) -> None:
+        """Read the body, where there is a ``look_up_key``; claim the record; relay the attempt's response, or answer by the
+        record. The claim is sent once more where the lease was lost before anything began, and after a wait.
+        """
+        request = self._request
+        body: bytes | None = None
         failure: BaseException | None = None
         refused: Exception | None = None
         lost = 0
         try:
-            if look_up_key is not None and not await self._has_body(look_up_key):
-                return
+            if look_up_key is not None:
+                limit, timeout = request.policy.max_request_body, self._enforcement.body_timeout
+                body = await read_body(self._receive, request.fields, limit, timeout, self._hold)
+                if body is None:  # the client left
+                    return
+                self._admission, self._body = request.admission(look_up_key, body), body
+                body = None
             while lost < _MAX_ADMISSIONS:
-                if isinstance(found, Verdict):
-                    decided = found
-                else:
+                if found is None or isinstance(found, Attempt):
                     await self._begin_or_claim(found)
-                    decided = self._take()
-                found = None
-                if isinstance(decided, AppRun):
-                    failure = await self._relay(decided)
+                    found, self._found, self._ready = self._found, None, None
+                if isinstance(found, AppRun):
+                    failure = await self._relay(found)
                     if not isinstance(failure, LeaseLost):
                         break
                     lost += 1
-                else:
-                    verdict = decided if decided.decision is not _IN_FLIGHT else await self._waited(decided)
+                elif isinstance(found, Verdict):
+                    verdict = found if found.decision is not _IN_FLIGHT else await self._waited(found)
                     if verdict is not None:
                         failure = await self._meet(verdict)
                         break
+                elif found is not None:
+                    raise found
+                found = None
         except (Refusal, RecordUnreadable, CacheUnavailable) as error:
             refused = error
         except BaseException as end:  # a closed loop ends it without a cancellation
             self._leave(end)
             raise
         finally:
-            self._let_go()
+            if self._held:
+                self._let_go()
         if refused is not None or failure is not None:
             await self._end(failure, refused)
 
@@ -138,22 +152,13 @@ class Exchange:
         elif failure is not None:
             raise failure
 
-    async def _has_body(self, look_up_key: str) -> bool:
-        """Read the body. Raises a `Refusal`; ``False``: the client left before its last chunk."""
-        request = self._request
-        limit = request.policy.max_request_body
-        body = await read_body(self._receive, request.fields, limit, self._enforcement.body_timeout, self._hold)
-        if body is None:
-            return False
-        self._admission, self._body = request.admission(look_up_key, body), body
-        return True
-
     def _begin_or_claim(self, attempt: Attempt | None) -> "asyncio.Future[None]":
         """Run the attempt, or claim the record first; done once there is something to be given to the client."""
         admission, enforcer = self._admission, self._enforcement.enforcer
+        in_flight = enforcer.in_flight
         if admission.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
             admission.wait = 0.0
-        if attempt is None and (admission.wait > 0 or enforcer.in_flight.is_full):
+        if attempt is None and (admission.wait > 0 or in_flight.slots >= in_flight.max_in_flight):
             self._hold_once()
         loop = asyncio.get_running_loop()
         self._ready = ready = loop.create_future()
@@ -163,14 +168,6 @@ class Exchange:
             self._context = copy_context()
             enforcer.claim(admission, loop, self._claimed)
         return ready
-
-    def _take(self) -> AppRun | Verdict:
-        """What was found. Raises the error in its place."""
-        found, self._found = self._found, None
-        self._ready = None
-        if found is None or isinstance(found, Exception):
-            raise found or RuntimeError("a claim was answered by nothing")
-        return found
 
     def _claimed(self, answer: Any) -> None:
         """Callback of the cache's answer, in a context of its own. An error must not end here: the waiting request gets it."""
@@ -213,15 +210,12 @@ class Exchange:
 
     def _meet(self, verdict: Verdict) -> Awaitable[Exception | None]:
         """Answer by the record in the way; if it is that of the attempt around us, call the app, and return what it raised."""
-        outer = self._outer()
-        if outer is not None and verdict.record.token == outer.token:
-            self._let_go()
-            return self._step_aside(self._body)
-        return self._answer_by(verdict)
-
-    def _answer_by(self, verdict: Verdict) -> Awaitable[None]:
         if self._held:
             self._let_go()
+        if self._scope.get("extensions"):
+            outer = self._outer()
+            if outer is not None and verdict.record.token == outer.token:
+                return self._step_aside(self._body)
         self._body = b""  # its client may take the answer as slowly as it likes
         return self._answer(self._request.answer_by(verdict))
 
