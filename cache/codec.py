@@ -53,7 +53,9 @@ from oncegate.cache.record import (
     MAX_GATEWAY_BYTES,
     MAX_NOTE_BYTES,
     MAX_ROUTE_BYTES,
+    NO_TRACE,
     TOKEN_BYTES,
+    ClaimRequest,
     Record,
     State,
     Trace,
@@ -79,7 +81,6 @@ _OUTCOME: Final = struct.Struct(">Bc16s16sII")
 _CHECK: Final = struct.Struct(">I")
 _TOKEN_AT: Final = 2
 _ATTEMPT_AT: Final = 34
-_NO_TRACE: Final = Trace()
 _MARKED: Final = b'{"a":1'
 _UNSEALED: Final = (b'{"s":', b'{"a":1,"s":')
 _SEALS: Final = {code[0]: code.decode() for code in STATE_CODES.values()}
@@ -112,18 +113,24 @@ HOP_BY_HOP: Final = frozenset(
 """Those of `oncegate.middleware.rules.policy`: no entry point keeps them, and replayed they would break a connection."""
 
 
-def encode_claim(
-    token: bytes, fingerprint: bytes, retention_ms: int, trace: Trace | None = None, *, submission: bool = False
-) -> bytes:
+def encode_claim(request: ClaimRequest) -> bytes:
     """The bytes of a first attempt in flight; a cache patches attempt and found state on a takeover."""
+    token, fingerprint, trace = request.token, request.fingerprint, request.trace
     if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
-    if submission or trace is None:
-        fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, 1, retention_ms, b"A", 0)
-        return _seal_flight(fixed, trace or _NO_TRACE, submission)
-    rest, check = _rest_of_claim(retention_ms, trace.gateway, trace.method, trace.route)
+    if request.submission or not trace.begun_at_ms:
+        fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, 1, request.retention_ms, b"A", 0)
+        return _seal_flight(fixed, trace, request.submission)
+    rest, check = _rest_of_claim(request.retention_ms, trace.gateway, trace.method, trace.route)
     owner, begun = token + fingerprint, b"%d," % trace.begun_at_ms
     return b'\x01I%b%b%b"I":"%08x"}' % (owner, rest, begun, crc32(owner, crc32(begun, check)))  # 1 is the version
+
+
+def encode_restored(record: Record) -> bytes:
+    """The bytes of what a release gives back. They are not sealed: a script can't, and nothing of them is replayed."""
+    code = STATE_CODES[record.state]
+    fixed = _OUTCOME.pack(VERSION, code, record.token, record.fingerprint, record.attempt, 0)
+    return fixed + (b'{"a":1}' if record.submission else b"")
 
 
 def encode(record: Record) -> bytes:
@@ -221,9 +228,9 @@ def _decode(data: bytes, remaining_ms: int, traced: bool, size: int) -> Record:
     else:
         headers = _latin_1(head["h"])
     if sealed < 0 or size >= 0:  # a seal proves nothing of what is not whole
-        _look_at(packed, sealed, head, headers, body)
+        _check_response(packed, sealed, head, headers, body)
     response = stored_response(head["s"], headers, None if "o" in head else body, head["t"])
-    trace = _trace_of_outcome(head) if traced else _NO_TRACE
+    trace = _trace_of_outcome(head) if traced else NO_TRACE
     return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
 
 
@@ -231,18 +238,18 @@ def _latin_1(lines: list[list[str]]) -> tuple[tuple[bytes, bytes], ...]:
     return tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines])
 
 
-def _look_at_numbers(status: object, completed_at_ms: object) -> None:
+def _check_numbers(status: object, completed_at_ms: object) -> None:
     if type(status) is not int or type(completed_at_ms) is not int:  # true is no number
         raise ValueError("a status and an instant are numbers")
     if not (_LEAST_STATUS <= status <= _MOST_STATUS and 0 <= completed_at_ms <= _LAST_INSTANT_MS):
         raise ValueError("nothing ends with this status, or at this instant")
 
 
-def _look_at(
+def _check_response(
     packed: bytes, sealed: int, head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], body: bytes
 ) -> None:
     """Raises ``ValueError`` for what can't be replayed. Thorough where no seal was checked: one proves that we wrote it all."""
-    _look_at_numbers(head["s"], head["t"])
+    _check_numbers(head["s"], head["t"])
     if sealed >= 0:
         return
     if not packed.startswith(_UNSEALED):
@@ -266,7 +273,7 @@ def _read_alone(data: bytes, start: int, code: bytes, traced: bool) -> Trace:
     """The trace of an outcome without a response. Raises ``ValueError`` for what is none, or was damaged."""
     apart = data[start:]
     if not apart:
-        return _NO_TRACE
+        return NO_TRACE
     members = orjson.loads(apart)
     if not isinstance(members, dict) or "h" in members:
         raise ValueError("there is no response")
@@ -274,7 +281,7 @@ def _read_alone(data: bytes, start: int, code: bytes, traced: bool) -> Trace:
         seal = members[_SEALS[code[0]]]
         if seal != f"{crc32(data[: -_SEAL_BYTES - len(seal)]):08x}0":
             raise ValueError("the seal is another record's")
-    return _trace_of(members) if traced else _NO_TRACE
+    return _trace_of(members) if traced else NO_TRACE
 
 
 def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
@@ -292,7 +299,7 @@ def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
         raise ValueError("the seal is another record's")
     lapsed = remaining_ms <= retention_ms
     state = State.UNKNOWN if lapsed else _IN_FLIGHT
-    trace = _read_trace(apart) if traced else _NO_TRACE
+    trace = _read_trace(apart) if traced else NO_TRACE
     submission = apart.startswith(_MARKED)
     return Record(state, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms, trace, submission)
 
@@ -359,12 +366,12 @@ def _cut(text: str, most: int) -> str:
 def _read_trace(data: bytes) -> Trace:
     """The trace that stands by itself in ``data``. What can't be read is no trace: a record must not fail for the want of one."""
     if not data:
-        return _NO_TRACE
+        return NO_TRACE
     try:
         members = orjson.loads(data)
     except ValueError:
-        return _NO_TRACE
-    return _trace_of(members) if isinstance(members, dict) else _NO_TRACE
+        return NO_TRACE
+    return _trace_of(members) if isinstance(members, dict) else NO_TRACE
 
 
 def _trace_of_outcome(head: dict[str, Any]) -> Trace:

@@ -1,8 +1,9 @@
 """Opens a cache by its URL, or checks one that a user gives."""
 
+from collections.abc import Callable
 from typing import cast
 
-from oncegate.cache.redis.url import CACHE_SCHEMES, either
+from oncegate.cache.redis.url import REDIS_SCHEMES, either
 from oncegate.cache.store import Cache
 
 _CALLS = ("claim", "extend", "complete", "release", "get")
@@ -17,18 +18,33 @@ def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = Non
     """
     if not isinstance(url, str):
         raise TypeError(f"url is a {type(url).__qualname__}: give a str")
-    scheme, there, rest = url.partition("://")
-    if not there or scheme.lower() not in CACHE_SCHEMES:
+    scheme, there, _ = url.partition("://")
+    store = _STORES.get(scheme.lower()) if there else None
+    if store is None:
         raise ValueError(f"cache must be a URL that starts with {either(CACHE_SCHEMES)}")
-    if scheme.lower() == "memory":
-        if rest:
-            raise ValueError("cache: memory:// takes nothing after it")
-        from oncegate.cache.memory.store import MemoryCache
+    return store(url, timeout, memory_limit)
 
-        return MemoryCache() if memory_limit is None else MemoryCache(limit_bytes=memory_limit)
+
+def _in_memory(url: str, _: float, memory_limit: int | None) -> Cache:
+    from oncegate.cache.memory.store import DEFAULT_LIMIT_BYTES, MemoryCache
+
+    if not url.endswith("://"):
+        raise ValueError("cache: memory:// takes nothing after it")
+    return MemoryCache(DEFAULT_LIMIT_BYTES if memory_limit is None else memory_limit)
+
+
+def _in_redis(url: str, timeout: float, _: int | None) -> Cache:
     from oncegate.cache.redis.store import RedisCache  # not needed, so not loaded, on the embedded cache
 
     return RedisCache.from_url(url, timeout=timeout)
+
+
+_STORES: dict[str, Callable[[str, float, int | None], Cache]] = {
+    "memory": _in_memory,
+    **dict.fromkeys(REDIS_SCHEMES, _in_redis),
+}
+"""Which store has which scheme: where another store is added."""
+CACHE_SCHEMES = tuple(_STORES)
 
 
 def given_cache(cache: object) -> Cache:

@@ -1,15 +1,9 @@
-"""The record of one idempotency key, and its law: the table of transitions between its states.
-
-The law is the table ``TRANSITIONS``: which event may move a record from which state to which. The caches obey it, one
-suite of tests walks every row of it against each cache, and the diagram in docs/state-machine.md is drawn from it.
-"""
+"""The record of one idempotency key, and a claim to it. How it may change is the law in `oncegate.cache.transitions`."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import enum
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
-
-from oncegate.cache.errors import IllegalTransition
 
 TOKEN_BYTES: Final = 16
 FINGERPRINT_BYTES: Final = 16
@@ -25,81 +19,6 @@ class State(enum.StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     UNKNOWN = "unknown"
-
-
-class Event(enum.StrEnum):
-    """What can happen to a record."""
-
-    CLAIM = "claim"
-    RENEW = "renew"
-    COMPLETE = "complete"
-    RELEASE = "release"
-    LAPSE = "lapse"
-    RESOLVE = "resolve"
-    EXPIRE = "expire"
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One row of the law. ``guard`` says, for people, what else must hold."""
-
-    source: State
-    event: Event
-    targets: frozenset[State]
-    guard: str
-
-
-def _row(source: State, event: Event, *targets: State, guard: str) -> Transition:
-    return Transition(source, event, frozenset(targets), guard)
-
-
-_OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
-_FOUND: Final = (State.ABSENT, State.FAILED, State.UNKNOWN)
-
-TRANSITIONS: tuple[Transition, ...] = (
-    _row(State.ABSENT, Event.CLAIM, State.IN_FLIGHT, guard="new token, attempt 1"),
-    _row(
-        State.FAILED, Event.CLAIM, State.IN_FLIGHT, guard='on_error = "retry", same fingerprint: new token, attempt + 1'
-    ),
-    _row(
-        State.UNKNOWN,
-        Event.CLAIM,
-        State.IN_FLIGHT,
-        guard='on_unknown = "retry", same fingerprint: new token, attempt + 1',
-    ),
-    _row(State.IN_FLIGHT, Event.RENEW, State.IN_FLIGHT, guard="own token"),
-    _row(State.IN_FLIGHT, Event.COMPLETE, *_OUTCOMES, guard="own token"),
-    _row(State.IN_FLIGHT, Event.RELEASE, *_FOUND, guard="own token: back to what the attempt found"),
-    _row(State.IN_FLIGHT, Event.LAPSE, State.UNKNOWN, guard="the lease ran out; nothing is written, it reads so"),
-    _row(State.UNKNOWN, Event.RENEW, State.IN_FLIGHT, guard="lapsed, own token, nobody took over"),
-    _row(State.UNKNOWN, Event.COMPLETE, *_OUTCOMES, guard="lapsed, own token, nobody took over"),
-    _row(State.UNKNOWN, Event.RELEASE, *_FOUND, guard="lapsed, own token, nobody took over"),
-    _row(State.ABSENT, Event.COMPLETE, *_OUTCOMES, guard="lapsed away while its owner lived on"),
-    _row(State.UNKNOWN, Event.RESOLVE, State.SUCCEEDED, State.FAILED, State.ABSENT, guard="an operator"),
-    _row(State.IN_FLIGHT, Event.RESOLVE, State.SUCCEEDED, State.FAILED, State.ABSENT, guard="an operator, by force"),
-    _row(State.IN_FLIGHT, Event.EXPIRE, State.ABSENT, guard="lease and unknown_ttl ran out"),
-    _row(State.SUCCEEDED, Event.EXPIRE, State.ABSENT, guard="ttl ran out"),
-    _row(State.FAILED, Event.EXPIRE, State.ABSENT, guard="error_ttl ran out"),
-    _row(State.UNKNOWN, Event.EXPIRE, State.ABSENT, guard="unknown_ttl ran out"),
-)
-
-_LAW: Final = {(row.source, row.event): row.targets for row in TRANSITIONS}
-
-
-def targets(source: State, event: Event) -> frozenset[State]:
-    """The states that ``event`` may move a record in ``source`` to; empty where the law has no such row."""
-    return _LAW.get((source, event), frozenset())
-
-
-def check(source: State, event: Event, target: State) -> State:
-    """``target``, if the law allows the move; raises `IllegalTransition` otherwise."""
-    if target not in targets(source, event):
-        raise IllegalTransition(f"no transition: {source.value} --{event.value}--> {target.value}")
-    return target
-
-
-TAKEABLE: Final = frozenset(row.source for row in TRANSITIONS if row.event is Event.CLAIM) - {State.ABSENT}
-"""The states that a claim may take over, where the policy says so."""
 
 
 class StoredResponse(NamedTuple):
@@ -167,7 +86,8 @@ class Trace:
         self.route = route
 
 
-_NO_TRACE: Final = Trace()
+NO_TRACE: Final = Trace()
+_NOTHING: Final[frozenset[State]] = frozenset()
 
 
 @dataclass(slots=True, init=False)
@@ -192,7 +112,7 @@ class Record:
     found: State = State.ABSENT
     found_ms: int = 0
     retention_ms: int = 0
-    trace: Trace = field(default=_NO_TRACE, compare=False)
+    trace: Trace = field(default=NO_TRACE, compare=False)
     submission: bool = False
 
     def __init__(
@@ -206,7 +126,7 @@ class Record:
         found: State = State.ABSENT,
         found_ms: int = 0,
         retention_ms: int = 0,
-        trace: Trace = _NO_TRACE,
+        trace: Trace = NO_TRACE,
         submission: bool = False,
     ) -> None:
         if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES or attempt < 1:
@@ -222,3 +142,56 @@ class Record:
         self.retention_ms = retention_ms
         self.trace = trace
         self.submission = submission
+
+
+@dataclass(slots=True, init=False)
+class ClaimRequest:
+    """What a claim is made with: the first attempt at a free key, and what it may take over.
+
+    ``token`` is 16 random bytes, fresh for each claim. The attempt is in flight for ``lease_ms``; then it reads ``UNKNOWN`` for
+    ``retention_ms`` more. ``takeover`` are the states that the claim may take over, where the fingerprint is the same.
+    ``trace`` and ``submission`` are the record's (see `Record`), for as long as it is this attempt's.
+    """
+
+    token: bytes
+    fingerprint: bytes
+    lease_ms: int
+    retention_ms: int
+    takeover: frozenset[State]
+    trace: Trace
+    submission: bool
+
+    def __init__(
+        self,
+        token: bytes,
+        fingerprint: bytes,
+        lease_ms: int,
+        retention_ms: int,
+        takeover: frozenset[State] = _NOTHING,
+        trace: Trace = NO_TRACE,
+        submission: bool = False,
+    ) -> None:
+        self.token = token
+        self.fingerprint = fingerprint
+        self.lease_ms = lease_ms
+        self.retention_ms = retention_ms
+        self.takeover = takeover
+        self.trace = trace
+        self.submission = submission
+
+
+@dataclass(slots=True, init=False)
+class Claim:
+    """The answer to a claim: ``won`` says whether ``record`` is now the caller's own attempt in flight.
+
+    ``remaining_ms`` is what the record has left to live (for one in flight: lease and retention together).
+    """
+
+    won: bool
+    record: Record
+    remaining_ms: int
+
+    def __init__(self, won: bool, record: Record, remaining_ms: int) -> None:
+        self.won = won
+        self.record = record
+        self.remaining_ms = remaining_ms

@@ -5,27 +5,16 @@ time-out: it ends with an answer or with `CacheUnavailable`.
 """
 
 import asyncio
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, cast
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheError
-from oncegate.cache.record import Record, State, StoredResponse, Trace
+from oncegate.cache.record import Claim, ClaimRequest, Record
+from oncegate.cache.transitions import Resolution, ResolveRequest
 
 Adopt = Callable[[Claim], None]
 """Called with a claim that was won after its caller had stopped waiting. It must not block and must not raise."""
-
-
-class Resolution(enum.StrEnum):
-    """What became of an operator's `Cache.resolve`; only of ``RESOLVED`` was anything written."""
-
-    RESOLVED = "resolved"
-    ABSENT = "absent"
-    IN_FLIGHT = "in-flight"
-    SETTLED = "settled"
-    OTHER_ATTEMPT = "other-attempt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,37 +25,32 @@ class Page:
     cursor: str
 
 
-Told = TypeVar("Told", contravariant=True)
+Answer = TypeVar("Answer", contravariant=True)
 
 
-class Then(Protocol[Told]):
+class Then(Protocol[Answer]):
     """Called with an answer, or with the error in its place. It must not block and must not raise."""
 
-    def __call__(self, answer: Told | CacheError, /) -> None:
+    def __call__(self, answer: Answer | CacheError, /) -> None:
         """Take the answer."""
 
 
-@runtime_checkable
 class PromptCache(Protocol):
     """What a cache may offer in addition: the two calls of a first request with callbacks, without a coroutine.
 
     ``then`` is called once, perhaps before the call returns, with what the call of that name in `Cache` would return or raise.
     ``loop`` is the running one, which would cost a system call to look up.
-    ``False``: that needs waiting (there is no connection yet, say), and ``then`` is never called: use the coroutine.
+    ``False``: that needs waiting (there is no connection yet, say), and ``then`` is never called: use the coroutine. A class
+    derived from one that offers them offers them itself, or its coroutines are called.
     """
 
     def claim_soon(
         self,
         key: str,
+        request: ClaimRequest,
         *,
         loop: asyncio.AbstractEventLoop,
-        token: bytes,
-        fingerprint: bytes,
-        lease_ms: int,
-        retention_ms: int,
-        takeover: frozenset[State],
         adopt: Adopt | None,
-        trace: Trace | None,
         then: Then[Claim],
     ) -> bool:
         """See `Cache.claim`."""
@@ -80,31 +64,18 @@ class PromptCache(Protocol):
 
 
 class Cache(Protocol):
-    """Holds records, and moves them only as `oncegate.cache.record.TRANSITIONS` allows.
+    """Holds records, and moves them only as `oncegate.cache.transitions.TRANSITIONS` allows.
 
     ``key`` is a record's look-up key (see `oncegate.middleware.rules.key.record_key`); ``token`` is 16 random bytes, fresh for
     each claim.
     """
 
-    async def claim(
-        self,
-        key: str,
-        *,
-        token: bytes,
-        fingerprint: bytes,
-        lease_ms: int,
-        retention_ms: int,
-        takeover: frozenset[State] = frozenset(),
-        adopt: Adopt | None = None,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> Claim:
-        """Make the record ours, in flight for ``lease_ms``, or return the one that is there.
+    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
+        """Make the record ours, in flight for the request's ``lease_ms``, or return the one that is there.
 
-        It is won where there is no record, where the record already carries ``token`` in flight (our own claim, asked
+        It is won where there is no record, where the record already carries ``token`` in flight (our own claim, sent
         again), and where it reads as one of ``takeover`` with the same fingerprint. Otherwise nothing is written.
-        Once the lease has run out, the record reads ``UNKNOWN`` for ``retention_ms`` more, then it is gone. ``submission``
-        marks the record (see `Record`), for as long as it is this attempt's.
+        Once the lease has run out, the record reads ``UNKNOWN`` for ``retention_ms`` more, then it is gone.
 
         Raises `CacheUnavailable` (a claim whose answer arrives later is given to ``adopt``, or withdrawn where that is
         ``None``), `RecordUnreadable`, or `CacheFull`.
@@ -115,20 +86,8 @@ class Cache(Protocol):
         """Renew the lease of a record that carries ``token`` in flight (lapsed or not). False: it is not ours any more."""
         ...
 
-    async def complete(
-        self,
-        key: str,
-        *,
-        token: bytes,
-        fingerprint: bytes,
-        attempt: int,
-        state: State,
-        response: StoredResponse | None,
-        ttl_ms: int,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> bool:
-        """Write the outcome (``SUCCEEDED``, ``FAILED`` or ``UNKNOWN``), to be kept for ``ttl_ms``.
+    async def complete(self, key: str, outcome: Record, *, ttl_ms: int) -> bool:
+        """Write the outcome (``SUCCEEDED``, ``FAILED`` or ``UNKNOWN``), with its attempt's token, to be kept for ``ttl_ms``.
 
         True: it is recorded, now or by an earlier call with this token, or the record had lapsed away and is written anew.
         False: another owner has the record; nothing was written. Raises `CacheUnavailable`: it may or may not be written.
@@ -150,20 +109,8 @@ class Cache(Protocol):
         """As `get`, without reading the response's body: what was kept of it reads as empty. For listing many records."""
         ...
 
-    async def resolve(
-        self,
-        key: str,
-        *,
-        state: State | None,
-        response: StoredResponse | None = None,
-        ttl_ms: int = 0,
-        force: bool = False,
-        attempt: int = 0,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> Resolution:
-        """An operator's word on an attempt whose outcome nobody knows: ``SUCCEEDED`` or ``FAILED``, to be kept for ``ttl_ms``, or
-        ``None``: the key is free.
+    async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
+        """Write what an operator found out about an attempt whose outcome nobody knows.
 
         Only an unknown record is touched, lapsed or written so; one in flight too with ``force``; and where ``attempt`` is
         given, only while it is the record's. Fingerprint and attempt number stay, under a dead token: an owner that comes
@@ -194,18 +141,11 @@ class Cache(Protocol):
 
 
 def prompt(cache: Cache) -> PromptCache | None:
-    """``cache``, if it can be called without waiting.
+    """``cache``, if its very class offers the calls of a `PromptCache`.
 
-    One whose `Cache.claim` or `Cache.complete` is not that of the class that offers this (a subclass's, or one patched in)
-    can't: its own code must not be bypassed.
+    A class derived from one that does may have coroutines of its own, and so may an object: these must not be bypassed.
     """
-    if not isinstance(cache, PromptCache):
+    offered, own = vars(type(cache)), getattr(cache, "__dict__", {})
+    if not {"claim_soon", "complete_soon"} <= offered.keys() or not own.keys().isdisjoint({"claim", "complete"}):
         return None
-    for name in ("claim", "complete"):
-        if name in getattr(cache, "__dict__", ()) or _owner(cache, name) is not _owner(cache, name + "_soon"):
-            return None
-    return cache
-
-
-def _owner(cache: object, name: str) -> type | None:
-    return next((kind for kind in type(cache).__mro__ if name in vars(kind)), None)
+    return cast(PromptCache, cache)

@@ -21,7 +21,7 @@ from typing import Any
 
 from oncegate.cache.codec import decode
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.redis.store import RedisCache
 from testing.groups import SentinelGroup
 
@@ -54,9 +54,11 @@ async def caller(cache: RedisCache, name: str, run: Run, stop: asyncio.Event) ->
         number += 1
         key, token = f"{name}:{number}", os.urandom(16)
         try:
-            await cache.claim(key, token=token, fingerprint=token, lease_ms=TTL_MS, retention_ms=TTL_MS)
+            await cache.claim(key, ClaimRequest(token=token, fingerprint=token, lease_ms=TTL_MS, retention_ms=TTL_MS))
             if await cache.complete(
-                key, token=token, fingerprint=token, attempt=1, state=State.SUCCEEDED, response=RESPONSE, ttl_ms=TTL_MS
+                key,
+                Record(token=token, fingerprint=token, attempt=1, state=State.SUCCEEDED, response=RESPONSE),
+                ttl_ms=TTL_MS,
             ):
                 run.tokens[key] = token
                 run.times.append(time.monotonic())

@@ -2,12 +2,13 @@
 
 import sys
 
-from oncegate.cache.record import TRANSITIONS, State, Transition
+from oncegate.cache.record import State
+from oncegate.cache.transitions import TRANSITIONS, Transition
 
 HEAD = """\
 # The state machine of a record
 
-Generated from `TRANSITIONS` in [cache/record.py](../cache/record.py) by `scripts/docs`: change the table there.
+Generated from `TRANSITIONS` in [cache/transitions.py](../cache/transitions.py) by `scripts/docs`: change the table there.
 
 A record is what is kept under one caller's idempotency key. Every cache moves records only as this table allows, and one
 suite of tests walks every row against each cache. What the words mean: [terminology](terminology.md).

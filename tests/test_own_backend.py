@@ -61,7 +61,7 @@ FAULTS = {
         "test_of_many_claims_at_once_exactly_one_is_won",
     ),
     "lets anybody complete": (
-        "if held is not None and row.owned_by(token) is None:",
+        "if held is not None and row.owned_by(outcome.token) is None:",
         "if False:",
         "test_a_stranger_neither_completes_nor_renews_nor_releases",
     ),
@@ -81,13 +81,13 @@ FAULTS = {
         "test_a_release_restores_what_the_attempt_found",
     ),
     "does not compare fingerprints": (
-        " or held.fingerprint != fingerprint)",
+        " or held.fingerprint != request.fingerprint)",
         ")",
         "test_another_fingerprint_takes_nothing_over",
     ),
     "takes over what is in flight": (
-        "if held is not None and (held.state not in takeover",
-        "if held is not None and (held.state not in takeover | {State.IN_FLIGHT}",
+        "if held is not None and (held.state not in request.takeover",
+        "if held is not None and (held.state not in request.takeover | {State.IN_FLIGHT}",
         "test_a_live_or_succeeded_record_is_never_taken_over",
     ),
     "prolongs by the lease alone": (
@@ -101,7 +101,7 @@ FAULTS = {
         "test_attempts_are_numbered_across_takeovers_and_releases",
     ),
     "takes its own claim, asked again, for another's": (
-        "if held is not None and held.state is State.IN_FLIGHT and held.token == token:",
+        "if held is not None and held.state is State.IN_FLIGHT and held.token == request.token:",
         "if False:",
         "test_a_claim_that_finds_its_own_token_is_its_own",
     ),
@@ -121,12 +121,12 @@ FAULTS = {
         "test_a_scan_takes_no_namespace_for_a_pattern",
     ),
     "keeps no mark of a submission": (
-        "trace=trace, submission=submission), ttl_ms)",
-        "trace=trace), ttl_ms)",
+        "row.put(outcome, ttl_ms)",
+        "outcome.submission = False\n            row.put(outcome, ttl_ms)",
         "test_the_outcome_of_a_submission_is_marked",
     ),
     "checks no arguments": (
-        "        backend.check_takeover(takeover)\n",
+        "        backend.check_takeover(request.takeover)\n",
         "",
         "test_leave_to_take_over_what_the_table_does_not_allow_is_refused",
     ),
@@ -146,12 +146,13 @@ def test_a_cache_with_a_fault_does_not_pass(project: Path, right: str, wrong: st
 
 CLAIMS = """\
 import asyncio, os, sys
+from oncegate.backend import ClaimRequest
 from sqlite_cache import SqliteCache
 
 async def main():
     cache = SqliteCache("records")
     call = {"fingerprint": bytes(16), "lease_ms": 60_000, "retention_ms": 60_000}
-    won = [(await cache.claim(f"n:{n}:s", token=os.urandom(16), **call)).won for n in range(50)]
+    won = [(await cache.claim(f"n:{n}:s", ClaimRequest(os.urandom(16), **call))).won for n in range(50)]
     print(sum(won))
     await cache.close()
 

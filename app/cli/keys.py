@@ -167,10 +167,10 @@ def release(
     attempt: int | None,
 ) -> None:
     """Set a key free, because its request was not executed: the next retry will be."""
-    from oncegate.app.operators.records import Resolve
+    from oncegate.cache.transitions import ResolveRequest
 
     identifier = _one(source, key, record, caller)
-    _resolve(source, identifier, Resolve(None, force=force, attempt=attempt or 0), as_json=as_json)
+    _resolve(source, identifier, ResolveRequest(None, force=force, attempt=attempt or 0), as_json=as_json)
 
 
 @keys.command()
@@ -203,8 +203,9 @@ def resolve(
     attempt: int | None,
 ) -> None:
     """Write down what became of a request whose outcome nobody knows."""
-    from oncegate.app.operators.records import MOST_SECONDS, Resolve
+    from oncegate.app.operators.records import MOST_SECONDS
     from oncegate.cache.record import State
+    from oncegate.cache.transitions import ResolveRequest
 
     state = State(outcome or ("succeeded" if status is not None else _usage("say --status, or --as failed")))
     if status is None and (state is State.SUCCEEDED or body or headers):
@@ -216,7 +217,7 @@ def resolve(
         _usage("--ttl is above 0 seconds, and at most ten years")
     ttl_ms = max(1, round(ttl * 1000)) if ttl is not None else 0
     identifier = _one(source, key, record, caller)
-    _resolve(source, identifier, Resolve(state, response, ttl_ms, force, attempt or 0), as_json=as_json)
+    _resolve(source, identifier, ResolveRequest(state, response, ttl_ms, force, attempt or 0), as_json=as_json)
 
 
 @keys.command()
@@ -274,7 +275,7 @@ def _before_ms(older: str | None) -> int:
 def _resolve(source: "Source", identifier: str, resolve: Any, *, as_json: bool) -> None:
     from oncegate.app.cli.keys_view import show_resolution
     from oncegate.app.operators.records_page import WHY_NOT
-    from oncegate.cache.store import Resolution
+    from oncegate.cache.transitions import Resolution
 
     resolution = source.resolve(identifier, resolve)
     if resolution is not Resolution.RESOLVED:

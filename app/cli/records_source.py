@@ -15,11 +15,11 @@ from pydantic import BaseModel, ValidationError
 from oncegate.app.cli.record_shapes import ToldIds, ToldListing, ToldProblem, ToldRecord, ToldResolution
 from oncegate.app.factory import create_cache, create_records
 from oncegate.app.operators.purge import Purged, Which, callers_of, purge
-from oncegate.app.operators.records import Listing, NotARecord, Records, Resolve
+from oncegate.app.operators.records import Listing, NotARecord, Records
 from oncegate.app.operators.records_page import header_lines
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.store import Resolution
+from oncegate.cache.transitions import Resolution, ResolveRequest
 
 Told = TypeVar("Told")
 
@@ -47,7 +47,7 @@ class Source(Protocol):
         """See `Records.of_key`; ``caller`` as header lines."""
         ...
 
-    def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+    def resolve(self, identifier: str, resolve: ResolveRequest) -> Resolution:
         """See `Records.resolve`."""
         ...
 
@@ -71,7 +71,7 @@ class SharedCache:
         lines = None if caller is None else header_lines(caller)
         return self._ask(lambda records: records.of_key(key, lines))
 
-    def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+    def resolve(self, identifier: str, resolve: ResolveRequest) -> Resolution:
         """See `Source`."""
         return self._ask(lambda records: records.resolve(identifier, resolve))
 
@@ -141,7 +141,7 @@ class RemoteGateway:
         """See `Source`."""
         return list(self._ask("POST", "find", ToldIds, {"key": key, "caller": caller})["ids"])
 
-    def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
+    def resolve(self, identifier: str, resolve: ResolveRequest) -> Resolution:
         """See `Source`."""
         members: dict[str, Any] = {"force": resolve.force, "attempt": resolve.attempt}
         action = "release"

@@ -13,8 +13,8 @@ from typing import Any, cast
 import orjson
 
 from oncegate.app.operators.records import RECORD_ID, summarise
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.record import Claim
 from oncegate.cache.redis.streams.client import REDIS_ERRORS
 from oncegate.cache.redis.streams.group import Fields, GroupMissing, Script, unavailable
 from oncegate.cache.redis.streams.stream import CommandStream

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from oncegate.app.operators.records import RECORD_ID, Records
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import MAX_ROUTE_BYTES, Record, State
+from oncegate.cache.record import MAX_ROUTE_BYTES, Claim, Record, State
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.store import Resolution
+from oncegate.cache.transitions import Resolution
 from oncegate.middleware.rules.key import record_id, scope_digest
 
 STEP = 500

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import State, StoredResponse
-from oncegate.cache.store import Cache, Resolution
+from oncegate.cache.record import Claim, State, StoredResponse
+from oncegate.cache.store import Cache
+from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
@@ -38,21 +38,6 @@ class Listing:
 
     records: list[dict[str, Any]]
     cursor: str
-
-
-@dataclass(frozen=True, slots=True)
-class Resolve:
-    """An operator's resolution: ``SUCCEEDED``, ``FAILED``, or ``None``, nothing happened: the key is free.
-
-    ``attempt`` is the attempt that was seen; 0: the current one. ``ttl_ms`` is for how long the answer is kept; 0:
-    for as long as the rules say.
-    """
-
-    state: State | None
-    response: StoredResponse | None = None
-    ttl_ms: int = 0
-    force: bool = False
-    attempt: int = 0
 
 
 class Records:
@@ -129,8 +114,8 @@ class Records:
             raise NotARecord(f"no header tells who the caller is: give {' or '.join(names)}")
         return known
 
-    async def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
-        """Write an operator's resolution. The attempt's trace is kept.
+    async def resolve(self, identifier: str, request: ResolveRequest) -> Resolution:
+        """Write an operator's resolution. The attempt's trace is kept, and the record's mark of a submission.
 
         Without a time to live it is kept for the longest that any of the policies keeps such an outcome.
 
@@ -140,18 +125,15 @@ class Records:
         held = await self._cache.peek(key)
         if held is None:
             return Resolution.ABSENT
-        trace = held.record.trace
-        return await self._cache.resolve(
-            key,
-            state=resolve.state,
-            response=resolve.response,
-            ttl_ms=resolve.ttl_ms or (self._ttl_ms[resolve.state] if resolve.state else 0),
-            force=resolve.force,
+        completed = replace(
+            request,
+            ttl_ms=request.ttl_ms or (self._ttl_ms[request.state] if request.state else 0),
             # The attempt that was read is the one resolved, also where none was named: a takeover may come between.
-            attempt=resolve.attempt or held.record.attempt,
-            trace=replace(trace, note=BY_OPERATOR) if resolve.state else None,
+            attempt=request.attempt or held.record.attempt,
+            trace=replace(held.record.trace, note=BY_OPERATOR),
             submission=held.record.submission,
         )
+        return await self._cache.resolve(key, completed)
 
     def _look_up_key(self, identifier: str) -> str:
         if not RECORD_ID.fullmatch(identifier):

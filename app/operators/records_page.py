@@ -14,11 +14,11 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oncegate.app.operators.bearer import Bearer
-from oncegate.app.operators.records import MOST_SECONDS, NotARecord, Records, Resolve, response_to_keep
+from oncegate.app.operators.records import MOST_SECONDS, NotARecord, Records, response_to_keep
 from oncegate.app.operators.reply import NOT_FOUND, Reply, method_not_allowed, problem, told
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import State
-from oncegate.cache.store import Resolution
+from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.http.asgi import Receive, Scope
 from oncegate.middleware.http.body import read_body
 from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, RequestTimeout
@@ -134,7 +134,7 @@ class RecordsPage:
 
     async def _release(self, asked: "_Asked") -> Reply:
         said = Release.model_validate_json(asked.body or b"{}")
-        return await self._write(asked.identifier, Resolve(None, force=said.force, attempt=said.attempt))
+        return await self._write(asked.identifier, ResolveRequest(None, force=said.force, attempt=said.attempt))
 
     async def _resolve(self, asked: "_Asked") -> Reply:
         said = Outcome.model_validate_json(asked.body)
@@ -148,10 +148,10 @@ class RecordsPage:
         elif state is State.SUCCEEDED or said.body or said.headers:
             raise NotARecord("status is missing: a success is answered with one, and so is whatever has a body")
         ttl_ms = 0 if said.ttl is None else max(1, round(said.ttl * 1000))
-        resolve = Resolve(state, response, ttl_ms, force=said.force, attempt=said.attempt)
+        resolve = ResolveRequest(state, response, ttl_ms, force=said.force, attempt=said.attempt)
         return await self._write(asked.identifier, resolve)
 
-    async def _write(self, identifier: str, resolve: Resolve) -> Reply:
+    async def _write(self, identifier: str, resolve: ResolveRequest) -> Reply:
         resolution = await self._records.resolve(identifier, resolve)
         if resolution is not Resolution.RESOLVED:
             return _refused(resolution)

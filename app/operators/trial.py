@@ -5,8 +5,9 @@ import re
 import secrets
 
 from oncegate.cache.errors import CacheError, CacheRefused
-from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, State
+from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record, State
 from oncegate.cache.store import Cache
+from oncegate.cache.transitions import ResolveRequest
 
 LASTS_MS = 5000
 """For which the record is there at most, where it can't be removed any more."""
@@ -27,20 +28,17 @@ async def try_writing(cache: Cache, namespace: str) -> None:
     token, fingerprint = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
     try:
         claim = await cache.claim(
-            key, token=token, fingerprint=fingerprint, lease_ms=LASTS_MS, retention_ms=0, takeover=frozenset()
+            key,
+            ClaimRequest(token=token, fingerprint=fingerprint, lease_ms=LASTS_MS, retention_ms=0, takeover=frozenset()),
         )
         completed = claim.won and await cache.complete(
             key,
-            token=token,
-            fingerprint=fingerprint,
-            attempt=1,
-            state=State.UNKNOWN,
-            response=None,
+            Record(token=token, fingerprint=fingerprint, attempt=1, state=State.UNKNOWN, response=None),
             ttl_ms=LASTS_MS,
         )
         if not completed:
             raise CacheRefused("a new record was not taken: somebody else has it")
-        await cache.resolve(key, state=None)
+        await cache.resolve(key, ResolveRequest(None))
     except CacheError as error:
         kind = re.search(r"\b[A-Z]{3,}\b(?=$| \()", str(error))
         todo = _WHAT_TO_DO.get(kind[0]) if kind else None

@@ -14,7 +14,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.worker import WorkerSettings
-from oncegate.cache.redis.url import CACHE_SCHEMES, MANY_SERVERS, REDIS_SCHEMES, either, parse_address
+from oncegate.cache.open import CACHE_SCHEMES
+from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, parse_address
 from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds
 
 LATER_CACHE_SCHEMES = ("sqlite", "postgresql")

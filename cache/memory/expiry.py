@@ -57,6 +57,10 @@ class ExpiringBytes:
             self._filed.add(second)
             heapq.heappush(self._seconds, second)
 
+    def prolong(self, key: str, expires_ms: int) -> None:
+        """Keep what is under ``key`` until ``expires_ms``, as it is."""
+        self.put(key, self._entries[key].data, expires_ms)
+
     def drop(self, key: str) -> None:
         """Forget ``key``, if it is there."""
         entry = self._entries.pop(key, None)

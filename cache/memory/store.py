@@ -1,6 +1,6 @@
 """`MemoryCache`, the reference: records in this process's memory, which no other process sees and no restart survives.
 
-It stores the same bytes as Redis, and decides by the same rule when a lease has lapsed, so that what is tested
+It is a lock, the functions of `oncegate.cache.transitions` and expiry. It stores the same bytes as Redis, so that what is tested
 here is true there. No call awaits anything, which makes each of them atomic on its event loop; a lock makes them atomic
 for event loops in other threads too (test clients run one for each request).
 """
@@ -9,20 +9,21 @@ import asyncio
 import heapq
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
-from oncegate.cache.claim import Claim
-from oncegate.cache.codec import decode, encode, encode_claim
+from oncegate.cache import transitions
+from oncegate.cache.codec import decode
 from oncegate.cache.errors import CacheError, CacheFull
-from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
 from oncegate.cache.memory.expiry import ExpiringBytes, cost
-from oncegate.cache.record import DEAD_TOKEN, Event, Record, State, StoredResponse, Trace, check
-from oncegate.cache.store import Adopt, Page, Resolution, Then
+from oncegate.cache.record import Claim, ClaimRequest, Record
+from oncegate.cache.store import Adopt, Page, Then
+from oncegate.cache.transitions import REMOVED, UNCHANGED, Move, Resolution, ResolveRequest
 
 DEFAULT_LIMIT_BYTES = 268435456
 
 Answer = TypeVar("Answer")
+Request = ParamSpec("Request")
 
 
 class MemoryCache:
@@ -47,109 +48,35 @@ class MemoryCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    async def claim(
-        self,
-        key: str,
-        *,
-        token: bytes,
-        fingerprint: bytes,
-        lease_ms: int,
-        retention_ms: int,
-        takeover: frozenset[State] = frozenset(),
-        adopt: Adopt | None = None,  # noqa: ARG002 - the answer is immediate: nobody can have stopped waiting for it
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:  # noqa: ARG002 - nobody stops waiting
         """See `Cache.claim`."""
-        with self._guard:
-            takeover_codes(takeover)
-            remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-            fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
-            now_ms = self._now_ms()
-            self._entries.sweep(now_ms)
-            held = self._read(key, now_ms)
-            if held is None:
-                self._make_room(cost(key, fresh), now_ms)
-            elif held.record.state is State.IN_FLIGHT and held.record.token == token:
-                return Claim(True, held.record, held.remaining_ms)
-            elif held.record.state not in takeover or held.record.fingerprint != fingerprint:
-                return held
-            else:
-                fresh = encode(_successor(held, token, retention_ms, trace, submission))
-            check(held.record.state if held else State.ABSENT, Event.CLAIM, State.IN_FLIGHT)
-            self._entries.put(key, fresh, now_ms + remaining_ms)
-            return Claim(True, decode(fresh, remaining_ms), remaining_ms)
+        return self._move(key, transitions.claim, request)
 
     def claim_soon(
         self,
         key: str,
+        request: ClaimRequest,
         *,
         loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
-        token: bytes,
-        fingerprint: bytes,
-        lease_ms: int,
-        retention_ms: int,
-        takeover: frozenset[State],
         adopt: Adopt | None,  # noqa: ARG002 - see claim
-        trace: Trace | None,
         then: Then[Claim],
     ) -> bool:
         """See `PromptCache`."""
-        claim = self.claim(
-            key,
-            token=token,
-            fingerprint=fingerprint,
-            lease_ms=lease_ms,
-            retention_ms=retention_ms,
-            takeover=takeover,
-            trace=trace,
-        )
-        then(_at_once(claim))
+        answer: Claim | CacheError
+        try:
+            answer = self._move(key, transitions.claim, request)
+        except CacheError as error:
+            answer = error
+        then(answer)
         return True
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
-        with self._guard:
-            check_duration("lease_ms", lease_ms)
-            now_ms = self._now_ms()
-            entry = self._entries.get(key, now_ms)
-            held = self._read(key, now_ms)
-            if entry is None or held is None or not _is_owner(held.record, token):
-                return False
-            check(held.record.state, Event.RENEW, State.IN_FLIGHT)
-            # The record's own retention, not the caller's: by it readers find out whether the lease has lapsed.
-            self._entries.put(key, entry.data, now_ms + lease_ms + held.record.retention_ms)
-            return True
+        return self._move(key, transitions.renew, token, lease_ms)
 
-    async def complete(
-        self,
-        key: str,
-        *,
-        token: bytes,
-        fingerprint: bytes,
-        attempt: int,
-        state: State,
-        response: StoredResponse | None,
-        ttl_ms: int,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> bool:
+    async def complete(self, key: str, outcome: Record, *, ttl_ms: int) -> bool:
         """See `Cache.complete`."""
-        outcome = Record(state, token, fingerprint, attempt, response, trace=trace or Trace(), submission=submission)
-        return self._complete(key, outcome, ttl_ms)
-
-    def _complete(self, key: str, outcome: Record, ttl_ms: int) -> bool:
-        with self._guard:
-            check_outcome(outcome.state)
-            check_duration("ttl_ms", ttl_ms)
-            now_ms = self._now_ms()
-            self._entries.sweep(now_ms)
-            held = self._read(key, now_ms)
-            if held is not None and not _is_owner(held.record, outcome.token):
-                return held.record.state is not State.IN_FLIGHT and held.record.token == outcome.token
-            check(held.record.state if held else State.ABSENT, Event.COMPLETE, outcome.state)
-            self._entries.put(key, encode(outcome), now_ms + ttl_ms)
-            return True
+        return self._move(key, transitions.complete, outcome, ttl_ms)
 
     def complete_soon(
         self,
@@ -161,30 +88,12 @@ class MemoryCache:
         then: Then[bool],
     ) -> bool:
         """See `PromptCache`."""
-        then(self._complete(key, outcome, ttl_ms))
+        then(self._move(key, transitions.complete, outcome, ttl_ms))
         return True
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
-        with self._guard:
-            now_ms = self._now_ms()
-            held = self._read(key, now_ms)
-            if held is None or not _is_owner(held.record, token):
-                return False
-            record = held.record
-            check(record.state, Event.RELEASE, record.found)
-            if record.found is State.ABSENT:
-                self._entries.drop(key)
-            else:
-                found = Record(
-                    record.found,
-                    DEAD_TOKEN,
-                    record.fingerprint,
-                    record.attempt - 1,
-                    submission=record.submission,
-                )
-                self._entries.put(key, encode(found), now_ms + max(1, record.found_ms))
-            return True
+        return self._move(key, transitions.release, token)
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
@@ -196,47 +105,9 @@ class MemoryCache:
         with self._guard:
             return self._read(key, self._now_ms(), traced=True)
 
-    async def resolve(
-        self,
-        key: str,
-        *,
-        state: State | None,
-        response: StoredResponse | None = None,
-        ttl_ms: int = 0,
-        force: bool = False,
-        attempt: int = 0,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> Resolution:
+    async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
         """See `Cache.resolve`."""
-        with self._guard:
-            target = check_resolution(state, ttl_ms, response)
-            now_ms = self._now_ms()
-            held = self._read(key, now_ms)
-            if held is None:
-                return Resolution.ABSENT
-            record = held.record
-            if record.state not in (State.UNKNOWN, State.IN_FLIGHT):
-                return Resolution.SETTLED
-            if attempt not in (0, record.attempt):
-                return Resolution.OTHER_ATTEMPT
-            if record.state is State.IN_FLIGHT and not force:
-                return Resolution.IN_FLIGHT
-            check(record.state, Event.RESOLVE, target)
-            if target is State.ABSENT:
-                self._entries.drop(key)
-            else:
-                resolved = Record(
-                    target,
-                    DEAD_TOKEN,
-                    record.fingerprint,
-                    record.attempt,
-                    response,
-                    trace=trace or Trace(),
-                    submission=submission,
-                )
-                self._entries.put(key, encode(resolved), now_ms + ttl_ms)
-            return Resolution.RESOLVED
+        return self._move(key, transitions.resolve, request)
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. In the order of the keys; each call looks at all of them, which ``limit_bytes`` bounds."""
@@ -264,37 +135,30 @@ class MemoryCache:
         remaining_ms = entry.expires_ms - now_ms
         return Claim(False, decode(entry.data, remaining_ms, traced=traced), remaining_ms)
 
+    def _move(
+        self,
+        key: str,
+        transition: Callable[Concatenate[Claim | None, Request], Move[Answer]],
+        *request: Request.args,
+        **options: Request.kwargs,
+    ) -> Answer:
+        """Do to the record what ``transition`` makes of it and of ``request``; its answer."""
+        with self._guard:
+            now_ms = self._now_ms()
+            self._entries.sweep(now_ms)
+            held = self._read(key, now_ms)
+            move = transition(held, *request, **options)
+            if move.ttl_ms == REMOVED:
+                self._entries.drop(key)
+            elif move.data is not None:
+                if held is None and isinstance(move.answer, Claim):  # an outcome is stored even past the limit
+                    self._make_room(cost(key, move.data), now_ms)
+                self._entries.put(key, move.data, now_ms + move.ttl_ms)
+            elif move.ttl_ms != UNCHANGED:
+                self._entries.prolong(key, now_ms + move.ttl_ms)
+            return move.answer
+
     def _make_room(self, needed: int, now_ms: int) -> None:
         while self._entries.size + needed > self._limit_bytes:
             if not self._entries.sweep(now_ms):
                 raise CacheFull(f"the memory cache holds {self._entries.size} bytes of at most {self._limit_bytes}")
-
-
-def _at_once(call: Coroutine[Any, Any, Answer]) -> Answer | CacheError:
-    """The result of one of the calls above, or its error; none of them waits."""
-    try:
-        call.send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # what it returns travels in an exception without a type
-    except CacheError as error:
-        return error
-    raise RuntimeError("a call of the memory cache waits")
-
-
-def _is_owner(record: Record, token: bytes) -> bool:
-    """Whether ``token`` still owns the record: in flight under it, or lapsed and not taken over."""
-    return record.token == token and (record.state is State.IN_FLIGHT or record.lapsed)
-
-
-def _successor(held: Claim, token: bytes, retention_ms: int, trace: Trace | None, submission: bool) -> Record:
-    return Record(
-        State.IN_FLIGHT,
-        token,
-        held.record.fingerprint,
-        held.record.attempt + 1,
-        found=held.record.state,
-        found_ms=held.remaining_ms,
-        retention_ms=retention_ms,
-        trace=trace or Trace(),
-        submission=submission,
-    )

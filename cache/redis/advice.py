@@ -22,7 +22,7 @@ _ALONE = (
     "forgets; set min-replicas-to-write 1"
 )
 _NOBODY = 2**63 - 1
-"""A client id that no client has: to ask whether `CLIENT KILL` would be allowed."""
+"""A client id that no client has: to find out whether `CLIENT KILL` is allowed."""
 
 
 async def advise_all(sessions: list[Session], deadline: float) -> list[str]:
@@ -30,17 +30,17 @@ async def advise_all(sessions: list[Session], deadline: float) -> list[str]:
     if len(sessions) == 1:
         return await advise(await sessions[0].claims.ready(deadline), deadline)
 
-    async def ask(session: Session) -> list[str] | CacheUnavailable:
+    async def examine(session: Session) -> list[str] | CacheUnavailable:
         try:
             return await advise(await session.claims.ready(deadline), deadline)
         except CacheUnavailable as error:
             return error
 
-    answers = await asyncio.gather(*map(ask, sessions))
+    answers = await asyncio.gather(*map(examine, sessions))
     lines = []
     for session, answer in zip(sessions, answers, strict=True):
-        told = [f"it can't be used: {answer}"] if isinstance(answer, CacheUnavailable) else answer
-        lines += [f"{session.place}: {line}" for line in told]
+        advice = [f"it can't be used: {answer}"] if isinstance(answer, CacheUnavailable) else answer
+        lines += [f"{session.place}: {line}" for line in advice]
     faults_found = [answer for answer in answers if isinstance(answer, CacheUnavailable)]
     if len(faults_found) == len(sessions):
         raise faults_found[0]

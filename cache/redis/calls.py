@@ -7,11 +7,9 @@ from typing import Final
 
 from hiredis import ReplyError
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.law import check_duration, check_outcome, takeover_codes
-from oncegate.cache.record import Record, State, Trace
+from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Reply
 from oncegate.cache.redis.connection.routes import Routes
@@ -19,6 +17,7 @@ from oncegate.cache.redis.connection.send import Soon
 from oncegate.cache.redis.connection.withdrawal import Withdrawal
 from oncegate.cache.redis.scripts import CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
 from oncegate.cache.store import Adopt, Then
+from oncegate.cache.transitions import check_duration, check_outcome, first_attempt, takeover_codes
 
 _ODD: Final = "Redis answered a claim with something that is no record"
 
@@ -26,43 +25,28 @@ _ODD: Final = "Redis answered a claim with something that is no record"
 class PendingClaim(Soon[Claim]):
     """A claim on its way: reads its reply, and withdraws itself when its caller has left."""
 
-    __slots__ = ("_adopt", "_fingerprint", "_remaining_ms", "_retention_ms", "_submission", "_token")
+    __slots__ = ("_adopt", "_remaining_ms", "_request")
 
     def __init__(
         self,
         routes: Routes,
         key: bytes,
-        then: Then[Claim] | None,
-        token: bytes,
-        fingerprint: bytes,
-        retention_ms: int,
+        request: ClaimRequest,
         remaining_ms: int,
         adopt: Adopt | None,
-        *,
-        submission: bool,
+        then: Then[Claim] | None,
     ) -> None:
         self.routes = routes
         self.key = key
         self._then = then
-        self._token = token
-        self._fingerprint = fingerprint
-        self._retention_ms = retention_ms
+        self._request = request
         self._remaining_ms = remaining_ms
-        self._submission = submission
         self._adopt = adopt
 
     def read(self, reply: Reply) -> Claim:
         """The reply as a `Claim`. Raises `RecordUnreadable`, or what an error reply stands for."""
-        if reply == 1:
-            fresh = Record(
-                State.IN_FLIGHT,
-                self._token,
-                self._fingerprint,
-                1,
-                retention_ms=self._retention_ms,
-                submission=self._submission,
-            )  # only now: most claims of a retry find something else
-            return Claim(True, fresh, self._remaining_ms)
+        if reply == 1:  # the record only now: most claims of a retry find something else
+            return Claim(True, first_attempt(self._request), self._remaining_ms)
         if isinstance(reply, ReplyError):
             raise faults.of_claim_reply(reply)
         # An error here goes to the caller; it would else only be logged, and the caller would wait for ever.
@@ -86,7 +70,7 @@ class PendingClaim(Soon[Claim]):
     def lost(self) -> None:
         """Give the claim back, in case it was made."""
         until = time.monotonic() + self._remaining_ms / 1000
-        self.routes.withdraw(Withdrawal(self.key, self._token, until))
+        self.routes.withdraw(Withdrawal(self.key, self._request.token, until))
 
 
 class PendingOutcome(Soon[bool]):
@@ -95,43 +79,29 @@ class PendingOutcome(Soon[bool]):
     __slots__ = ()
 
     def read(self, reply: Reply) -> bool:
-        """See `done`."""
-        return done(reply)
-
-
-def done(reply: Reply) -> bool:
-    """A script's reply as whether it wrote. Raises the error that an error reply stands for."""
-    if isinstance(reply, ReplyError):
-        raise faults.of_reply(reply)
-    return bool(reply == 1)
+        """Whether it is recorded. Raises the error that an error reply stands for."""
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        return bool(reply == 1)
 
 
 def claim_call(
     routes: Routes,
     key: str,
-    then: Then[Claim] | None,
-    token: bytes,
-    fingerprint: bytes,
-    lease_ms: int,
-    retention_ms: int,
-    takeover: frozenset[State],
+    request: ClaimRequest,
     adopt: Adopt | None,
-    trace: Trace | None,
+    then: Then[Claim] | None = None,
     *,
-    submission: bool = False,
     past_maxmemory: bool = False,
 ) -> tuple[PendingClaim, bytes]:
     """A claim and its command, which ``past_maxmemory`` lets a full server take too.
 
     Raises ``ValueError`` for what can't be claimed."""
-    remaining_ms, last = _terms(lease_ms, retention_ms, takeover)
+    remaining_ms, last = _terms(request.lease_ms, request.retention_ms, request.takeover)
     address = key.encode()
-    claim = PendingClaim(
-        routes, address, then, token, fingerprint, retention_ms, remaining_ms, adopt, submission=submission
-    )
-    fresh = encode_claim(token, fingerprint, retention_ms, trace, submission=submission)
+    claim = PendingClaim(routes, address, request, remaining_ms, adopt, then)
     script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
-    return claim, script.call_ending(address, fresh, last)
+    return claim, script.call_ending(address, encode_claim(request), last)
 
 
 @lru_cache(maxsize=256)
@@ -142,7 +112,7 @@ def _terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tupl
 
 
 def outcome_call(
-    routes: Routes, key: str, outcome: Record, ttl_ms: int, then: Then[bool]
+    routes: Routes, key: str, outcome: Record, ttl_ms: int, then: Then[bool] | None = None
 ) -> tuple[PendingOutcome, bytes]:
     """An outcome and its command. Raises ``ValueError`` for what is no outcome."""
     check_outcome(outcome.state)

@@ -12,13 +12,11 @@ from collections.abc import Awaitable, Iterable
 
 from hiredis import ReplyError
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
-from oncegate.cache.law import check_duration, check_outcome, check_resolution
-from oncegate.cache.record import DEAD_TOKEN, TOKEN_BYTES, Record, State, StoredResponse, Trace
+from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.advice import advise_all
-from oncegate.cache.redis.calls import claim_call, done, outcome_call
+from oncegate.cache.redis.calls import claim_call, outcome_call
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Orphan, Reply
 from oncegate.cache.redis.connection.routes import Routes, Topology
@@ -27,7 +25,6 @@ from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.topology import create_topology
 from oncegate.cache.redis.scripts import (
     APPEND,
-    COMPLETE,
     EXTEND,
     GET,
     MEMORY,
@@ -40,7 +37,8 @@ from oncegate.cache.redis.scripts import (
     Script,
     pack,
 )
-from oncegate.cache.store import Adopt, Page, Resolution, Then
+from oncegate.cache.store import Adopt, Page, Then
+from oncegate.cache.transitions import Resolution, ResolveRequest, check_duration, check_resolution, resolved_record
 
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
 """The special characters of a MATCH pattern."""
@@ -83,97 +81,52 @@ class RedisCache:
         """
         return cls(create_topology(url, timeout, bounds or Bounds(patience=2 * timeout)), timeout=timeout)
 
-    async def claim(
-        self,
-        key: str,
-        *,
-        token: bytes,
-        fingerprint: bytes,
-        lease_ms: int,
-        retention_ms: int,
-        takeover: frozenset[State] = frozenset(),
-        adopt: Adopt | None = None,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
         routes = self._here() or await self._open()
-        claim, packed = claim_call(
-            *(routes, key, None, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace),
-            submission=submission,
-            past_maxmemory=self.past_maxmemory,
-        )
-        return claim.read(await self._ask(routes, claim.key, packed, claim))
+        claim, packed = claim_call(routes, key, request, adopt, past_maxmemory=self.past_maxmemory)
+        return claim.read(await self._send(routes, claim.key, packed, claim))
 
     def claim_soon(
         self,
         key: str,
+        request: ClaimRequest,
         *,
         loop: asyncio.AbstractEventLoop,
-        token: bytes,
-        fingerprint: bytes,
-        lease_ms: int,
-        retention_ms: int,
-        takeover: frozenset[State],
         adopt: Adopt | None,
-        trace: Trace | None,
         then: Then[Claim],
     ) -> bool:
         """See `PromptCache`."""
         routes = self._routes.get(loop)
         if routes is None:
             return False
-        claim, packed = claim_call(
-            routes, key, then, token, fingerprint, lease_ms, retention_ms, takeover, adopt, trace
-        )
-        return ask_soon(claim, packed, self._timeout)
+        past_maxmemory = self.past_maxmemory
+        call = claim_call(routes, key, request, adopt, then, past_maxmemory=past_maxmemory)
+        return ask_soon(*call, self._timeout)
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
         check_duration("lease_ms", lease_ms)
-        address = key.encode()
-        routes = self._here() or await self._open()
-        return done(await self._ask(routes, address, EXTEND.call(address, token, b"%d" % lease_ms)))
+        return bool(await self._run(EXTEND, key, token, b"%d" % lease_ms) == 1)
 
-    async def complete(
-        self,
-        key: str,
-        *,
-        token: bytes,
-        fingerprint: bytes,
-        attempt: int,
-        state: State,
-        response: StoredResponse | None,
-        ttl_ms: int,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> bool:
+    async def complete(self, key: str, outcome: Record, *, ttl_ms: int) -> bool:
         """See `Cache.complete`."""
-        check_outcome(state)
-        check_duration("ttl_ms", ttl_ms)
-        outcome = encode(
-            Record(state, token, fingerprint, attempt, response, trace=trace or Trace(), submission=submission)
-        )
-        address = key.encode()
         routes = self._here() or await self._open()
-        return done(await self._ask(routes, address, COMPLETE.call(address, outcome, b"%d" % ttl_ms)))
+        pending, packed = outcome_call(routes, key, outcome, ttl_ms)
+        return pending.read(await self._send(routes, pending.key, packed))
 
     def complete_soon(
         self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
     ) -> bool:
         """See `PromptCache`."""
         routes = self._routes.get(loop)
-        if routes is None:
-            return False
-        return ask_soon(*outcome_call(routes, key, outcome, ttl_ms, then), self._timeout)
+        return routes is not None and ask_soon(*outcome_call(routes, key, outcome, ttl_ms, then), self._timeout)
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
         if len(token) != TOKEN_BYTES:
             raise ValueError("a token has 16 bytes")
-        address = key.encode()
-        routes = self._here() or await self._open()
-        return done(await self._ask(routes, address, RELEASE.call(address, token)))
+        return bool(await self._run(RELEASE, key, token) == 1)
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
@@ -184,11 +137,7 @@ class RedisCache:
         return await self._read(PEEK, key)
 
     async def _read(self, script: Script, key: str) -> Claim | None:
-        address = key.encode()
-        routes = self._here() or await self._open()
-        reply = await self._ask(routes, address, script.call(address))
-        if isinstance(reply, ReplyError):
-            raise faults.of_reply(reply)
+        reply = await self._run(script, key)
         if reply is None:
             return None
         try:
@@ -198,65 +147,31 @@ class RedisCache:
             raise RecordUnreadable("Redis answered with something that is no record") from error
         return Claim(False, record, remaining_ms)
 
-    async def resolve(
-        self,
-        key: str,
-        *,
-        state: State | None,
-        response: StoredResponse | None = None,
-        ttl_ms: int = 0,
-        force: bool = False,
-        attempt: int = 0,
-        trace: Trace | None = None,
-        submission: bool = False,
-    ) -> Resolution:
+    async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
         """See `Cache.resolve`."""
-        target = check_resolution(state, ttl_ms, response)
+        target = check_resolution(request.state, request.ttl_ms, request.response)
+        terms = (b"%d" % request.ttl_ms, b"1" if request.force else b"0", b"%d" % request.attempt)
         for _ in range(_MOST_LOOKS):
             outcome = b""
             if target is not State.ABSENT:
                 held = await self.peek(key)
                 if held is None:
                     return Resolution.ABSENT
-                looked_at = held.record
-                outcome = encode(
-                    Record(
-                        target,
-                        DEAD_TOKEN,
-                        looked_at.fingerprint,
-                        looked_at.attempt,
-                        response,
-                        trace=trace or Trace(),
-                        submission=submission,
-                    )
-                )
-            reply = await self._resolve(key, outcome, ttl_ms, force, attempt)
+                outcome = encode(resolved_record(held.record, target, request))
+            reply = await self._run(RESOLVE, key, outcome, *terms)
             if reply in _RESOLUTIONS:
                 return _RESOLUTIONS[reply]
             if reply != _OTHER_RECORD:
                 raise RecordUnreadable("a record is damaged, or of another version: it can't be resolved")
         return Resolution.OTHER_ATTEMPT
 
-    async def _resolve(self, key: str, outcome: bytes, ttl_ms: int, force: bool, attempt: int) -> Reply:
-        address = key.encode()
-        packed = RESOLVE.call(address, outcome, b"%d" % ttl_ms, b"1" if force else b"0", b"%d" % attempt)
-        routes = self._here() or await self._open()
-        reply = await self._ask(routes, address, packed)
-        if isinstance(reply, ReplyError):
-            raise faults.of_reply(reply)
-        return reply
-
-    async def purge(self, key: str, looked_at: Record, *, force: bool = False) -> Resolution:
-        """Remove a record, unless it is another attempt's by now than ``looked_at``, or in flight and not by ``force``.
+    async def purge(self, key: str, seen: Record, *, force: bool = False) -> Resolution:
+        """Remove a record, unless it is another attempt's by now than ``seen``, or in flight and not by ``force``.
 
         Not of the `Cache` protocol: what is purged is in a shared cache.
         """
-        address = key.encode()
-        packed = PURGE.call(address, looked_at.token + looked_at.attempt.to_bytes(4, "big"), b"1" if force else b"0")
-        routes = self._here() or await self._open()
-        reply = await self._ask(routes, address, packed)
-        if isinstance(reply, ReplyError):
-            raise faults.of_reply(reply)
+        owner = seen.token + seen.attempt.to_bytes(4, "big")
+        reply = await self._run(PURGE, key, owner, b"1" if force else b"0")
         if reply not in _RESOLUTIONS:
             raise RecordUnreadable("Redis answered with something that is no answer")
         return _RESOLUTIONS[reply]
@@ -272,7 +187,7 @@ class RedisCache:
         """
         address = stream.encode()
         routes = self._here() or await self._open()
-        reply = await self._ask(routes, address, APPEND.call_with(address, b"%d" % limit, *fields))
+        reply = await self._send(routes, address, APPEND.call_with(address, b"%d" % limit, *fields))
         if isinstance(reply, ReplyError):
             raise CacheRefused(str(faults.of_reply(reply)))
         return None if reply is None else str(reply, "ascii")
@@ -284,7 +199,7 @@ class RedisCache:
         """
         address = stream.encode()
         routes = self._here() or await self._open()
-        reply = await self._ask(routes, address, MEMORY.call(address))
+        reply = await self._send(routes, address, MEMORY.call(address))
         if isinstance(reply, ReplyError):
             raise CacheRefused(str(faults.of_reply(reply)))
         used, most, entries = reply
@@ -295,18 +210,11 @@ class RedisCache:
 
         Returns how long it does. 0: another record is there; -1: it is still in flight. Raises `CacheUnavailable`.
         """
-        address = key.encode()
-        routes = self._here() or await self._open()
-        reply = await self._ask(routes, address, OUTLAST.call(address, encode(submission), b"%d" % ttl_ms))
-        if isinstance(reply, ReplyError):
-            raise faults.of_reply(reply)
-        return int(reply)
+        return int(await self._run(OUTLAST, key, encode(submission), b"%d" % ttl_ms))
 
     async def prolong(self, key: str, *, ttl_ms: int) -> bool:
         """Let a record that has an outcome live for ``ttl_ms`` at least. False: it has none, or lives for longer."""
-        address = key.encode()
-        routes = self._here() or await self._open()
-        return done(await self._ask(routes, address, PROLONG.call(address, b"%d" % ttl_ms)))
+        return bool(await self._run(PROLONG, key, b"%d" % ttl_ms) == 1)
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them.
@@ -368,7 +276,16 @@ class RedisCache:
         routes.resume_withdrawing()
         return routes
 
-    def _ask(self, routes: Routes, key: bytes, packed: bytes, orphan: Orphan | None = None) -> Awaitable[Reply]:
+    async def _run(self, script: Script, key: str, *arguments: bytes) -> Reply:
+        """A script's reply. Raises the error that an error reply stands for."""
+        address = key.encode()
+        routes = self._here() or await self._open()
+        reply = await self._send(routes, address, script.call(address, *arguments))
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        return reply
+
+    def _send(self, routes: Routes, key: bytes, packed: bytes, orphan: Orphan | None = None) -> Awaitable[Reply]:
         return ask(routes, key, packed, routes.loop.time() + self._timeout, orphan)
 
 

@@ -13,7 +13,6 @@ SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
 CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
 MANY_SERVERS = (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
 REDIS_SCHEMES = ("redis", "rediss", "unix", *MANY_SERVERS)
-CACHE_SCHEMES = ("memory", *REDIS_SCHEMES)
 SENTINEL_PORT, CLUSTER_PORT = 26379, 6379
 
 Server = tuple[str, int]

@@ -7,17 +7,17 @@ open), or a `Verdict` on the record of another attempt.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from os import urandom
 from time import monotonic, time
-from typing import Final
+from typing import Any, Final
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable
-from oncegate.cache.record import TOKEN_BYTES, Record, State, Trace
+from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, Trace
 from oncegate.cache.store import Cache
+from oncegate.cache.transitions import submit_again
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision, decide
 from oncegate.middleware.admission.identity import gateway_id
@@ -169,24 +169,20 @@ class Enforcer:
         request.token, request.sent = urandom(TOKEN_BYTES), monotonic()
         if policy.fails_open:  # a claim that is won late must find it
             request.attempt = self._attempt(request)
-        cache = in_flight.prompt
-        if (
-            cache is None
-            or request.submission
-            or not cache.claim_soon(
-                request.key,
-                loop=loop,
-                token=request.token,
-                fingerprint=request.fingerprint,
-                lease_ms=policy.lease_ms,
-                retention_ms=policy.retention_ms,
-                takeover=policy.takeover,
-                adopt=request.attempt.adopt if request.attempt is not None else None,
-                trace=_trace(request),
-                then=then,
-            )
-        ):
+        cache, claim = in_flight.prompt, _claim_of(request)
+        adopt = request.attempt.adopt if request.attempt is not None else None
+        answered = partial(self._or_again, request, claim, then) if request.submission else then
+        if cache is None or not cache.claim_soon(request.key, claim, loop=loop, adopt=adopt, then=answered):
             request.task = in_flight.in_background(self._deliver(request, then))
+
+    def _or_again(
+        self, request: AdmissionRequest, claim: ClaimRequest, then: Callable[[Claim | Exception], None], answer: Any
+    ) -> None:
+        """The answer to a submission's claim, which may have to be sent once more."""
+        if isinstance(answer, Claim) and submit_again(claim, answer) is not None:
+            request.task = self.in_flight.in_background(self._deliver(request, then))
+        else:
+            then(answer)
 
     def admitted(self, request: AdmissionRequest, answer: Claim | Exception) -> Attempt | Verdict:
         """What the answer to `claim` means for the request. Raises what `admit` raises."""
@@ -244,25 +240,11 @@ class Enforcer:
         then(answer)
 
     async def _claim(self, request: AdmissionRequest) -> Claim:
-        """The claim of a cache that has no callbacks, or no connection yet; and that of a submission."""
-        takeover = request.policy.takeover
-        found = await self._send_claim(request, takeover)
-        if request.submission and _may_submit_again(found):
-            found = await self._send_claim(request, takeover | {State.UNKNOWN})
-        return found
-
-    def _send_claim(self, request: AdmissionRequest, takeover: frozenset[State]) -> Awaitable[Claim]:
-        return self._cache.claim(
-            request.key,
-            token=request.token,
-            fingerprint=request.fingerprint,
-            lease_ms=request.policy.lease_ms,
-            retention_ms=request.policy.retention_ms,
-            takeover=takeover,
-            adopt=request.attempt.adopt if request.attempt is not None else None,
-            trace=_trace(request),
-            submission=request.submission,
-        )
+        claim = _claim_of(request)
+        adopt = request.attempt.adopt if request.attempt is not None else None
+        found = await self._cache.claim(request.key, claim, adopt=adopt)
+        again = submit_again(claim, found)
+        return found if again is None else await self._cache.claim(request.key, again, adopt=adopt)
 
     async def _read(self, request: AdmissionRequest) -> Claim:
         """The record, which is in the way. Raises `Overloaded` where it isn't."""
@@ -303,15 +285,15 @@ def _set(reply: "asyncio.Future[Claim | Exception]", answer: Claim | Exception) 
         reply.set_result(answer)
 
 
-def _trace(request: AdmissionRequest) -> Trace:
-    return Trace(
-        gateway_id(), int(time() * 1000), None, "", request.method, request.policy.route if request.method else ""
+def _claim_of(request: AdmissionRequest) -> ClaimRequest:
+    policy = request.policy
+    route = policy.route if request.method else ""
+    return ClaimRequest(
+        request.token,
+        request.fingerprint,
+        policy.lease_ms,
+        policy.retention_ms,
+        policy.takeover,
+        Trace(gateway_id(), int(time() * 1000), None, "", request.method, route),
+        request.submission,
     )
-
-
-def _may_submit_again(lost: Claim) -> bool:
-    """Whether the record is a submission of unknown outcome, as after a crash.
-
-    To submit it once more is harmless, whatever the policy says of unknown outcomes: the consumer processes one of the two.
-    """
-    return not lost.won and lost.record.state is State.UNKNOWN and lost.record.submission

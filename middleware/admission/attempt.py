@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic, time
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheError
-from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse, Trace
+from oncegate.cache.record import TOKEN_BYTES, Claim, Record, State, StoredResponse, Trace
 from oncegate.middleware.admission.deadlines import Deadlines
 from oncegate.middleware.admission.identity import gateway_id
 from oncegate.middleware.admission.runtime import Runtime
@@ -361,17 +360,7 @@ class Attempt:
         if outcome is None:
             await self._runtime.timed("release", self._cache.release(self.key, token=self.token))
             return
-        completed = self._cache.complete(
-            self.key,
-            token=self.token,
-            fingerprint=self.fingerprint,
-            attempt=outcome.attempt,
-            state=outcome.state,
-            response=outcome.response,
-            ttl_ms=self.policy.ttl_ms[outcome.state],
-            trace=outcome.trace,
-            submission=outcome.submission,
-        )
+        completed = self._cache.complete(self.key, outcome, ttl_ms=self.policy.ttl_ms[outcome.state])
         recorded: object = await self._runtime.timed("complete", completed)
         if not recorded:
             self._refuse()

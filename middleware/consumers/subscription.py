@@ -19,10 +19,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
-from oncegate.cache.record import FINGERPRINT_BYTES, Record
+from oncegate.cache.record import FINGERPRINT_BYTES, Claim, Record
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed

@@ -5,7 +5,6 @@ a record in flight past its lease reads as ``UNKNOWN``. The checks raise what th
 which is `TRANSITIONS`. `oncegate.testing` has the suite that such a cache passes.
 """
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import (
     CacheError,
@@ -15,9 +14,17 @@ from oncegate.cache.errors import (
     IllegalTransition,
     RecordUnreadable,
 )
-from oncegate.cache.law import check_duration, check_outcome, check_resolution, takeover_codes
-from oncegate.cache.record import DEAD_TOKEN, TRANSITIONS, Record, State, StoredResponse, Trace
-from oncegate.cache.store import Adopt, Cache, Page, PromptCache, Resolution
+from oncegate.cache.record import DEAD_TOKEN, Claim, ClaimRequest, Record, State, StoredResponse, Trace
+from oncegate.cache.store import Adopt, Cache, Page, PromptCache
+from oncegate.cache.transitions import (
+    TRANSITIONS,
+    Resolution,
+    ResolveRequest,
+    check_duration,
+    check_outcome,
+    check_resolution,
+    takeover_codes,
+)
 
 __all__ = [
     "DEAD_TOKEN",
@@ -29,12 +36,14 @@ __all__ = [
     "CacheUnavailable",
     "CacheUnsupported",
     "Claim",
+    "ClaimRequest",
     "IllegalTransition",
     "Page",
     "PromptCache",
     "Record",
     "RecordUnreadable",
     "Resolution",
+    "ResolveRequest",
     "State",
     "StoredResponse",
     "Trace",

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from oncegate.cache import law
+from oncegate.cache import transitions as law
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.memory.expiry import ExpiringBytes
-from oncegate.cache.record import Event, Record, State, StoredResponse, Trace, check
+from oncegate.cache.record import NO_TRACE, ClaimRequest, Record, State, StoredResponse, Trace
+from oncegate.cache.transitions import Event, check
 
 
 def read(data: bytes, remaining_ms: int) -> Any:
@@ -33,7 +34,8 @@ def write(state: str, fields: dict[str, Any], response: Any, trace: Any) -> Any:
 
 def claim(token: bytes, fingerprint: bytes, retention_ms: int, trace: Any, submission: bool) -> Any:
     """A claim's bytes."""
-    return encode_claim(token, fingerprint, retention_ms, trace and Trace(*trace), submission=submission)
+    seen = Trace(*trace) if trace else NO_TRACE
+    return encode_claim(ClaimRequest(token, fingerprint, 0, retention_ms, trace=seen, submission=submission))
 
 
 def move(source: str, event: str, target: str) -> Any:

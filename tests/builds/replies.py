@@ -8,6 +8,7 @@ from typing import Any
 from hiredis import ReplyError
 
 from oncegate.cache.errors import CacheError
+from oncegate.cache.record import ClaimRequest
 from oncegate.cache.redis.calls import PendingClaim, PendingOutcome
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Link
@@ -113,7 +114,8 @@ def _ask(
         call, packed = PendingOutcome(routes, key, then), COMPLETE.call(key, b"outcome", b"1")
     else:
         adopt = then if name == "adopted" else None
-        call = PendingClaim(routes, key, then, bytes(16), b"f" * 16, 5, 10, adopt, submission=name == "submission")
+        request = ClaimRequest(bytes(16), b"f" * 16, 5, 5, submission=name == "submission")
+        call = PendingClaim(routes, key, request, 10, adopt, then)
         packed = CLAIM.call(key, b"fresh", b"1", b"")
     session: Any = SimpleNamespace(claims=Lane(link), bodies=Lane(link))
     call.session, call.packed = session, packed
@@ -138,7 +140,7 @@ def read(kind: str, reply: Any, late: bool) -> Any:
     call: Any = PendingOutcome(routes, b"k", told.append)
     if kind != "outcome":
         adopt = told.append if kind == "adopted" else None
-        call = PendingClaim(routes, b"k", told.append, bytes(16), b"f" * 16, 5, 10, adopt, submission=False)
+        call = PendingClaim(routes, b"k", ClaimRequest(bytes(16), b"f" * 16, 5, 5), 10, adopt, told.append)
     if late:
         call.overdue()
         call.came_late(reply)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from oncegate.cache.codec import encode, encode_claim
-from oncegate.cache.record import Event, Record, State, StoredResponse, Trace
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
+from oncegate.cache.transitions import Event
 from tests.builds.both import same
 
 pytestmark = pytest.mark.compiled
@@ -18,9 +19,9 @@ LINES = ((b"content-type", b"text/plain"), (b"x", b'caf\xe9\\"\t\x7f'), (b"none"
 DONE = StoredResponse(201, LINES, b"\x00body", 1_700_000_000_250)
 WHO = Trace("gw/\u20ac", 1_700_000_000_000)
 WHOLE = [
-    encode_claim(TOKEN, PRINT, 86_400_000),
-    encode_claim(TOKEN, PRINT, 86_400_000, WHO),
-    encode_claim(TOKEN, PRINT, 86_400_000, WHO, submission=True),
+    encode_claim(ClaimRequest(TOKEN, PRINT, 0, 86_400_000)),
+    encode_claim(ClaimRequest(TOKEN, PRINT, 0, 86_400_000, trace=WHO)),
+    encode_claim(ClaimRequest(TOKEN, PRINT, 0, 86_400_000, trace=WHO, submission=True)),
     encode(Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE, trace=replace(WHO, took_ms=250))),
     encode(Record(State.FAILED, TOKEN, PRINT, 2**32 - 1, DONE._replace(body=None), trace=WHO, submission=True)),
     encode(Record(State.UNKNOWN, TOKEN, PRINT, 3, trace=replace(WHO, note="it broke"))),

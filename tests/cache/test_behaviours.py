@@ -7,7 +7,8 @@ import pytest
 
 from oncegate.cache.codec import encode
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import TRANSITIONS, Record, State
+from oncegate.cache.record import Record, State
+from oncegate.cache.transitions import TRANSITIONS
 from oncegate.testing import CacheBehaviours
 from oncegate.testing.store import PRINT, RESPONSE, RETENTION, RETRY, A, B, claim, reads
 from tests.cache.stores import Store

@@ -11,7 +11,7 @@ import pytest
 from oncegate.cache.errors import CacheFull
 from oncegate.cache.memory.expiry import OVERHEAD_BYTES, STEP, ExpiringBytes
 from oncegate.cache.memory.store import MemoryCache
-from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse
 
 PRINT = b"p" * 16
 LEASE: dict[str, Any] = {"fingerprint": PRINT, "lease_ms": 1_000, "retention_ms": 9_000}
@@ -29,11 +29,9 @@ class Clock:
 async def complete(cache: MemoryCache, key: str, token: bytes, ttl_ms: int = 60_000, body: bytes = b"") -> bool:
     return await cache.complete(
         key,
-        token=token,
-        fingerprint=PRINT,
-        attempt=1,
-        state=State.SUCCEEDED,
-        response=StoredResponse(200, (), body, 1),
+        Record(
+            token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=StoredResponse(200, (), body, 1)
+        ),
         ttl_ms=ttl_ms,
     )
 
@@ -42,9 +40,9 @@ async def test_a_full_cache_refuses_new_keys_and_keeps_every_record() -> None:
     cache = MemoryCache(limit_bytes=3 * RECORD_BYTES, clock=Clock())
     tokens = [os.urandom(16) for _ in range(3)]
     for number, token in enumerate(tokens):
-        await cache.claim(f"k{number}", token=token, **LEASE)
+        await cache.claim(f"k{number}", ClaimRequest(token=token, **LEASE))
     with pytest.raises(CacheFull):
-        await cache.claim("k3", token=os.urandom(16), **LEASE)
+        await cache.claim("k3", ClaimRequest(token=os.urandom(16), **LEASE))
     for number, token in enumerate(tokens):
         held = await cache.get(f"k{number}")
         assert held is not None
@@ -54,7 +52,7 @@ async def test_a_full_cache_refuses_new_keys_and_keeps_every_record() -> None:
 async def test_a_full_cache_still_stores_known_outcomes() -> None:
     cache = MemoryCache(limit_bytes=RECORD_BYTES, clock=Clock())
     token, other = os.urandom(16), os.urandom(16)
-    await cache.claim("k0", token=token, **LEASE)
+    await cache.claim("k0", ClaimRequest(token=token, **LEASE))
     assert await complete(cache, "k0", token, body=b"x" * 10_000)
     assert await complete(cache, "k1", other)
     assert cache.size_bytes > RECORD_BYTES + 10_000
@@ -66,21 +64,23 @@ async def test_a_full_cache_still_stores_known_outcomes() -> None:
 async def test_a_full_cache_still_lets_a_failed_record_be_retried() -> None:
     cache = MemoryCache(limit_bytes=RECORD_BYTES, clock=Clock())
     token = os.urandom(16)
-    await cache.claim("k0", token=token, **LEASE)
+    await cache.claim("k0", ClaimRequest(token=token, **LEASE))
     await cache.complete(
-        "k0", token=token, fingerprint=PRINT, attempt=1, state=State.FAILED, response=None, ttl_ms=60_000
+        "k0", Record(token=token, fingerprint=PRINT, attempt=1, state=State.FAILED, response=None), ttl_ms=60_000
     )
-    assert (await cache.claim("k0", token=os.urandom(16), takeover=frozenset({State.FAILED}), **LEASE)).won
+    assert (
+        await cache.claim("k0", ClaimRequest(token=os.urandom(16), takeover=frozenset({State.FAILED}), **LEASE))
+    ).won
 
 
 async def test_a_full_cache_has_room_as_soon_as_a_record_is_over() -> None:
     clock = Clock()
     cache = MemoryCache(limit_bytes=3 * RECORD_BYTES, clock=clock)
     for number in range(3):
-        await cache.claim(f"k{number}", token=os.urandom(16), **LEASE)
+        await cache.claim(f"k{number}", ClaimRequest(token=os.urandom(16), **LEASE))
     clock.now += 11
     for number in range(3, 6):
-        assert (await cache.claim(f"k{number}", token=os.urandom(16), **LEASE)).won
+        assert (await cache.claim(f"k{number}", ClaimRequest(token=os.urandom(16), **LEASE))).won
     assert len(cache) == 3
 
 
@@ -88,7 +88,7 @@ async def test_time_to_live_is_exact_to_the_millisecond() -> None:
     clock = Clock()
     cache = MemoryCache(clock=clock)
     token = os.urandom(16)
-    await cache.claim("k", token=token, **LEASE)
+    await cache.claim("k", ClaimRequest(token=token, **LEASE))
     clock.now = 5.0 + 0.999
     held = await cache.get("k")
     assert held is not None
@@ -109,12 +109,12 @@ async def test_writes_give_back_the_memory_of_what_expired_a_little_at_a_time() 
     cache = MemoryCache(clock=clock)
     count = 10 * STEP
     for number in range(count):
-        await cache.claim(f"k{number}", token=os.urandom(16), **LEASE)
+        await cache.claim(f"k{number}", ClaimRequest(token=os.urandom(16), **LEASE))
     clock.now += 11
-    await cache.claim("new0", token=os.urandom(16), **LEASE)
+    await cache.claim("new0", ClaimRequest(token=os.urandom(16), **LEASE))
     assert len(cache) == count - STEP + 1
     for number in range(1, 10):
-        await cache.claim(f"new{number}", token=os.urandom(16), **LEASE)
+        await cache.claim(f"new{number}", ClaimRequest(token=os.urandom(16), **LEASE))
     assert len(cache) == 10
 
 
@@ -134,7 +134,7 @@ async def test_size_counts_keys_and_records_and_comes_back_to_zero() -> None:
     clock = Clock()
     cache = MemoryCache(clock=clock)
     token = os.urandom(16)
-    await cache.claim("kk", token=token, **LEASE)
+    await cache.claim("kk", ClaimRequest(token=token, **LEASE))
     assert cache.size_bytes == RECORD_BYTES
     await cache.release("kk", token=token)
     assert cache.size_bytes == 0

@@ -6,7 +6,7 @@ import pytest
 
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import Record, State, StoredResponse, Trace
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
 
 TOKEN, PRINT = b"owner-token-0123", b"fingerprint-0123"
 DAY = 86_400_000
@@ -43,7 +43,7 @@ CLAIMS = [
 def test_a_claim_is_stored_as_ever(trace: Trace | None, submission: bool, data: bytes, check: str) -> None:
     """What an earlier version stored had no seal: it reads the same."""
     sealed = data if not check else data[:-1] + f',"I":"{check}"}}'.encode()
-    assert encode_claim(TOKEN, PRINT, DAY, trace, submission=submission) == sealed
+    assert encode_claim(ClaimRequest(TOKEN, PRINT, 0, DAY, trace=trace or Trace(), submission=submission)) == sealed
     for stored in (data, sealed):
         record = decode(stored, DAY + 1, traced=True)
         assert record == Record(State.IN_FLIGHT, TOKEN, PRINT, 1, retention_ms=DAY, submission=submission)
@@ -55,7 +55,9 @@ def test_claims_under_other_policies_and_of_other_gateways_keep_apart() -> None:
     """What claims have in common is packed once."""
     for retention_ms in (1, DAY, 2**63):
         for gateway in ("", "a", "b" * 50):
-            record = decode(encode_claim(TOKEN, PRINT, retention_ms, Trace(gateway, 7)), 2**64, traced=True)
+            record = decode(
+                encode_claim(ClaimRequest(TOKEN, PRINT, 0, retention_ms, trace=Trace(gateway, 7))), 2**64, traced=True
+            )
             assert record.retention_ms == retention_ms
             assert record.trace == Trace(gateway[:40], 7)
 

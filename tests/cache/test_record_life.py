@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from oncegate.cache.record import DEAD_TOKEN, State
-from oncegate.cache.store import Resolution
+from oncegate.cache.record import DEAD_TOKEN, ClaimRequest, Record, State
+from oncegate.cache.transitions import Resolution, ResolveRequest
 from testing.servers import RedisServer
 from tests.cache.stores import SLACK_MS, MemoryStore, RedisStore, Store
 
@@ -85,11 +85,9 @@ class RecordLife(RuleBasedStateMachine):
         answer = self.run(
             self.store.cache.claim(
                 self.store.key,
-                token=token,
-                fingerprint=fingerprint,
-                lease_ms=lease,
-                retention_ms=retention,
-                takeover=takeover,
+                ClaimRequest(
+                    token=token, fingerprint=fingerprint, lease_ms=lease, retention_ms=retention, takeover=takeover
+                ),
             )
         )
         model = self.model
@@ -125,11 +123,7 @@ class RecordLife(RuleBasedStateMachine):
         done = self.run(
             self.store.cache.complete(
                 self.store.key,
-                token=token,
-                fingerprint=fingerprint,
-                attempt=attempt,
-                state=outcome,
-                response=None,
+                Record(token=token, fingerprint=fingerprint, attempt=attempt, state=outcome, response=None),
                 ttl_ms=TTL,
             )
         )
@@ -159,7 +153,7 @@ class RecordLife(RuleBasedStateMachine):
     @rule(state=st.sampled_from([State.SUCCEEDED, State.FAILED, None]), force=st.booleans(), attempt=st.integers(0, 3))
     def resolve(self, state: State | None, force: bool, attempt: int) -> None:
         model = self.model
-        done = self.run(self.store.cache.resolve(self.store.key, state=state, ttl_ms=TTL, force=force, attempt=attempt))
+        done = self.run(self.store.cache.resolve(self.store.key, ResolveRequest(state, None, TTL, force, attempt)))
         if model is None:
             assert done is Resolution.ABSENT
         elif model.reads in (State.SUCCEEDED, State.FAILED):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from oncegate.cache.record import State
+from oncegate.cache.record import ClaimRequest, State
 from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision
@@ -20,11 +20,13 @@ RETENTION = POLICY.retention_ms
 async def lapsed(store: Store, *, submission: bool) -> None:
     claim = await store.cache.claim(
         store.key,
-        token=os.urandom(16),
-        fingerprint=PRINT,
-        lease_ms=POLICY.lease_ms,
-        retention_ms=RETENTION,
-        submission=submission,
+        ClaimRequest(
+            token=os.urandom(16),
+            fingerprint=PRINT,
+            lease_ms=POLICY.lease_ms,
+            retention_ms=RETENTION,
+            submission=submission,
+        ),
     )
     assert claim.won
     store.leave(RETENTION - 1)

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.redis.store import RedisCache
 
 PRINT = b"p" * 16
@@ -20,14 +19,16 @@ T = TypeVar("T")
 
 async def claim(cache: RedisCache, key: str, token: bytes | None = None) -> Claim:
     return await cache.claim(
-        key, token=token or os.urandom(16), fingerprint=PRINT, lease_ms=LEASE_MS, retention_ms=LEASE_MS
+        key, ClaimRequest(token=token or os.urandom(16), fingerprint=PRINT, lease_ms=LEASE_MS, retention_ms=LEASE_MS)
     )
 
 
 async def complete(cache: RedisCache, key: str, token: bytes, body: bytes = b"done") -> bool:
     response = StoredResponse(200, (), body, 1)
     return await cache.complete(
-        key, token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=response, ttl_ms=LEASE_MS
+        key,
+        Record(token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=response),
+        ttl_ms=LEASE_MS,
     )
 
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from oncegate import Delivery, DeliveryDecision, Subscription
-from oncegate.cache.claim import Claim
-from oncegate.cache.record import Record, State, StoredResponse
+from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.store import Cache
 from oncegate.middleware.consumers.delivery import delivery_fingerprint
 from oncegate.middleware.rules.fingerprint import fingerprint
@@ -63,12 +62,14 @@ class Records:
     ) -> Claim:
         return await self.cache.claim(
             key,
-            token=token or os.urandom(16),
-            fingerprint=print_,
-            lease_ms=lease_ms,
-            retention_ms=LONG_MS,
-            takeover=STATES,
-            submission=submission,
+            ClaimRequest(
+                token=token or os.urandom(16),
+                fingerprint=print_,
+                lease_ms=lease_ms,
+                retention_ms=LONG_MS,
+                takeover=STATES,
+                submission=submission,
+            ),
         )
 
     async def submit(self, state: State | None, *, mark: bool, print_: bytes = GATEWAYS) -> None:
@@ -78,13 +79,15 @@ class Records:
         if state is not None:
             assert await self.cache.complete(
                 self.submission,
-                token=token,
-                fingerprint=print_,
-                attempt=1,
-                state=state,
-                response=StoredResponse(201, (), b"the gateway's", 1) if state is State.SUCCEEDED else None,
+                Record(
+                    token=token,
+                    fingerprint=print_,
+                    attempt=1,
+                    state=state,
+                    response=StoredResponse(201, (), b"the gateway's", 1) if state is State.SUCCEEDED else None,
+                    submission=mark,
+                ),
                 ttl_ms=LONG_MS,
-                submission=mark,
             )
 
 
@@ -97,11 +100,13 @@ def taking_over(key: str, token: bytes) -> Callable[[Cache], Coroutine[Any, Any,
             assert found is not None
             claim = await cache.claim(
                 key,
-                token=token,
-                fingerprint=found.record.fingerprint,
-                lease_ms=LONG_MS,
-                retention_ms=LONG_MS,
-                takeover=STATES,
+                ClaimRequest(
+                    token=token,
+                    fingerprint=found.record.fingerprint,
+                    lease_ms=LONG_MS,
+                    retention_ms=LONG_MS,
+                    takeover=STATES,
+                ),
             )
             return claim.won
 

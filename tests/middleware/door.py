@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from oncegate.cache.claim import Claim
-from oncegate.cache.record import Record, State
+from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Observe, Watch
 from oncegate.middleware.http.caller import Caller

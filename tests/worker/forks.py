@@ -20,8 +20,7 @@ from oncegate.app.serve import serve as serve_gateway
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import load
 from oncegate.app.work import run_worker
-from oncegate.cache.claim import Claim
-from oncegate.cache.record import Record, State
+from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.store import Cache
 
@@ -33,19 +32,19 @@ class MortalCache(RedisCache):
 
     point = ""
 
-    async def claim(self, key: str, **options: Any) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, **options: Any) -> Claim:
         self._die_at("before-claim", key)
-        claim = await super().claim(key, **options)
+        claim = await super().claim(key, request, **options)
         if claim.won:
             self._die_at("after-claim", key)
         return claim
 
-    async def complete(self, key: str, **options: Any) -> bool:
-        succeeded = options["state"] is State.SUCCEEDED
-        if options.get("submission"):
+    async def complete(self, key: str, outcome: Record, **options: Any) -> bool:
+        succeeded = outcome.state is State.SUCCEEDED
+        if outcome.submission:
             self._die_at("before-accepted", "{")
         self._die_at("before-complete" if succeeded else "before-failed", key)
-        done = await super().complete(key, **options)
+        done = await super().complete(key, outcome, **options)
         self._die_at("after-complete" if succeeded else "after-failed", key)
         return done
 

@@ -1,11 +1,11 @@
--- Make the record ours, or tell what is there.
+-- Make the record ours, or return the one that is there.
 --
 -- KEYS[1]  the record
 -- ARGV[1]  the bytes of a first attempt in flight with our token (see codec.py for the offsets)
 -- ARGV[2]  ms to live: lease + retention
 -- ARGV[3]  codes of the states that may be taken over: "", "F", "U" or "FU"
 -- returns  1                  ours: there was no record, and there is now ARGV[1]
---          {1, bytes, pttl}   ours: taken over, or our own claim asked again
+--          {1, bytes, pttl}   ours: taken over, or our own claim sent again
 --          {0, bytes, pttl}   somebody else's: nothing was written
 --
 -- No shebang, on purpose: Redis refuses a whole script that may write while it refuses writes (OOM, MISCONF, too few
@@ -39,13 +39,13 @@ local function is_of(record, state)
     or json:find('"' .. state .. '":"%x+"}$') ~= nil
 end
 
--- Without an expiry, of another version, or cut short: damaged. It is for the caller to say so, and never taken over.
+-- Without an expiry, of another version, or cut short: damaged. The caller reports it, and it is never taken over.
 if pttl < 0 or #record < least or record:byte(1) ~= fresh:byte(1) then
   return {0, record, pttl}
 end
 
 if state == 'I' then
-  -- The record's own retention says when its lease was over, not ours: gateways may be configured differently.
+  -- By the record's own retention it is found out when its lease was over, not by ours: gateways may be configured differently.
   if pttl > struct.unpack('>I8', record, 39) then
     if record:sub(3, 18) == fresh:sub(3, 18) then
       return {1, record, pttl}

@@ -18,7 +18,7 @@ end
 if record:sub(2, 2) == 'I' then
   return -1
 end
--- The mark of a submission is the first member of what is told of its response (see codec.py).
+-- The mark of a submission is the first member of its response's JSON head (see codec.py).
 if record:sub(2, 2) ~= 'S' or not record:sub(43, 80):find('{"a":1', 1, true) then
   return 0
 end

@@ -6,7 +6,8 @@ import os
 import pytest
 
 from oncegate.cache.errors import IllegalTransition
-from oncegate.cache.record import DEAD_TOKEN, Event, Record, State, targets
+from oncegate.cache.record import DEAD_TOKEN, Record, State
+from oncegate.cache.transitions import Event, targets
 from oncegate.testing.store import (
     LEASE,
     OTHER_PRINT,

@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from oncegate.cache.record import State, StoredResponse, Trace
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.store import Cache
+from oncegate.cache.transitions import ResolveRequest
 from oncegate.testing.store import (
     LEASE,
     OUTCOMES,
@@ -34,7 +35,9 @@ def namespace() -> str:
 async def make(cache: Cache, *keys: str) -> None:
     """A record in flight at each of ``keys``."""
     for key in keys:
-        await cache.claim(key, token=os.urandom(16), fingerprint=PRINT, lease_ms=LEASE, retention_ms=RETENTION)
+        await cache.claim(
+            key, ClaimRequest(token=os.urandom(16), fingerprint=PRINT, lease_ms=LEASE, retention_ms=RETENTION)
+        )
 
 
 async def all_of(cache: Cache, name: str, digest: str | None = None, limit: int = 10) -> list[str]:
@@ -87,7 +90,7 @@ class Looking:
         found = set(page.keys)
         while page.cursor:
             for key in go[:3]:
-                await store.cache.resolve(key, state=None, force=True)
+                await store.cache.resolve(key, ResolveRequest(None, force=True))
             del go[:3]
             page = await store.cache.scan(name, cursor=page.cursor, limit=5)
             found |= set(page.keys)
@@ -104,7 +107,7 @@ class Looking:
         large = StoredResponse(200, ((b"x", b"y" * 3000),), os.urandom(50_000), 5)
         await claim(store, A)
         await store.cache.complete(
-            store.key, token=A, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=large, ttl_ms=TTL
+            store.key, Record(token=A, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=large), ttl_ms=TTL
         )
         held = await store.cache.peek(store.key)
         assert held is not None
@@ -140,13 +143,8 @@ class Looking:
         await claim(store, A, trace=TRACE)
         await store.cache.complete(
             store.key,
-            token=A,
-            fingerprint=PRINT,
-            attempt=1,
-            state=State.UNKNOWN,
-            response=response,
+            Record(token=A, fingerprint=PRINT, attempt=1, state=State.UNKNOWN, response=response, trace=noted),
             ttl_ms=TTL,
-            trace=noted,
         )
         held = await store.cache.get(store.key)
         assert held is not None
@@ -156,7 +154,7 @@ class Looking:
     async def test_a_resolution_tells_what_is_known_of_the_attempt(self, store: Store) -> None:
         noted = Trace("gw-1/42", 1_700_000_000_000, None, "resolved by an operator")
         await bring_to(store, State.UNKNOWN, lapsed=True)
-        await store.cache.resolve(store.key, state=State.SUCCEEDED, response=RESPONSE, ttl_ms=TTL, trace=noted)
+        await store.cache.resolve(store.key, ResolveRequest(State.SUCCEEDED, RESPONSE, TTL, trace=noted))
         assert await trace_of(store) == noted
 
     # -- submissions
@@ -182,13 +180,8 @@ class Looking:
         await claim(store, A, submission=marked)
         assert await store.cache.complete(
             store.key,
-            token=A,
-            fingerprint=PRINT,
-            attempt=1,
-            state=state,
-            response=response,
+            Record(token=A, fingerprint=PRINT, attempt=1, state=state, response=response, submission=marked),
             ttl_ms=TTL,
-            submission=marked,
         )
         for held in (await claim(store, B), await store.cache.get(store.key), await store.cache.peek(store.key)):
             assert held is not None
@@ -212,7 +205,7 @@ class Looking:
     async def test_what_an_operator_resolves_keeps_the_mark_that_he_gives(self, store: Store, marked: bool) -> None:
         await claim(store, A, submission=marked)
         await leave(store, RETENTION - 1)
-        await store.cache.resolve(store.key, state=State.SUCCEEDED, response=RESPONSE, ttl_ms=TTL, submission=marked)
+        await store.cache.resolve(store.key, ResolveRequest(State.SUCCEEDED, RESPONSE, TTL, submission=marked))
         held = await store.cache.get(store.key)
         assert held is not None
         assert held.record.state is State.SUCCEEDED

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from oncegate.cache.errors import IllegalTransition
-from oncegate.cache.record import DEAD_TOKEN, Event, Record, State, StoredResponse, targets
-from oncegate.cache.store import Resolution
+from oncegate.cache.record import DEAD_TOKEN, Record, State, StoredResponse
+from oncegate.cache.transitions import Event, Resolution, ResolveRequest, targets
 from oncegate.testing.store import (
     LEASE,
     OUTCOMES,
@@ -33,9 +33,9 @@ FOUND_OUT = StoredResponse(201, ((b"content-type", b"application/json"),), b'{"i
 
 
 async def resolve(store: Store, state: State | None, **more: Any) -> Resolution:
-    """An operator's word."""
+    """An operator's resolution."""
     response = FOUND_OUT if state is State.SUCCEEDED else None
-    return await store.cache.resolve(store.key, state=state, **{"response": response, "ttl_ms": TTL, **more})
+    return await store.cache.resolve(store.key, ResolveRequest(state, **{"response": response, "ttl_ms": TTL, **more}))
 
 
 class Resolving:

@@ -3,8 +3,7 @@
 import os
 from typing import Protocol
 
-from oncegate.cache.claim import Claim
-from oncegate.cache.record import Record, State, StoredResponse, Trace
+from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.store import Cache
 
 SLACK_MS = 20_000
@@ -42,13 +41,13 @@ OUTCOMES = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 async def claim(store: Store, token: bytes, takeover: frozenset[State] = frozenset(), **changes: object) -> Claim:
     """A claim by ``token``."""
     arguments = {"fingerprint": PRINT, "lease_ms": LEASE, "retention_ms": RETENTION, **changes}
-    return await store.cache.claim(store.key, token=token, takeover=takeover, **arguments)  # type: ignore[arg-type]  # a test's own
+    return await store.cache.claim(store.key, ClaimRequest(token=token, takeover=takeover, **arguments))  # type: ignore[arg-type]  # a test's own
 
 
 async def complete(store: Store, token: bytes, state: State = State.SUCCEEDED, attempt: int = 1) -> bool:
     """The outcome that ``token`` gives."""
     return await store.cache.complete(
-        store.key, token=token, fingerprint=PRINT, attempt=attempt, state=state, response=RESPONSE, ttl_ms=TTL
+        store.key, Record(token=token, fingerprint=PRINT, attempt=attempt, state=state, response=RESPONSE), ttl_ms=TTL
     )
 
 

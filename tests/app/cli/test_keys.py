@@ -144,7 +144,7 @@ async def test_the_few_that_are_looked_for_are_found_among_many(redis: RedisServ
         if state is State.UNKNOWN:
             unknown.add(record_id(key))
         await cache.complete(
-            key, token=token, fingerprint=b"f" * 16, attempt=1, state=state, response=None, ttl_ms=600_000
+            key, Record(token=token, fingerprint=b"f" * 16, attempt=1, state=state, response=None), ttl_ms=600_000
         )
     await cache.close()
     done = await asyncio.to_thread(invoke, "keys", "list", "--state", "unknown", "--json", *where)
@@ -165,8 +165,9 @@ async def test_the_few_that_are_looked_for_are_found_among_many(redis: RedisServ
 async def test_a_record_that_can_not_be_read_hides_no_other(redis: RedisServer, where: list[str]) -> None:
     cache = RedisCache.from_url(redis.url, timeout=PATIENCE)
     for state, caller in ((State.SUCCEEDED, b"alice"), (State.UNKNOWN, b"bob")):
-        fields: dict[str, Any] = {"fingerprint": b"f" * 16, "attempt": 1, "response": None, "ttl_ms": 600_000}
-        await cache.complete(record_key(where[-1], "k", [caller]), token=os.urandom(16), state=state, **fields)
+        fields: dict[str, Any] = {"fingerprint": b"f" * 16, "attempt": 1}
+        outcome = Record(state, os.urandom(16), **fields)
+        await cache.complete(record_key(where[-1], "k", [caller]), outcome, ttl_ms=600_000)
     await cache.close()
     damaged = record_key(where[-1], "k", [b"bob"])
     redis.command("SET", damaged, "nonsense", "EX", "600")

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from oncegate.app.cli.keys_view import purging
 from oncegate.app.operators.purge import STEP, Purged, Which, purge
-from oncegate.cache.record import State, StoredResponse, Trace
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.store import Resolution
+from oncegate.cache.transitions import Resolution
 from oncegate.middleware.rules.key import record_key, scope_digest
 from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE
 from testing.servers import RedisServer
@@ -54,11 +54,11 @@ class Shelf:
         look_up_key, token = record_key(self.namespace, key, caller), os.urandom(16)
         trace = Trace("vm/1", begun_at_ms, None, "", "POST", route)
         terms: dict[str, Any] = {"token": token, "fingerprint": PRINT, "trace": trace}
-        assert (await self.cache.claim(look_up_key, lease_ms=600_000, retention_ms=600_000, **terms)).won
+        assert (await self.cache.claim(look_up_key, ClaimRequest(lease_ms=600_000, retention_ms=600_000, **terms))).won
         if state is not State.IN_FLIGHT:
             response = None if state is State.UNKNOWN else DONE._replace(completed_at_ms=completed_at_ms)
             assert await self.cache.complete(
-                look_up_key, attempt=1, state=state, response=response, ttl_ms=600_000, **terms
+                look_up_key, Record(attempt=1, state=state, response=response, **terms), ttl_ms=600_000
             )
         return look_up_key
 
@@ -129,11 +129,13 @@ async def test_what_became_another_attempts_stays(redis: RedisServer) -> None:
     assert looked_at is not None
     taken = await shelf.cache.claim(
         key,
-        token=os.urandom(16),
-        fingerprint=PRINT,
-        lease_ms=600_000,
-        retention_ms=1,
-        takeover=frozenset({State.FAILED}),
+        ClaimRequest(
+            token=os.urandom(16),
+            fingerprint=PRINT,
+            lease_ms=600_000,
+            retention_ms=1,
+            takeover=frozenset({State.FAILED}),
+        ),
     )
     assert taken.won
     for force in (False, True):
@@ -199,7 +201,7 @@ def test_what_can_not_be_purged_is_said_in_one_line_with_what_to_do(where: list[
 async def test_as_it_is_typed(redis: RedisServer) -> None:
     shelf = Shelf(redis)
     key = record_key(shelf.namespace, "k", [b"authorization", b"1", b"Bearer alice"])
-    await shelf.cache.claim(key, token=bytes(16), fingerprint=PRINT, lease_ms=600_000, retention_ms=1)
+    await shelf.cache.claim(key, ClaimRequest(token=bytes(16), fingerprint=PRINT, lease_ms=600_000, retention_ms=1))
     await shelf.cache.close()
     line = "Authorization: Bearer alice\n"
     left = {"seen": 1, "found": 1, "removed": 0, "unfinished": 1, "unreadable": 0, "dry_run": False}

@@ -141,10 +141,10 @@ async def test_failures_of_the_upstream_are_as_described() -> None:
 async def test_failures_of_the_cache_are_as_described(
     error: Exception, slug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def claim(*args: Any, **kwargs: Any) -> Any:
+    def move(*args: Any, **kwargs: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(MemoryCache, "claim", claim)
+    monkeypatch.setattr(MemoryCache, "_move", move)
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         assert_problem(await client.post("/", headers=KEY), slug)
         assert upstream.arrivals == 0

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from oncegate.cache.codec import encode, encode_claim
-from oncegate.cache.record import Record, State, StoredResponse, Trace
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
 from testing.served import served
 from testing.servers import RedisServer
 from testing.upstreams import OK, Upstream, answering
@@ -166,7 +166,7 @@ async def test_damaged_records_of_all_states_end_in_an_answer(place: Place, whol
     token, fingerprint = place.read()[2:18], place.read()[18:34]
     trace = Trace("vm/1", 1_700_000_000_000, None, "", "POST", "*")
     unknown = encode(Record(State.UNKNOWN, token, fingerprint, 3, trace=trace))
-    for data in (encode_claim(token, fingerprint, 10, trace), unknown):
+    for data in (encode_claim(ClaimRequest(token, fingerprint, 0, 10, trace=trace)), unknown):
         place.plant(data)
         original = await place.pay()
         assert original.status_code == 409
@@ -207,7 +207,7 @@ async def test_what_was_damaged_into_another_state_is_not_executed_again(redis_s
         await place.pay()
         data = place.read()
         token, fingerprint = data[2:18], data[18:34]
-        flight = encode_claim(token, fingerprint, 10, Trace("vm/1", 1_700_000_000_000))
+        flight = encode_claim(ClaimRequest(token, fingerprint, 0, 10, trace=Trace("vm/1", 1_700_000_000_000)))
         for stored, states in ((data, b"FUIA\0"), (flight, b"SFUA\0")):
             for state in states:
                 place.plant(stored[:1] + bytes([state]) + stored[2:])

@@ -15,7 +15,7 @@ import pytest
 
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.cache.record import State
+from oncegate.cache.record import ClaimRequest, State
 from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.observe import Watch
@@ -47,11 +47,13 @@ async def take_over(url: str, namespace: str, known: set[str]) -> None:
             if found.record.state is State.UNKNOWN:
                 claim = await cache.claim(
                     key,
-                    token=b"t" * 16,
-                    fingerprint=found.record.fingerprint,
-                    lease_ms=60_000,
-                    retention_ms=0,
-                    takeover=frozenset({State.UNKNOWN}),
+                    ClaimRequest(
+                        token=b"t" * 16,
+                        fingerprint=found.record.fingerprint,
+                        lease_ms=60_000,
+                        retention_ms=0,
+                        takeover=frozenset({State.UNKNOWN}),
+                    ),
                 )
                 assert claim.won
                 await cache.close()

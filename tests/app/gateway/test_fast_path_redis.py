@@ -10,7 +10,7 @@ import pytest
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.store import Resolution
+from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.admission.in_flight import InFlight
 from testing.servers import RedisServer
 from testing.upstreams import Upstream
@@ -224,7 +224,7 @@ async def test_an_outcome_that_comes_behind_a_successor_is_refused(redis: RedisS
         talk.writer.write(SLOW)
         await upstream.received(2)
         (attempt,) = in_flight._attempts.values()
-        done = await gateway._cache.resolve(attempt.key, state=State.FAILED, ttl_ms=60_000, force=True)
+        done = await gateway._cache.resolve(attempt.key, ResolveRequest(State.FAILED, ttl_ms=60_000, force=True))
         assert done is Resolution.RESOLVED
         slow.answer = CREATED.replace(b"{}", b"[]")
         other_reader, other_writer = await asyncio.open_connection("127.0.0.1", port)

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse
 from oncegate.middleware.consumers.delivery import Action, Delivery
 from oncegate.middleware.rules.key import execution_key
 from testing.asgi_client import Client
@@ -103,11 +103,7 @@ async def test_an_error_of_another_form_is_told_as_it_is(submitted: Submitted) -
     response = StoredResponse(422, ((b"content-type", b"text/plain"),), b"no", 1)
     await submitted.cache.complete(
         key,
-        token=b"t" * 16,
-        fingerprint=fingerprint,
-        attempt=1,
-        state=State.FAILED,
-        response=response,
+        Record(token=b"t" * 16, fingerprint=fingerprint, attempt=1, state=State.FAILED, response=response),
         ttl_ms=60_000,
     )
     told = await submitted.status(answer.headers["location"])
@@ -143,13 +139,17 @@ async def test_of_several_consumers_the_one_with_this_payload_counts(submitted: 
     await _claim(submitted, identifier, b"f" * 16, lease_ms=60_000)
     other = execution_key(f"{submitted.namespace}:{identifier}", "tenants")
     fingerprint = (await submitted.delivery(identifier)).fingerprint or b""
-    await submitted.cache.claim(other, token=b"t" * 16, fingerprint=fingerprint, lease_ms=60_000, retention_ms=60_000)
+    await submitted.cache.claim(
+        other, ClaimRequest(token=b"t" * 16, fingerprint=fingerprint, lease_ms=60_000, retention_ms=60_000)
+    )
     assert (await submitted.status(answer.headers["location"]))["status"] == "in-flight"
 
 
 async def _claim(submitted: Submitted, identifier: str, fingerprint: bytes, *, lease_ms: int) -> None:
     key = execution_key(f"{submitted.namespace}:{identifier}", "billing")
-    await submitted.cache.claim(key, token=b"t" * 16, fingerprint=fingerprint, lease_ms=lease_ms, retention_ms=600_000)
+    await submitted.cache.claim(
+        key, ClaimRequest(token=b"t" * 16, fingerprint=fingerprint, lease_ms=lease_ms, retention_ms=600_000)
+    )
     if lease_ms == 1:
         await asyncio.sleep(0.01)
 
@@ -228,11 +228,13 @@ async def test_a_request_that_was_executed_is_no_command(submitted: Submitted) -
     key = f"{submitted.namespace}:{identifier}"
     await submitted.cache.complete(
         key,
-        token=b"t" * 16,
-        fingerprint=b"f" * 16,
-        attempt=1,
-        state=State.SUCCEEDED,
-        response=StoredResponse(201, (), b"secret", 1),
+        Record(
+            token=b"t" * 16,
+            fingerprint=b"f" * 16,
+            attempt=1,
+            state=State.SUCCEEDED,
+            response=StoredResponse(201, (), b"secret", 1),
+        ),
         ttl_ms=60_000,
     )
     for headers in (ALICE, {"authorization": f"Bearer {TOKEN}"}):
@@ -246,11 +248,7 @@ async def test_a_submission_that_was_not_accepted_yet_is_no_command(submitted: S
     other = "z" * 20 + identifier[20:]
     await submitted.cache.claim(
         f"{submitted.namespace}:{other}",
-        token=b"t" * 16,
-        fingerprint=b"f" * 16,
-        lease_ms=60_000,
-        retention_ms=60_000,
-        submission=True,
+        ClaimRequest(token=b"t" * 16, fingerprint=b"f" * 16, lease_ms=60_000, retention_ms=60_000, submission=True),
     )
     assert (await _gone(submitted, f"/_oncegate/commands/{other}", ALICE))[0] == 404
     await _claim(submitted, other, b"f" * 16, lease_ms=60_000)  # a copy from before is being processed

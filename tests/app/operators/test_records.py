@@ -14,11 +14,10 @@ import httpx
 import pytest
 
 from oncegate.app.operators.bearer import MOST_LINES
-from oncegate.app.operators.records import Records, Resolve
-from oncegate.cache.claim import Claim
+from oncegate.app.operators.records import Records
 from oncegate.cache.memory.store import MemoryCache
-from oncegate.cache.record import State
-from oncegate.cache.store import Resolution
+from oncegate.cache.record import Claim, ClaimRequest, Record, State
+from oncegate.cache.transitions import Resolution, ResolveRequest
 from testing.served import served
 from testing.servers import free_port
 from testing.upstreams import OK, Peer, Upstream, answering, resetting_after
@@ -345,14 +344,14 @@ async def test_what_was_looked_at_is_what_is_resolved_even_if_a_retry_takes_over
 
         async def peek(self, key: str) -> Claim | None:
             held = await super().peek(key)
-            assert (await self.claim(key, token=b"2" * 16, takeover=frozenset({State.UNKNOWN}), **lease)).won
+            assert (await self.claim(key, ClaimRequest(b"2" * 16, takeover=frozenset({State.UNKNOWN}), **lease))).won
             return held
 
     cache = Overtaken()
-    await cache.claim(key, token=b"1" * 16, **lease)
+    await cache.claim(key, ClaimRequest(token=b"1" * 16, **lease))
     done: dict[str, Any] = {"fingerprint": prints, "attempt": 1, "state": State.UNKNOWN, "response": None}
-    await cache.complete(key, token=b"1" * 16, ttl_ms=60_000, **done)
-    resolution = await Records(cache, "n", []).resolve(key[2:], Resolve(None, force=True))
+    await cache.complete(key, Record(token=b"1" * 16, **done), ttl_ms=60_000)
+    resolution = await Records(cache, "n", []).resolve(key[2:], ResolveRequest(None, force=True))
     assert resolution is Resolution.OTHER_ATTEMPT
     held = await cache.get(key)
     assert held is not None

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.record import State
+from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.connection.connect import Peer
 from oncegate.cache.redis.connection.pipe import Link
 from oncegate.cache.redis.connection.server import Session
@@ -29,9 +29,9 @@ from tests.cache.proxy import Proxy
 PRINT = b"p" * 16
 
 
-def claim(cache: RedisCache, key: str, **more: object) -> "asyncio.Task[Claim]":
-    arguments = {"token": os.urandom(16), "fingerprint": PRINT, "lease_ms": 60_000, "retention_ms": 60_000, **more}
-    return asyncio.ensure_future(cache.claim(key, **arguments))  # type: ignore[arg-type]  # options of the test's own
+def claim(cache: RedisCache, key: str, **more: Any) -> "asyncio.Task[Claim]":
+    token: Any = more.pop("token", None) or os.urandom(16)
+    return asyncio.ensure_future(cache.claim(key, ClaimRequest(token, PRINT, 60_000, 60_000), **more))
 
 
 async def connected(url: str) -> RedisCache:
@@ -108,7 +108,7 @@ async def test_a_claim_that_is_won_late_goes_to_whoever_adopts_it() -> None:
         assert adopted[0].won
         assert adopted[0].record.token == token
         assert await cache.complete(
-            "k", token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=None, ttl_ms=60_000
+            "k", Record(token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=None), ttl_ms=60_000
         )
         assert server.calls("del") == 0
         await cache.close()

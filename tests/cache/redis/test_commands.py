@@ -11,7 +11,7 @@ import pytest
 
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
-from oncegate.cache.record import Record, State, StoredResponse, Trace
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.redis.connection.send import LARGE_BYTES
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
@@ -28,13 +28,15 @@ async def complete(cache: RedisCache, key: str, token: bytes, body: bytes | None
     response = RESPONSE if body is None else StoredResponse(200, (), body, 1)
     return await cache.complete(
         key,
-        token=token,
-        fingerprint=PRINT,
-        attempt=1,
-        state=State.SUCCEEDED,
-        response=response,
+        Record(
+            token=token,
+            fingerprint=PRINT,
+            attempt=1,
+            state=State.SUCCEEDED,
+            response=response,
+            trace=Trace("payments-7d4b9c6f5-x2x8z/4711", 1_700_000_000_000, 123),
+        ),
         ttl_ms=86_400_000,
-        trace=Trace("payments-7d4b9c6f5-x2x8z/4711", 1_700_000_000_000, 123),
     )
 
 
@@ -44,17 +46,17 @@ async def test_a_first_request_costs_two_commands_and_a_replay_one(
     key, token = redis_server.key("cost"), os.urandom(16)
     await redis_cache.get(key)
     with redis_server.monitored() as first:
-        await redis_cache.claim(key, token=token, **LEASE)
+        await redis_cache.claim(key, ClaimRequest(token=token, **LEASE))
         await complete(redis_cache, key, token)
     with redis_server.monitored() as replay:
-        assert not (await redis_cache.claim(key, token=os.urandom(16), **LEASE)).won
+        assert not (await redis_cache.claim(key, ClaimRequest(token=os.urandom(16), **LEASE))).won
     assert [command.split()[0] for command in first] == ["EVALSHA", "EVALSHA"]
     assert [command.split()[0] for command in replay] == ["EVALSHA"]
 
 
 async def test_a_record_of_300_bytes_takes_at_most_620(redis_server: RedisServer, redis_cache: RedisCache) -> None:
     key, token = f"{redis_server.key('size')}:{'d' * 40}:{'s' * 16}", os.urandom(16)
-    await redis_cache.claim(key, token=token, **LEASE)
+    await redis_cache.claim(key, ClaimRequest(token=token, **LEASE))
     await complete(redis_cache, key, token)
     assert 250 <= redis_server.command("STRLEN", key) <= 330
     assert redis_server.command("MEMORY", "USAGE", key) <= 620
@@ -68,8 +70,10 @@ async def test_the_record_of_a_300_byte_response_takes_at_most_620(
     lines = (b"server", b"nginx"), (b"content-type", b"application/json"), (b"content-length", b"300")
     response = StoredResponse(201, lines, b"x" * 300, 1_700_000_000_000)
     trace = Trace("vm/4711", 1_700_000_000_000, 123, method="POST", route="*")
-    lasts: dict[str, Any] = {"fingerprint": PRINT, "attempt": 1, "state": State.SUCCEEDED, "ttl_ms": 86_400_000}
-    assert await redis_cache.complete(key, token=token, response=response, trace=trace, **lasts)
+    lasts: dict[str, Any] = {"fingerprint": PRINT, "attempt": 1, "state": State.SUCCEEDED}
+    assert await redis_cache.complete(
+        key, Record(token=token, response=response, trace=trace, **lasts), ttl_ms=86_400_000
+    )
     assert redis_server.command("MEMORY", "USAGE", key) <= 620
 
 
@@ -78,7 +82,7 @@ async def test_flushed_scripts_are_loaded_again(redis_server: RedisServer, redis
     await redis_cache.get(key)
     for _ in range(2):
         redis_server.command("SCRIPT", "FLUSH")
-        assert (await redis_cache.claim(key, token=token, **LEASE)).won
+        assert (await redis_cache.claim(key, ClaimRequest(token=token, **LEASE))).won
         assert await redis_cache.extend(key, token=token, lease_ms=60_000)
     redis_server.command("SCRIPT", "FLUSH")
     assert await complete(redis_cache, key, token)
@@ -88,7 +92,7 @@ async def test_a_large_outcome_goes_over_a_connection_of_its_own(
     redis_server: RedisServer, redis_cache: RedisCache
 ) -> None:
     key, token = redis_server.key("large"), os.urandom(16)
-    await redis_cache.claim(key, token=token, **LEASE)
+    await redis_cache.claim(key, ClaimRequest(token=token, **LEASE))
     before = redis_server.connections()
     assert await complete(redis_cache, key, token, os.urandom(LARGE_BYTES + 1))
     assert redis_server.connections() == before + 1
@@ -121,7 +125,7 @@ async def test_another_type_under_the_key_is_an_unreadable_record(
     key = redis_server.key("list")
     redis_server.command("RPUSH", key, "x")
     with pytest.raises(RecordUnreadable):
-        await redis_cache.claim(key, token=os.urandom(16), **LEASE)
+        await redis_cache.claim(key, ClaimRequest(token=os.urandom(16), **LEASE))
     with pytest.raises(RecordUnreadable):
         await redis_cache.get(key)
     with pytest.raises(RecordUnreadable):
@@ -133,7 +137,7 @@ def test_the_script_and_the_codec_agree_on_when_a_lease_is_over(redis_server: Re
     """Within one transaction next to no time passes, so that the very millisecond is nearly always hit."""
     key = redis_server.key("edge")
     held = encode(Record(State.IN_FLIGHT, b"a" * 16, PRINT, 1, retention_ms=60_000))
-    fresh = encode_claim(b"b" * 16, PRINT, 90_000)
+    fresh = encode_claim(ClaimRequest(b"b" * 16, PRINT, 0, 90_000))
     client = redis_server.client()
     digest = client.script_load(resources.files("oncegate.cache.redis").joinpath("lua", "claim.lua").read_text())
     with client.pipeline(transaction=True) as transaction:
@@ -149,13 +153,15 @@ async def test_a_record_without_expiry_is_damaged_and_never_taken_over(
     redis_server: RedisServer, redis_cache: RedisCache, empty: bool
 ) -> None:
     key, token = redis_server.key("persistent"), os.urandom(16)
-    await redis_cache.claim(key, token=token, **LEASE)
+    await redis_cache.claim(key, ClaimRequest(token=token, **LEASE))
     redis_server.command("PERSIST", key)
     if empty:
         redis_server.command("SET", key, b"")
     before = redis_server.command("GET", key)
     with pytest.raises(RecordUnreadable):
-        await redis_cache.claim(key, token=os.urandom(16), takeover=frozenset({State.UNKNOWN, State.FAILED}), **LEASE)
+        await redis_cache.claim(
+            key, ClaimRequest(token=os.urandom(16), takeover=frozenset({State.UNKNOWN, State.FAILED}), **LEASE)
+        )
     with pytest.raises(RecordUnreadable):
         await redis_cache.get(key)
     assert not await complete(redis_cache, key, os.urandom(16))
@@ -166,20 +172,20 @@ async def test_on_a_full_server_new_keys_are_refused_and_all_else_goes_on() -> N
     with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
         cache = RedisCache.from_url(server.url, timeout=30)
         done, running, undone = (os.urandom(16) for _ in range(3))
-        await cache.claim("done", token=done, **LEASE)
+        await cache.claim("done", ClaimRequest(token=done, **LEASE))
         await complete(cache, "done", done)
-        await cache.claim("running", token=running, **LEASE)
-        await cache.claim("undone", token=undone, **LEASE)
+        await cache.claim("running", ClaimRequest(token=running, **LEASE))
+        await cache.claim("undone", ClaimRequest(token=undone, **LEASE))
         server.command("CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(CacheFull, match="OOM"):
-            await cache.claim("new", token=os.urandom(16), **LEASE)
-        assert (await cache.claim("done", token=os.urandom(16), **LEASE)).record.response == RESPONSE
+            await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))
+        assert (await cache.claim("done", ClaimRequest(token=os.urandom(16), **LEASE))).record.response == RESPONSE
         assert await cache.get("done") is not None
         assert await cache.extend("running", token=running, lease_ms=60_000)
         assert await complete(cache, "running", running, b"y" * 100_000)
         assert await cache.release("undone", token=undone)
         server.command("CONFIG", "SET", "maxmemory", "0")
-        assert (await cache.claim("new", token=os.urandom(16), **LEASE)).won
+        assert (await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))).won
         await cache.close()
 
 
@@ -187,14 +193,14 @@ async def test_replays_go_on_while_redis_lacks_replicas() -> None:
     with RedisServer() as server:
         cache = RedisCache.from_url(server.url, timeout=30)
         done, running = os.urandom(16), os.urandom(16)
-        await cache.claim("done", token=done, **LEASE)
+        await cache.claim("done", ClaimRequest(token=done, **LEASE))
         await complete(cache, "done", done)
-        await cache.claim("running", token=running, **LEASE)
+        await cache.claim("running", ClaimRequest(token=running, **LEASE))
         server.command("CONFIG", "SET", "min-replicas-to-write", "1")
-        assert (await cache.claim("done", token=os.urandom(16), **LEASE)).record.response == RESPONSE
+        assert (await cache.claim("done", ClaimRequest(token=os.urandom(16), **LEASE))).record.response == RESPONSE
         assert await cache.get("done") is not None
         with pytest.raises(CacheUnavailable, match="NOREPLICAS"):
-            await cache.claim("new", token=os.urandom(16), **LEASE)
+            await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))
         with pytest.raises(CacheUnavailable, match="NOREPLICAS"):
             await complete(cache, "running", running)
         await cache.close()
@@ -204,13 +210,13 @@ async def test_replays_go_on_while_redis_can_not_save() -> None:
     with RedisServer(config={"dbfilename": "dump.rdb", "save": "3600 1000000"}) as server:
         cache = RedisCache.from_url(server.url, timeout=30)
         done = os.urandom(16)
-        await cache.claim("done", token=done, **LEASE)
+        await cache.claim("done", ClaimRequest(token=done, **LEASE))
         await complete(cache, "done", done)
         server.break_saving()
         await until(lambda: server.command("INFO", "persistence")["rdb_last_bgsave_status"] == "err")
-        assert (await cache.claim("done", token=os.urandom(16), **LEASE)).record.response == RESPONSE
+        assert (await cache.claim("done", ClaimRequest(token=os.urandom(16), **LEASE))).record.response == RESPONSE
         with pytest.raises(CacheUnavailable, match="MISCONF"):
-            await cache.claim("new", token=os.urandom(16), **LEASE)
+            await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))
         await cache.close()
 
 
@@ -222,9 +228,9 @@ async def test_a_replica_refuses_claims_and_is_looked_up_anew() -> None:
         link = session.claims.link
         server.command("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(CacheUnavailable, match=r"READONLY|MASTERDOWN"):
-            await cache.claim("new", token=os.urandom(16), **LEASE)
+            await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))
         assert session.claims.link is not link
         assert "this Redis is a replica: it takes no claims; use the primary's address" in await cache.check()
         server.command("REPLICAOF", "NO", "ONE")
-        assert (await cache.claim("new", token=os.urandom(16), **LEASE)).won
+        assert (await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))).won
         await cache.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
-from oncegate.cache.record import State
+from oncegate.cache.record import ClaimRequest, Record, State
 from oncegate.cache.redis.connection.faults import check_version
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
@@ -38,10 +38,12 @@ async def test_it_works_over_each_kind_of_connection(kind: str) -> None:
     with RedisServer(kind) as server:
         cache = RedisCache.from_url(server.url, timeout=30)
         token = os.urandom(16)
-        assert (await cache.claim("k", token=token, **CLAIM)).won
-        outcome: dict[str, Any] = {"attempt": 1, "state": State.SUCCEEDED, "ttl_ms": 60_000, "fingerprint": b"p" * 16}
-        assert await cache.complete("k", token=token, response=None, **outcome)
-        answers = await asyncio.gather(*[cache.claim("k", token=os.urandom(16), **CLAIM) for _ in range(300)])
+        assert (await cache.claim("k", ClaimRequest(token=token, **CLAIM))).won
+        outcome: dict[str, Any] = {"attempt": 1, "state": State.SUCCEEDED, "fingerprint": b"p" * 16}
+        assert await cache.complete("k", Record(token=token, **outcome), ttl_ms=60_000)
+        answers = await asyncio.gather(
+            *[cache.claim("k", ClaimRequest(token=os.urandom(16), **CLAIM)) for _ in range(300)]
+        )
         assert not any(answer.won for answer in answers)
         await cache.close()
 
@@ -55,7 +57,7 @@ async def test_a_certificate_of_an_unknown_authority_is_refused_in_one_line() ->
 async def test_a_password_is_used_and_a_wrong_or_missing_one_is_told_in_one_line() -> None:
     with RedisServer(config={"requirepass": SECRET}) as server:
         cache = RedisCache.from_url(f"redis://:{SECRET}@127.0.0.1:{server.port}", timeout=30)
-        assert (await cache.claim("k", token=os.urandom(16), **CLAIM)).won
+        assert (await cache.claim("k", ClaimRequest(token=os.urandom(16), **CLAIM))).won
         await cache.close()
         assert "login was refused" in await refusal(f"redis://:{SECRET}-wrong@127.0.0.1:{server.port}")
         assert "NOAUTH (it asks for a login)" in await refusal(server.url)
@@ -67,7 +69,7 @@ async def test_a_user_without_dangerous_commands_can_hold_records() -> None:
         cache = RedisCache.from_url(f"redis://gate:{SECRET}@127.0.0.1:{server.port}", timeout=30)
         advice = await cache.check()
         assert any("CLIENT KILL" in line for line in advice)
-        assert (await cache.claim("k", token=os.urandom(16), **CLAIM)).won
+        assert (await cache.claim("k", ClaimRequest(token=os.urandom(16), **CLAIM))).won
         await cache.close()
 
 
@@ -78,7 +80,7 @@ async def test_a_claim_is_withdrawn_for_a_user_who_may_not_kill_connections() ->
             cache = RedisCache.from_url(proxy.url.replace("://", f"://gate:{SECRET}@"), timeout=30)
             await cache.get("nothing")
             proxy.swallow_replies()
-            pending = asyncio.ensure_future(cache.claim("k", token=os.urandom(16), **CLAIM))
+            pending = asyncio.ensure_future(cache.claim("k", ClaimRequest(token=os.urandom(16), **CLAIM)))
             await until(lambda: server.command("EXISTS", "k"))
             proxy.cut_clients()
             with pytest.raises(CacheUnavailable):
@@ -96,7 +98,7 @@ async def test_a_user_who_may_not_run_scripts_is_told_so() -> None:
 async def test_a_database_of_the_url_is_the_one_used() -> None:
     with RedisServer() as server:
         cache = RedisCache.from_url(server.url.replace("/0", "/3"), timeout=30)
-        await cache.claim("k", token=os.urandom(16), **CLAIM)
+        await cache.claim("k", ClaimRequest(token=os.urandom(16), **CLAIM))
         assert server.command("EXISTS", "k") == 0
         server.command("SELECT", 3)
         assert server.command("EXISTS", "k") == 1

@@ -4,13 +4,13 @@ import pytest
 
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import Record, State, Trace
+from oncegate.cache.record import ClaimRequest, Record, State, Trace
 from oncegate.testing.store import PRINT, RETENTION, A
 
 
 @pytest.mark.parametrize("junk", [b"{", b"[]", b'{"g":1,"b":"x","d":[],"n":null}', b"\xff\x00"])
 def test_a_trace_that_can_not_be_read_costs_no_record(junk: bytes) -> None:
-    assert decode(encode_claim(A, PRINT, RETENTION) + junk, RETENTION, traced=True).trace == Trace()
+    assert decode(encode_claim(ClaimRequest(A, PRINT, 0, RETENTION)) + junk, RETENTION, traced=True).trace == Trace()
 
 
 def test_behind_an_outcome_without_a_response_there_is_an_object_or_nothing() -> None:

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
@@ -54,10 +54,10 @@ async def test_a_stopped_server_fails_calls_in_time_and_the_cache_comes_back_wit
         async with asyncio.timeout(IN_TIME):
             for _ in range(5):
                 with pytest.raises(CacheUnavailable):
-                    await cache.claim("k", token=os.urandom(16), **LEASE)
+                    await cache.claim("k", ClaimRequest(token=os.urandom(16), **LEASE))
         server.start()
         await until_it_answers(cache)
-        assert (await cache.claim("k", token=os.urandom(16), **LEASE)).won
+        assert (await cache.claim("k", ClaimRequest(token=os.urandom(16), **LEASE))).won
         await cache.close()
 
 
@@ -80,7 +80,7 @@ async def test_a_server_that_accepts_and_says_nothing_fails_in_time() -> None:
     cache = RedisCache.from_url(f"redis://127.0.0.1:{silent.sockets[0].getsockname()[1]}", timeout=TIMEOUT)
     async with asyncio.timeout(IN_TIME):
         with pytest.raises(CacheUnavailable, match="in time"):
-            await cache.claim("k", token=os.urandom(16), **LEASE)
+            await cache.claim("k", ClaimRequest(token=os.urandom(16), **LEASE))
     await cache.close()
     silent.close()
     for writer in accepted:
@@ -174,11 +174,12 @@ async def test_bytes_that_a_stalled_server_does_not_read_count_against_the_bound
         "attempt": 1,
         "state": State.SUCCEEDED,
         "response": body,
-        "ttl_ms": 60_000,
     }
 
     def complete(number: int) -> "asyncio.Future[bool]":
-        return asyncio.ensure_future(cache.complete(f"k{number}", token=os.urandom(16), **outcome))
+        return asyncio.ensure_future(
+            cache.complete(f"k{number}", Record(token=os.urandom(16), **outcome), ttl_ms=60_000)
+        )
 
     with RedisServer() as server:
         cache = RedisCache.from_url(server.url, timeout=30, bounds=Bounds(bytes=8_000_000, patience=60))
@@ -197,7 +198,7 @@ async def test_a_cancelled_caller_does_not_shift_the_replies_of_others() -> None
         cache = RedisCache.from_url(server.url, timeout=30)
         tokens = {f"k{number}": os.urandom(16) for number in range(40)}
         for key, token in tokens.items():
-            await cache.claim(key, token=token, **LEASE)
+            await cache.claim(key, ClaimRequest(token=token, **LEASE))
         calls = {key: asyncio.ensure_future(cache.get(key)) for key in tokens}
         await asyncio.sleep(0)
         for key in list(calls)[::3]:
@@ -218,7 +219,7 @@ def test_each_event_loop_has_connections_of_its_own_and_leaves_none_behind(run: 
         cache = RedisCache.from_url(server.url, timeout=30)
 
         async def once() -> bool:
-            return (await cache.claim("k", token=os.urandom(16), **LEASE)).won
+            return (await cache.claim("k", ClaimRequest(token=os.urandom(16), **LEASE))).won
 
         assert [run(once()) for _ in range(3)] == [True, False, False]
         gc.collect()
@@ -245,7 +246,7 @@ async def test_a_redis_that_is_another_one_is_told_of_once(persist: bool, caplog
     with RedisServer(persist=persist) as server:
         cache = RedisCache.from_url(server.url, timeout=TIMEOUT)
         await until_it_answers(cache)
-        while not (await cache.claim(server.key("kept"), token=os.urandom(16), **LEASE)).won:
+        while not (await cache.claim(server.key("kept"), ClaimRequest(token=os.urandom(16), **LEASE))).won:
             pass  # a slow machine may answer too late
         server.stop()
         await until(lambda: session_of(cache).claims.link is None)

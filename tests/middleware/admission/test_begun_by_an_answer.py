@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
-from oncegate.cache.record import State
+from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.middleware.admission.observe import Watch
 from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
@@ -32,17 +31,17 @@ class Answered(MemoryCache):
         self.instead: Any = None
         """What is told of a claim in place of its answer."""
 
-    async def claim(self, key: str, **call: Any) -> Claim:
-        return await super().claim(key, **call)
+    async def claim(self, key: str, request: ClaimRequest, **call: Any) -> Claim:
+        return await super().claim(key, request, **call)
 
-    def claim_soon(self, key: str, *, then: Any, **call: Any) -> bool:
+    def claim_soon(self, key: str, request: ClaimRequest, *, then: Any, **call: Any) -> bool:
         def held(answer: Any) -> None:
             self._held(partial(then, self.instead or answer))
 
-        return super().claim_soon(key, then=held, **call)
+        return super().claim_soon(key, request, then=held, **call)
 
-    async def complete(self, key: str, **call: Any) -> bool:
-        return await super().complete(key, **call)
+    async def complete(self, key: str, outcome: Record, **call: Any) -> bool:
+        return await super().complete(key, outcome, **call)
 
     def complete_soon(self, key: str, outcome: Any, *, then: Any, **call: Any) -> bool:
         def held(answer: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.record import TOKEN_BYTES, State
+from oncegate.cache.record import TOKEN_BYTES, ClaimRequest, State
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
 from testing.waiting import until
@@ -29,11 +29,13 @@ def succeeding(there: Door) -> Callable[[Cache], Coroutine[Any, Any, None]]:
             assert found is not None
             claim = await cache.claim(
                 there.look_up_key(),
-                token=SUCCESSOR,
-                fingerprint=found.record.fingerprint,
-                lease_ms=60_000,
-                retention_ms=60_000,
-                takeover=frozenset({State.UNKNOWN}),
+                ClaimRequest(
+                    token=SUCCESSOR,
+                    fingerprint=found.record.fingerprint,
+                    lease_ms=60_000,
+                    retention_ms=60_000,
+                    takeover=frozenset({State.UNKNOWN}),
+                ),
             )
             return claim.won
 
@@ -122,11 +124,13 @@ def passing_by(there: Door) -> Callable[[Cache], Coroutine[Any, Any, None]]:
             assert found is not None
             claim = await cache.claim(
                 there.look_up_key(),
-                token=os.urandom(TOKEN_BYTES),
-                fingerprint=found.record.fingerprint,
-                lease_ms=1,
-                retention_ms=60_000,
-                takeover=frozenset({State.UNKNOWN}),
+                ClaimRequest(
+                    token=os.urandom(TOKEN_BYTES),
+                    fingerprint=found.record.fingerprint,
+                    lease_ms=1,
+                    retention_ms=60_000,
+                    takeover=frozenset({State.UNKNOWN}),
+                ),
             )
             return claim.won
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.record import DEAD_TOKEN, Record, State
+from oncegate.cache.record import DEAD_TOKEN, ClaimRequest, Record, State
 from oncegate.middleware.rules.settings import Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
@@ -51,11 +51,9 @@ async def claimed(there: Door, *, lease_ms: int, takeover: frozenset[State] = fr
     assert record is not None
     claim = await there.cache.claim(
         there.look_up_key(),
-        token=TOKEN,
-        fingerprint=record.fingerprint,
-        lease_ms=lease_ms,
-        retention_ms=86400000,
-        takeover=takeover,
+        ClaimRequest(
+            token=TOKEN, fingerprint=record.fingerprint, lease_ms=lease_ms, retention_ms=86400000, takeover=takeover
+        ),
     )
     assert claim.won
 

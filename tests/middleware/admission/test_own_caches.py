@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.claim import Claim
 from oncegate.cache.memory.store import MemoryCache
-from oncegate.cache.record import State
+from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.store import prompt
 from testing.waiting import until
@@ -19,13 +18,13 @@ class Counting(MemoryCache):
 
     claims = outcomes = 0
 
-    async def claim(self, key: str, **call: Any) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, **call: Any) -> Claim:
         self.claims += 1
-        return await super().claim(key, **call)
+        return await super().claim(key, request, **call)
 
-    async def complete(self, key: str, **call: Any) -> bool:
+    async def complete(self, key: str, outcome: Record, **call: Any) -> bool:
         self.outcomes += 1
-        return await super().complete(key, **call)
+        return await super().complete(key, outcome, **call)
 
 
 async def test_a_subclass_s_own_claim_and_complete_are_called() -> None:
@@ -42,9 +41,9 @@ async def test_what_was_put_in_the_place_of_a_call_is_called(name: str) -> None:
     calls = []
     original = getattr(cache, name)
 
-    async def in_its_place(key: str, **call: Any) -> Any:
+    async def in_its_place(key: str, given: ClaimRequest | Record, **call: Any) -> Any:
         calls.append(key)
-        return await original(key, **call)
+        return await original(key, given, **call)
 
     setattr(cache, name, in_its_place)
     there = Door(Answering(201), cache, "n")
@@ -59,8 +58,14 @@ def test_a_cache_with_a_call_of_its_own_is_not_asked_in_another_way(name: str) -
 
 
 def test_ours_are_asked_without_waiting() -> None:
-    for cache in (MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1"), type("Named", (MemoryCache,), {})()):
+    for cache in (MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1")):
         assert prompt(cache) is cache
+
+
+def test_a_subclass_is_asked_without_waiting_if_it_says_so_itself() -> None:
+    calls = {name: vars(MemoryCache)[name] for name in ("claim_soon", "complete_soon")}
+    assert prompt(type("Silent", (MemoryCache,), {})()) is None
+    assert prompt(cache := type("Prompt", (MemoryCache,), calls)()) is cache
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -85,10 +90,10 @@ async def test_a_claim_that_is_not_made_yet_is_not_made_for_a_request_that_was_c
             super().__init__()
             self.reached, self.goes_on = asyncio.Event(), asyncio.Event()
 
-        async def claim(self, key: str, **call: Any) -> Claim:
+        async def claim(self, key: str, request: ClaimRequest, **call: Any) -> Claim:
             self.reached.set()
             await self.goes_on.wait()
-            return await super().claim(key, **call)
+            return await super().claim(key, request, **call)
 
     cache = Slow()
     there = Door(app := Answering(201), cache, "n")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from oncegate import InFlightError, MemoryCache, NotProcessed, OutcomeUnknownError, idempotent
+from oncegate.cache.record import ClaimRequest
 from oncegate.middleware.calls.callers_thread import ThreadedCall
 
 PATIENCE = 60.0
@@ -129,10 +130,10 @@ class Held(MemoryCache):
         self.asked = threading.Event()
         self.go = threading.Event()
 
-    async def claim(self, key: str, **call: Any) -> Any:
+    async def claim(self, key: str, request: ClaimRequest, **call: Any) -> Any:
         self.asked.set()
         await asyncio.to_thread(self.go.wait, PATIENCE)
-        return await super().claim(key, **call)
+        return await super().claim(key, request, **call)
 
 
 @pytest.fixture

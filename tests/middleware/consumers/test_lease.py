@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from oncegate import Action, DeliveryDecision, Recording, Subscription, SubscriptionSettings
-from oncegate.cache.claim import Claim
-from oncegate.cache.record import State
+from oncegate.cache.record import Claim, ClaimRequest, State
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.attempt import LeaseLost
 from oncegate.middleware.admission.observe import Watch
@@ -126,8 +125,8 @@ class Pausing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cache, name)
 
-    async def claim(self, key: str, **how: Any) -> Claim:
-        claim = await self._cache.claim(key, **how)
+    async def claim(self, key: str, request: ClaimRequest, **how: Any) -> Claim:
+        claim = await self._cache.claim(key, request, **how)
         self._then()
         return claim
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from oncegate import Action, DeliveryDecision, NotRecorded, Recording, Subscription, SubscriptionSettings
-from oncegate.cache.claim import Claim
 from oncegate.cache.memory.store import MemoryCache
-from oncegate.cache.record import State
+from oncegate.cache.record import Claim, ClaimRequest, State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.rules.key import record_id
 from testing.servers import RedisServer
@@ -38,11 +37,11 @@ class Losing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cache, name)
 
-    async def claim(self, key: str, **how: Any) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, **how: Any) -> Claim:
         self._server.pause()
         try:
             with timed(self._cache):
-                return await self._cache.claim(key, **how)
+                return await self._cache.claim(key, request, **how)
         finally:
             self._server.resume()
 

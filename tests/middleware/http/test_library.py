@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from oncegate import EXPOSED_HEADERS, REQUEST_HEADERS, IdempotencyMiddleware, IdempotencySettings, MemoryCache, Route
+from oncegate.cache.record import ClaimRequest
 from oncegate.fastapi import document
 from tests.middleware.door import PATIENCE
 
@@ -254,7 +255,7 @@ def test_the_memory_cache_is_whole_after_many_threads_have_used_it() -> None:
             token = b"%015d%d" % (number, thread)
             key = f"n:{number}"
             claim = await cache.claim(
-                key, token=token, fingerprint=bytes(16), lease_ms=1000, retention_ms=1000 + number
+                key, ClaimRequest(token=token, fingerprint=bytes(16), lease_ms=1000, retention_ms=1000 + number)
             )
             if claim.won:
                 won.append(number)
@@ -266,7 +267,9 @@ def test_the_memory_cache_is_whole_after_many_threads_have_used_it() -> None:
 
     async def sweep() -> None:
         for number in range(20):
-            await cache.claim(f"m:{number}", token=bytes(16), fingerprint=bytes(16), lease_ms=1, retention_ms=0)
+            await cache.claim(
+                f"m:{number}", ClaimRequest(token=bytes(16), fingerprint=bytes(16), lease_ms=1, retention_ms=0)
+            )
             assert await cache.release(f"m:{number}", token=bytes(16))
 
     asyncio.run(sweep())

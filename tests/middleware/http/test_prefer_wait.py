@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from oncegate.cache.record import State
+from oncegate.cache.record import ClaimRequest, State
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answered, Answering, Call, Door, waits
 
@@ -154,7 +154,7 @@ async def test_c2_wait_ends_when_the_lease_of_a_dead_owner_lapses(pair: Pair) ->
     first, second = pair(app)
     key, token = first.look_up_key(), b"of a dead owner!"
     claim = await first.cache.claim(
-        key, token=token, fingerprint=await fingerprint_of(first), lease_ms=60_000, retention_ms=86400000
+        key, ClaimRequest(token=token, fingerprint=await fingerprint_of(first), lease_ms=60_000, retention_ms=86400000)
     )
     assert claim.won
     waiter = await pair.waits(lambda: second.begin(headers=LONG))

@@ -9,7 +9,7 @@ import pytest
 
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
-from oncegate.cache.record import State
+from oncegate.cache.record import ClaimRequest, State
 from oncegate.middleware.http.extensions import SUBMISSION_EXTENSION
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.outcome.errors import NotAccepted
@@ -242,7 +242,7 @@ async def test_c2_respond_async_is_taken_over_from_a_dead_gateway_whatever_on_un
     key = two.door.look_up_key()
     print_ = fingerprint("POST", b"/payments", b"", b'{"amount": 1}', as_json=False)
     await two.door.cache.claim(
-        key, token=b"t" * 16, fingerprint=print_, lease_ms=1, retention_ms=60_000, submission=True
+        key, ClaimRequest(token=b"t" * 16, fingerprint=print_, lease_ms=1, retention_ms=60_000, submission=True)
     )
     await two.door.becomes(State.UNKNOWN)
     assert (await two.door.send()).code == "outcome-unknown", "a synchronous request: a copy may wait in the stream"
@@ -255,7 +255,7 @@ async def test_c2_respond_async_does_not_take_over_an_execution(door: MakeDoor) 
     two = Two(door, _route(), on_unknown="refuse")
     print_ = fingerprint("POST", b"/payments", b"", b'{"amount": 1}', as_json=False)
     await two.door.cache.claim(
-        two.door.look_up_key(), token=b"t" * 16, fingerprint=print_, lease_ms=1, retention_ms=60_000
+        two.door.look_up_key(), ClaimRequest(token=b"t" * 16, fingerprint=print_, lease_ms=1, retention_ms=60_000)
     )
     await two.door.becomes(State.UNKNOWN)
     assert (await two.door.send(headers=ASYNC)).code == "outcome-unknown"

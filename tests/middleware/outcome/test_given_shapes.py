@@ -19,7 +19,7 @@ from oncegate import (
     Recording,
     Subscription,
 )
-from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.record import Record, State, StoredResponse
 
 
 async def exchange(
@@ -118,9 +118,9 @@ class Counting(MemoryCache):
         self.answers.append("extend")
         return int(await super().extend(key, **call))  # type: ignore[return-value]  # another shape, on purpose
 
-    async def complete(self, key: str, **call: Any) -> bool:
+    async def complete(self, key: str, outcome: Record, **call: Any) -> bool:
         self.answers.append("complete")
-        return int(await super().complete(key, **call))  # type: ignore[return-value]  # another shape, on purpose
+        return int(await super().complete(key, outcome, **call))  # type: ignore[return-value]  # another shape, on purpose
 
     async def release(self, key: str, **call: Any) -> bool:
         self.answers.append("release")

@@ -1,0 +1,282 @@
+"""The law of records: which event moves a record from which state to which, and what each call to a cache does by it.
+
+``TRANSITIONS`` is the table; docs/state-machine.md is drawn from it. The functions take what is held, as it reads at one
+instant, and a request; they give the answer and what becomes of the record, as a `Move`. They touch no store and read no
+clock. A cache in this process executes them under a lock; Redis executes the same law as scripts (``redis/lua``), and a
+test compares both over random histories, answer by answer and byte by byte.
+"""
+# Compiled: docs/decisions/0012-compiled.md
+
+import enum
+import functools
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
+
+from oncegate.cache.codec import STATE_CODES, encode, encode_claim, encode_restored
+from oncegate.cache.errors import IllegalTransition
+from oncegate.cache.record import DEAD_TOKEN, NO_TRACE, Claim, ClaimRequest, Record, State, StoredResponse, Trace
+
+Answer = TypeVar("Answer")
+
+
+class Event(enum.StrEnum):
+    """What can happen to a record."""
+
+    CLAIM = "claim"
+    RENEW = "renew"
+    COMPLETE = "complete"
+    RELEASE = "release"
+    LAPSE = "lapse"
+    RESOLVE = "resolve"
+    EXPIRE = "expire"
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One row of the law. ``guard`` says, for people, what else must hold."""
+
+    source: State
+    event: Event
+    targets: frozenset[State]
+    guard: str
+
+
+def _row(source: State, event: Event, *targets: State, guard: str) -> Transition:
+    return Transition(source, event, frozenset(targets), guard)
+
+
+_OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+_FOUND: Final = (State.ABSENT, State.FAILED, State.UNKNOWN)
+
+TRANSITIONS: tuple[Transition, ...] = (
+    _row(State.ABSENT, Event.CLAIM, State.IN_FLIGHT, guard="new token, attempt 1"),
+    _row(
+        State.FAILED, Event.CLAIM, State.IN_FLIGHT, guard='on_error = "retry", same fingerprint: new token, attempt + 1'
+    ),
+    _row(
+        State.UNKNOWN,
+        Event.CLAIM,
+        State.IN_FLIGHT,
+        guard='on_unknown = "retry", or a submission sent again; same fingerprint: new token, attempt + 1',
+    ),
+    _row(State.IN_FLIGHT, Event.RENEW, State.IN_FLIGHT, guard="own token"),
+    _row(State.IN_FLIGHT, Event.COMPLETE, *_OUTCOMES, guard="own token"),
+    _row(State.IN_FLIGHT, Event.RELEASE, *_FOUND, guard="own token: back to what the attempt found"),
+    _row(State.IN_FLIGHT, Event.LAPSE, State.UNKNOWN, guard="the lease ran out; nothing is written, it reads so"),
+    _row(State.UNKNOWN, Event.RENEW, State.IN_FLIGHT, guard="lapsed, own token, nobody took over"),
+    _row(State.UNKNOWN, Event.COMPLETE, *_OUTCOMES, guard="lapsed, own token, nobody took over"),
+    _row(State.UNKNOWN, Event.RELEASE, *_FOUND, guard="lapsed, own token, nobody took over"),
+    _row(State.ABSENT, Event.COMPLETE, *_OUTCOMES, guard="lapsed away while its owner lived on"),
+    _row(State.UNKNOWN, Event.RESOLVE, State.SUCCEEDED, State.FAILED, State.ABSENT, guard="an operator"),
+    _row(State.IN_FLIGHT, Event.RESOLVE, State.SUCCEEDED, State.FAILED, State.ABSENT, guard="an operator, by force"),
+    _row(State.IN_FLIGHT, Event.EXPIRE, State.ABSENT, guard="lease and unknown_ttl ran out"),
+    _row(State.SUCCEEDED, Event.EXPIRE, State.ABSENT, guard="ttl ran out"),
+    _row(State.FAILED, Event.EXPIRE, State.ABSENT, guard="error_ttl ran out"),
+    _row(State.UNKNOWN, Event.EXPIRE, State.ABSENT, guard="unknown_ttl ran out"),
+)
+
+_LAW: Final = {(row.source, row.event): row.targets for row in TRANSITIONS}
+
+
+def targets(source: State, event: Event) -> frozenset[State]:
+    """The states that ``event`` may move a record in ``source`` to; empty where the law has no such row."""
+    return _LAW.get((source, event), frozenset())
+
+
+def check(source: State, event: Event, target: State) -> State:
+    """``target``, if the law allows the move; raises `IllegalTransition` otherwise."""
+    if target not in targets(source, event):
+        raise IllegalTransition(f"no transition: {source.value} --{event.value}--> {target.value}")
+    return target
+
+
+class Resolution(enum.StrEnum):
+    """What became of an operator's `Cache.resolve`; only of ``RESOLVED`` was anything written."""
+
+    RESOLVED = "resolved"
+    ABSENT = "absent"
+    IN_FLIGHT = "in-flight"
+    SETTLED = "settled"
+    OTHER_ATTEMPT = "other-attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveRequest:
+    """An operator's resolution: ``SUCCEEDED`` or ``FAILED``, to be kept for ``ttl_ms``, or ``None``: the key is free.
+
+    ``force``: also of an attempt in flight. ``attempt`` is the one that was seen; 0: whichever it is. ``trace`` and
+    ``submission`` are those of the record that is written.
+    """
+
+    state: State | None
+    response: StoredResponse | None = None
+    ttl_ms: int = 0
+    force: bool = False
+    attempt: int = 0
+    trace: Trace = NO_TRACE
+    submission: bool = False
+
+
+UNCHANGED: Final = -1
+REMOVED: Final = 0
+
+
+class Move(Generic[Answer]):
+    """What a call comes to: its ``answer``, and what becomes of the record.
+
+    ``ttl_ms`` is what the record has to live from now on, or ``UNCHANGED`` (nothing is written), or ``REMOVED``. ``data`` are
+    its new bytes; ``None``: what is held stays as it is.
+    """
+
+    __slots__ = ("answer", "data", "ttl_ms")
+
+    def __init__(self, answer: Answer, ttl_ms: int = UNCHANGED, data: bytes | None = None) -> None:
+        self.answer = answer
+        self.ttl_ms = ttl_ms
+        self.data = data
+
+
+def first_attempt(request: ClaimRequest) -> Record:
+    """The record in flight that a claim makes of a free key, without its trace, which no answer needs."""
+    return Record(
+        State.IN_FLIGHT,
+        request.token,
+        request.fingerprint,
+        1,
+        retention_ms=request.retention_ms,
+        submission=request.submission,
+    )
+
+
+def claim(held: Claim | None, request: ClaimRequest) -> Move[Claim]:
+    """See `Cache.claim`."""
+    takeover_codes(request.takeover)
+    ttl_ms = check_duration("lease_ms", request.lease_ms) + check_duration("retention_ms", request.retention_ms, 0)
+    if held is None:
+        check(State.ABSENT, Event.CLAIM, State.IN_FLIGHT)
+        return Move(Claim(True, first_attempt(request), ttl_ms), ttl_ms, encode_claim(request))
+    found = held.record
+    if found.state is State.IN_FLIGHT and found.token == request.token:
+        return Move(Claim(True, found, held.remaining_ms))
+    if found.state not in request.takeover or found.fingerprint != request.fingerprint:
+        return Move(held)
+    check(found.state, Event.CLAIM, State.IN_FLIGHT)
+    taken = Record(
+        State.IN_FLIGHT,
+        request.token,
+        found.fingerprint,
+        found.attempt + 1,
+        found=found.state,
+        found_ms=held.remaining_ms,
+        retention_ms=request.retention_ms,
+        trace=request.trace,
+        submission=request.submission,
+    )
+    return Move(Claim(True, taken, ttl_ms), ttl_ms, encode(taken))
+
+
+def submit_again(request: ClaimRequest, answer: Claim) -> ClaimRequest | None:
+    """The claim that takes over a submission of unknown outcome, as after a crash; ``None`` where ``answer`` stands.
+
+    To submit it once more is harmless, whatever the policy says of unknown outcomes: the consumer processes one of the two.
+    """
+    lost = answer.record
+    if not request.submission or answer.won or lost.state is not State.UNKNOWN or not lost.submission:
+        return None
+    return replace(request, takeover=request.takeover | {State.UNKNOWN})
+
+
+def renew(held: Claim | None, token: bytes, lease_ms: int) -> Move[bool]:
+    """See `Cache.extend`."""
+    check_duration("lease_ms", lease_ms)
+    if held is None or not _is_owner(held.record, token):
+        return Move(False)
+    check(held.record.state, Event.RENEW, State.IN_FLIGHT)
+    # The record's own retention, not the caller's: by it readers find out whether the lease has lapsed.
+    return Move(True, lease_ms + held.record.retention_ms)
+
+
+def complete(held: Claim | None, outcome: Record, ttl_ms: int) -> Move[bool]:
+    """See `Cache.complete`."""
+    check_outcome(outcome.state)
+    check_duration("ttl_ms", ttl_ms)
+    if held is not None and not _is_owner(held.record, outcome.token):
+        return Move(held.record.token == outcome.token)  # recorded by an earlier call, if it has our token
+    check(held.record.state if held else State.ABSENT, Event.COMPLETE, outcome.state)
+    return Move(True, ttl_ms, encode(outcome))
+
+
+def release(held: Claim | None, token: bytes) -> Move[bool]:
+    """See `Cache.release`."""
+    if held is None or not _is_owner(held.record, token):
+        return Move(False)
+    record = held.record
+    if check(record.state, Event.RELEASE, record.found) is State.ABSENT:
+        return Move(True, REMOVED)
+    found = Record(record.found, DEAD_TOKEN, record.fingerprint, record.attempt - 1, submission=record.submission)
+    return Move(True, max(1, record.found_ms), encode_restored(found))
+
+
+def resolve(held: Claim | None, request: ResolveRequest) -> Move[Resolution]:
+    """See `Cache.resolve`."""
+    target = check_resolution(request.state, request.ttl_ms, request.response)
+    if held is None:
+        return Move(Resolution.ABSENT)
+    record = held.record
+    if not targets(record.state, Event.RESOLVE):
+        return Move(Resolution.SETTLED)
+    if request.attempt not in (0, record.attempt):
+        return Move(Resolution.OTHER_ATTEMPT)
+    if record.state is State.IN_FLIGHT and not request.force:
+        return Move(Resolution.IN_FLIGHT)
+    if check(record.state, Event.RESOLVE, target) is State.ABSENT:
+        return Move(Resolution.RESOLVED, REMOVED)
+    return Move(Resolution.RESOLVED, request.ttl_ms, encode(resolved_record(record, target, request)))
+
+
+def resolved_record(record: Record, target: State, request: ResolveRequest) -> Record:
+    """``record`` as an operator resolves it. Nobody owns it any more."""
+    kept = (DEAD_TOKEN, record.fingerprint, record.attempt)
+    return Record(target, *kept, request.response, trace=request.trace, submission=request.submission)
+
+
+def _is_owner(record: Record, token: bytes) -> bool:
+    """Whether ``token`` still owns the record: in flight under it, or lapsed and not taken over."""
+    return record.token == token and (record.state is State.IN_FLIGHT or record.lapsed)
+
+
+@functools.cache
+def takeover_codes(takeover: frozenset[State]) -> bytes:
+    """The stored codes of the states that a claim may take over, in a fixed order.
+
+    Raises `IllegalTransition` where one of them can't be claimed at all.
+    """
+    for state in takeover:
+        check(state, Event.CLAIM, State.IN_FLIGHT)
+    return b"".join(sorted(STATE_CODES[state] for state in takeover))
+
+
+@functools.cache
+def check_outcome(state: State) -> State:
+    """``state``, if an attempt can end in it; raises `IllegalTransition` otherwise."""
+    return check(State.IN_FLIGHT, Event.COMPLETE, state)
+
+
+def check_resolution(state: State | None, ttl_ms: int, response: StoredResponse | None) -> State:
+    """The state that an operator resolves to, ``ABSENT`` for ``None``; raises `IllegalTransition` for one that the law lacks.
+
+    Raises ``ValueError`` where a record would be kept for no time, or a response for none.
+    """
+    if state is None or state is State.ABSENT:
+        if response is not None:
+            raise ValueError("a key that is set free has no response")
+        return State.ABSENT
+    check_duration("ttl_ms", ttl_ms)
+    return check(State.UNKNOWN, Event.RESOLVE, state)
+
+
+def check_duration(name: str, milliseconds: int, least: int = 1) -> int:
+    """``milliseconds``, if at least ``least``; raises ``ValueError``, since a record without time to live breaks the law."""
+    if milliseconds < least:
+        raise ValueError(f"{name} must be at least {least} ms")
+    return milliseconds
