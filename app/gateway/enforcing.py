@@ -84,7 +84,8 @@ class Enforcing:
     def _run(self, attempt: Attempt) -> None:
         request = self._request
         connection = None
-        if attempt.number and attempt.is_certain:  # the first byte must not leave otherwise
+        # The first byte must not leave otherwise; and what accepts a submission is an app.
+        if attempt.number and attempt.is_certain and not attempt.submission:
             try:
                 connection = self._forwarder.begin(request.scope, self._enforced.headers(attempt), self._body)
             except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again

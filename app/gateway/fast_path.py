@@ -6,7 +6,7 @@ answer, the upstream's. The decisions are made by the same code.
 
 Whatever lasts, or is unusual, leaves the fast path for a task that continues from the step reached: what is larger than one
 read or write, an upstream without an idle connection, a response in pieces, an error, a wait for another request, a
-submission; and everything that is still under way a second later.
+submission that is to be accepted; and everything that is still under way a second later.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -38,8 +38,6 @@ class Direct:
             return Passing(self._forwarder, request, answering).begin(headers)
         if policy.passes(headers):
             return self._bypass(request, answering, policy, headers)
-        if policy.submission is not None:
-            return False
         enforced = KeyedRequest(enforcement, policy, scope)
         try:
             look_up_key = enforced.identify()
