@@ -178,8 +178,8 @@ class Enforcer:
     def _or_again(
         self, request: AdmissionRequest, claim: ClaimRequest, then: Callable[[Claim | Exception], None], answer: Any
     ) -> None:
-        """The answer to a submission's claim, which may have to be sent once more."""
-        if isinstance(answer, Claim) and submit_again(claim, answer) is not None:
+        """The answer to a submission's claim, which may have to be sent once more, unless its caller has left."""
+        if request.has_slot and isinstance(answer, Claim) and submit_again(claim, answer) is not None:
             request.task = self.in_flight.in_background(self._deliver(request, then))
         else:
             then(answer)
@@ -209,14 +209,14 @@ class Enforcer:
 
     def give_up(self, request: AdmissionRequest, end: BaseException) -> None:
         """Instead of `admitted`: ``end`` ended the caller, so a claim that is won is given back."""
-        in_flight = self.in_flight
+        is_cancelled = isinstance(end, asyncio.CancelledError)  # else the loop is closed
+        if is_cancelled and request.task is not None:
+            request.task.cancel()
         if request.has_slot:
-            in_flight.slots -= 1
-        if isinstance(end, asyncio.CancelledError):  # else the loop is closed
-            if request.task is not None:
-                request.task.cancel()
-            if request.has_slot:
-                in_flight.withdraw(request.attempt or self._attempt(request))
+            request.has_slot = False
+            self.in_flight.slots -= 1
+            if is_cancelled:
+                self.in_flight.withdraw(request.attempt or self._attempt(request))
 
     def _attempt(self, request: AdmissionRequest) -> Attempt:
         return Attempt(
