@@ -7,7 +7,7 @@ time-out: it ends with an answer or with `CacheUnavailable`.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, cast
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Claim, ClaimRequest, Record
@@ -35,13 +35,13 @@ class Then(Protocol[Answer]):
         """Take the answer."""
 
 
-@runtime_checkable
 class PromptCache(Protocol):
     """What a cache may offer in addition: the two calls of a first request with callbacks, without a coroutine.
 
     ``then`` is called once, perhaps before the call returns, with what the call of that name in `Cache` would return or raise.
     ``loop`` is the running one, which would cost a system call to look up.
-    ``False``: that needs waiting (there is no connection yet, say), and ``then`` is never called: use the coroutine.
+    ``False``: that needs waiting (there is no connection yet, say), and ``then`` is never called: use the coroutine. A class
+    derived from one that offers them offers them itself, or its coroutines are called.
     """
 
     def claim_soon(
@@ -141,18 +141,11 @@ class Cache(Protocol):
 
 
 def prompt(cache: Cache) -> PromptCache | None:
-    """``cache``, if it can be called without waiting.
+    """``cache``, if its very class offers the calls of a `PromptCache`.
 
-    One whose `Cache.claim` or `Cache.complete` is not that of the class that offers this (a subclass's, or one patched in)
-    can't: its own code must not be bypassed.
+    A class derived from one that does may have coroutines of its own, and so may an object: these must not be bypassed.
     """
-    if not isinstance(cache, PromptCache):
+    offered, own = vars(type(cache)), getattr(cache, "__dict__", {})
+    if not {"claim_soon", "complete_soon"} <= offered.keys() or not own.keys().isdisjoint({"claim", "complete"}):
         return None
-    for name in ("claim", "complete"):
-        if name in getattr(cache, "__dict__", ()) or _owner(cache, name) is not _owner(cache, name + "_soon"):
-            return None
-    return cache
-
-
-def _owner(cache: object, name: str) -> type | None:
-    return next((kind for kind in type(cache).__mro__ if name in vars(kind)), None)
+    return cast(PromptCache, cache)

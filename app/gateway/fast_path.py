@@ -6,7 +6,7 @@ answer, the upstream's. The decisions are made by the same code.
 
 Whatever lasts, or is unusual, leaves the fast path for a task that continues from the step reached: what is larger than one
 read or write, an upstream without an idle connection, a response in pieces, an error, a wait for another request, a
-submission; and everything that is still under way a second later.
+submission that is to be accepted; and everything that is still under way a second later.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -20,11 +20,11 @@ from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.http.asgi import Receive, Scope, Send
-from oncegate.middleware.http.bypass import Bypass
 from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.enter import Bypass
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.extensions import AttemptView
-from oncegate.middleware.http.keyed_request import EnforcedRequest
+from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import NotProcessed
 from oncegate.middleware.outcome.responses import Headers
@@ -51,9 +51,7 @@ class FastPath:
             return Passing(self._forwarder, request, answering).begin(headers)
         if policy.passes(headers):
             return self._bypass(request, answering, policy, headers)
-        if policy.submission is not None:
-            return False
-        enforced = EnforcedRequest(enforcement, policy, scope)
+        enforced = KeyedRequest(enforcement, policy, scope)
         try:
             look_up_key = enforced.identify()
         except Refusal as refusal:
@@ -132,7 +130,7 @@ class Enforcing:
     """One request under enforcement, with its key."""
 
     __slots__ = (
-        "_ask",
+        "_admission",
         "_attempt",
         "_body",
         "_connection",
@@ -148,7 +146,7 @@ class Enforcing:
         enforcement: Enforcement,
         forwarder: Forwarder,
         request: InboundRequest,
-        enforced: EnforcedRequest,
+        enforced: KeyedRequest,
     ) -> None:
         self._enforcement = enforcement
         self._forwarder = forwarder
@@ -161,22 +159,25 @@ class Enforcing:
         self._body = body = request.body
         if len(body) > enforced.policy.max_request_body:
             return False
-        self._ask = ask = enforced.ask(look_up_key, body)
+        self._admission = admission = enforced.admission(look_up_key, body)
         request.take()
-        if not self._enforcement.enforcer.claim_soon(ask, request.loop, self._on_claimed):
+        enforcer = self._enforcement.enforcer
+        if enforcer.in_flight.slots < enforcer.in_flight.max_in_flight:
+            enforcer.claim(admission, request.loop, self._on_claimed)
+        else:  # bodies that may wait are counted there
             self._leave_unbegun(None)
         return True
 
     def _on_claimed(self, answer: Any) -> None:
         request = self._request
         try:
-            outcome = self._enforcement.enforcer.admitted(self._ask, answer)
+            outcome = self._enforcement.enforcer.admitted(self._admission, answer)
             if isinstance(outcome, Attempt):
                 self._run(outcome)
-            elif outcome.decision is Decision.IN_FLIGHT and self._ask.wait > 0:
+            elif outcome.decision is Decision.IN_FLIGHT and self._admission.wait > 0:
                 self._leave_unbegun(outcome)
             else:
-                request.answer(self._enforced.told(outcome))
+                request.answer(self._enforced.answer_by(outcome))
         except Exception as error:  # noqa: BLE001 - answered or logged; who called has nothing to do with it
             self._refuse(error)
 
@@ -191,7 +192,8 @@ class Enforcing:
     def _run(self, attempt: Attempt) -> None:
         request = self._request
         connection = None
-        if attempt.number and attempt.is_certain:  # the first byte must not leave otherwise
+        # The first byte must not leave otherwise; and what accepts a submission is an app.
+        if attempt.number and attempt.is_certain and not attempt.submission:
             try:
                 connection = self._forwarder.begin(request.scope, self._enforced.headers(attempt), self._body)
             except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
@@ -224,12 +226,9 @@ class Enforcing:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self._enforcement.enforcer.in_flight.in_background(self._give_up(error))
-        self._request.finish(error)
-
-    async def _give_up(self, error: Exception) -> None:
-        await self._attempt.settle(State.UNKNOWN, note=f"failed in the gateway ({type(error).__name__})")
+        self._attempt.settle(State.UNKNOWN, note=f"failed in the gateway ({type(error).__name__})")
         self._enforcement.enforcer.in_flight.end(self._attempt)
+        self._request.finish(error)
 
     def _settle(self, status: int, headers: Headers, body: bytes) -> None:
         self._response = status, headers, body
@@ -237,7 +236,7 @@ class Enforcing:
         state = policy.state(status)
         kept = body if len(body) <= policy.max_response_body else None
         stored = None if state is None else responses.stored(status, headers, kept, policy)
-        attempt.settle_soon(state, stored, self._on_recorded)
+        attempt.settle(state, stored, then=self._on_recorded)
 
     def _on_recorded(self) -> None:
         """The record is complete, or will be as soon as its cache answers."""
@@ -253,7 +252,7 @@ class Enforcing:
 
     def _leave_unbegun(self, admitted: Attempt | Verdict | None) -> None:
         """Nothing was sent yet: the exchange decides what to do."""
-        self._request.start(self._exchange().decide(self._ask, self._body, admitted))
+        self._request.start(self._exchange().decide(self._admission, self._body, admitted))
 
     def _on_limit(self) -> None:
         """The response isn't whole after ``soon`` seconds."""
@@ -277,6 +276,4 @@ class Enforcing:
 
     def _exchange(self) -> Exchange:
         request = self._request
-        return Exchange(
-            self._enforcement, self._enforced.policy, request.scope, request.receive, request.send, self._enforced
-        )
+        return Exchange(self._enforcement, self._enforced, request.scope, request.receive, request.send)

@@ -15,7 +15,7 @@ from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import IDEMPOTENT
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.unread import Unread
+from oncegate.middleware.admission.buffers import Unread
 from oncegate.middleware.http.asgi import App, Receive, Scope, Send
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.outcome.errors import NoAnswerInTime, NotProcessed, OutcomeUnknown

@@ -21,7 +21,7 @@ from oncegate.cache.record import Record
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.asgi import Receive, Scope
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.http.request import wanted_wait
+from oncegate.middleware.http.keyed_request import wanted_wait
 from oncegate.middleware.rules.key import RECORD_ID, execution_key, pick, scope_digest, scope_parts
 from oncegate.middleware.rules.policy import Policy
 

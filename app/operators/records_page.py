@@ -20,7 +20,7 @@ from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import State
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.http.asgi import Receive, Scope
-from oncegate.middleware.http.request import read_body
+from oncegate.middleware.http.body import read_body
 from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, RequestTimeout
 
 log = logging.getLogger("oncegate.records")

@@ -8,7 +8,7 @@ from typing import Final
 
 from oncegate.app.server.sides import Writing
 from oncegate.app.server.socket import unacknowledged
-from oncegate.middleware.admission.unread import Unread
+from oncegate.middleware.admission.buffers import Unread
 
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """Of a socket that is closed: nothing is sent any more."""
@@ -78,12 +78,12 @@ class Unsent:
         return True
 
     def has_taken(self) -> bool:
-        """See `oncegate.middleware.admission.unread.Reader`."""
+        """See `oncegate.middleware.admission.buffers.Reader`."""
         before, self._at_turn = self._at_turn, unacknowledged(self._connection.transport)
         return self._at_turn < before
 
     def drop(self) -> None:
-        """See `oncegate.middleware.admission.unread.Reader`. The kernel's buffer, which holds megabytes of it, is freed too."""
+        """See `oncegate.middleware.admission.buffers.Reader`. The kernel's buffer, which holds megabytes of it, is freed too."""
         transport = self._connection.transport
         with suppress(OSError):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)

@@ -98,7 +98,11 @@ class RedisCache:
     ) -> bool:
         """See `PromptCache`."""
         routes = self._routes.get(loop)
-        return routes is not None and send_soon(*claim_call(routes, key, request, adopt, then), self._timeout)
+        if routes is None:
+            return False
+        past_maxmemory = self.past_maxmemory
+        call = claim_call(routes, key, request, adopt, then, past_maxmemory=past_maxmemory)
+        return send_soon(*call, self._timeout)
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""

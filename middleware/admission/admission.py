@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from os import urandom
 from time import monotonic, time
-from typing import Final
+from typing import Any, Final
 
 from oncegate.cache.backoff import Backoff
-from oncegate.cache.errors import CacheError, CacheFull, CacheUnavailable
+from oncegate.cache.errors import CacheFull, CacheUnavailable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, Trace
 from oncegate.cache.store import Cache
 from oncegate.cache.transitions import submit_again
@@ -27,29 +27,32 @@ from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.policy import Policy
 
 _POLLS: Final = Backoff(0.025, 1.25, least=0.6, factor=1.5)
+_SHARED: Final = (State.SUCCEEDED, State.FAILED)
+"""The outcomes that a waiter gets of the attempt that it waited for; of an unknown one the policy decides, by a claim."""
 
 
-class Ask:
+class AdmissionRequest:
     """A request for admission: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
-    ``waited`` is set once a wait has taken place, whatever came of it. ``submission``: the command is to be accepted now and
-    processed later. ``whole`` is the fingerprint as other policies than ``on_mismatch = "warn"`` make it. What comes after it
-    is kept here between `Enforcer.claim_soon` and `Enforcer.admitted`.
+    ``submission``: the command is to be accepted now and processed later. ``whole`` is the fingerprint as other policies than
+    ``on_mismatch = "warn"`` make it. What comes after it is kept here between `Enforcer.claim` and `Enforcer.admitted`.
     """
 
     # No dataclass: compiled, what those generate takes ten times as long.
     __slots__ = (
         "attempt",
         "fingerprint",
+        "has_slot",
         "key",
         "method",
         "policy",
         "raise_on_duplicate",
         "sent",
         "submission",
+        "task",
         "token",
+        "until",
         "wait",
-        "waited",
         "whole",
     )
 
@@ -69,13 +72,16 @@ class Ask:
         self.fingerprint = fingerprint
         self.policy = policy
         self.wait = wait
+        self.until = monotonic() + wait if wait > 0 else 0.0
         self.raise_on_duplicate = raise_on_duplicate
         self.submission = submission
         self.whole = whole
-        self.waited = False
         self.token = b""
         self.sent = 0.0
         self.attempt: Attempt | None = None
+        self.has_slot = False
+        self.task: asyncio.Task[None] | None = None
+        """Has the answer, where the cache gives it to coroutines only."""
 
 
 @dataclass(slots=True, init=False)  # as a `Record`: every replay makes one
@@ -104,149 +110,156 @@ class Enforcer:
         self.in_flight = InFlight(cache, max_in_flight, watch)
         self._cache = cache
 
-    async def admit(self, ask: Ask, found: Verdict | None = None) -> Attempt | Verdict:
-        """Decide about one request; ``found`` is the record in its way, where that is known already.
+    async def admit(self, request: AdmissionRequest) -> Attempt | Verdict:
+        """Decide about one request, for coroutines.
 
         Raises `Overloaded`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`.
         """
-        until = monotonic() + ask.wait
         while True:
-            if found is None:
-                outcome = await self._ask(ask)
-                if isinstance(outcome, Attempt):
-                    return outcome
-                found = outcome
-            if found.decision is not Decision.IN_FLIGHT or ask.wait <= 0:
+            found = await self._claimed(request)
+            if not isinstance(found, Verdict):
                 return found
-            ask.waited = True
-            ended = await self._wait(ask.key, found.record, until)
-            if ended is None and monotonic() >= until:
-                return found
-            if ended is not None and ended.record.token == found.record.token and _told(ended.record):
-                return self._judge(ask, ended)
-            found = None
+            verdict = await self.wait(request, found)
+            if verdict is not None:
+                return verdict
 
-    async def _ask(self, ask: Ask) -> Attempt | Verdict:
+    async def _claimed(self, request: AdmissionRequest) -> Attempt | Verdict:
         loop = asyncio.get_running_loop()
-        told: asyncio.Future[Claim | CacheError] = loop.create_future()
-        if not self.claim_soon(ask, loop, partial(_tell, told)):
-            outcome = await self._claim(ask)
-            return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
+        reply: asyncio.Future[Claim | Exception] = loop.create_future()
+        self.claim(request, loop, partial(_set, reply))
         try:
-            answer = await told
+            answer = await reply
         except BaseException as error:  # a closed loop ends it without a cancellation
-            self.give_up(ask, error)
+            self.give_up(request, error)
             raise
-        return self.admitted(ask, answer)
+        return self.admitted(request, answer)
 
-    def _judge(self, ask: Ask, found: Claim) -> Verdict:
-        record, warns = found.record, ask.policy.warns
+    async def wait(self, request: AdmissionRequest, found: Verdict) -> Verdict | None:
+        """Wait for the attempt that is in the way, if ``request`` is to: the verdict, or ``None``: send the claim once more."""
+        if found.decision is not Decision.IN_FLIGHT or request.wait <= 0:
+            return found
+        ended = await self._outcome_of(found.record, request.key, request.until)
+        if ended is None:
+            return found if monotonic() >= request.until else None
+        shared = ended.record.token == found.record.token and ended.record.state in _SHARED
+        return self._judge(request, ended) if shared else None
+
+    def _judge(self, request: AdmissionRequest, found: Claim) -> Verdict:
+        record, warns = found.record, request.policy.warns
         # A record may be from before the policy was to warn, or of a version that had one form for both.
-        ours = ask.whole if warns and record.fingerprint == ask.whole else ask.fingerprint
-        decision = decide(record, ours, warn_on_mismatch=warns, raise_on_duplicate=ask.raise_on_duplicate)
+        ours = request.whole if warns and record.fingerprint == request.whole else request.fingerprint
+        decision = decide(record, ours, warn_on_mismatch=warns, raise_on_duplicate=request.raise_on_duplicate)
         mismatch = decision is not Decision.MISMATCH and record.fingerprint != ours
         return Verdict(decision, record, found.remaining_ms, mismatch)
 
-    async def _claim(self, ask: Ask) -> Attempt | Claim:
-        in_flight = self.in_flight
-        if in_flight.slots >= in_flight.max_in_flight:
-            return await self._read_only(ask)
-        policy = ask.policy
-        attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, submission=ask.submission, method=ask.method)
-        in_flight.slots += 1
-        answer: Claim | CacheError
-        try:
-            request = _request(ask, attempt.token, attempt.begun_at_ms)
-            adopt = attempt.adopt if policy.fails_open else None
-            answer = await self._cache.claim(ask.key, request, adopt=adopt)
-            again = submit_again(request, answer)
-            if again is not None:
-                answer = await self._cache.claim(ask.key, again, adopt=adopt)
-        except CacheError as error:
-            answer = error
-        except BaseException as end:  # whatever ended the claim, its slot is free again
-            in_flight.slots -= 1
-            if isinstance(end, asyncio.CancelledError):
-                # The answer may be on its way, or even here, but the caller is gone: the claim must not stay won.
-                in_flight.withdraw(attempt)
-            raise
-        return self._claimed(attempt, answer)
-
-    def _claimed(self, attempt: Attempt, answer: Claim | CacheError) -> Attempt | Claim:
-        """The result of a claim that has a slot. Raises ``answer`` if it is an error, unless the policy is to run anyway."""
-        in_flight = self.in_flight
-        in_flight.answered("claim", answer, attempt.held_since)
-        if isinstance(answer, CacheError):
-            # A full cache is up, and can refuse.
-            if attempt.policy.fails_open and isinstance(answer, CacheUnavailable) and not isinstance(answer, CacheFull):
-                return attempt
-            in_flight.slots -= 1
-            raise answer
-        if not answer.won:
-            in_flight.slots -= 1
-            return answer
-        attempt.won(answer)
-        return attempt
-
-    def claim_soon(self, ask: Ask, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | CacheError], None]) -> bool:
-        """The first half of `admit` without any waiting: ``then`` is called once, perhaps before this returns, and gets
-        its meaning from `admitted`. ``False``: that can't be done now, and ``then`` is never called.
+    def claim(
+        self, request: AdmissionRequest, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | Exception], None]
+    ) -> None:
+        """Claim the record. ``then`` is called once, perhaps before this returns, with what `admitted` makes sense of; never
+        if `give_up` is called before. With every slot taken, the record is only read: some answers need no attempt.
         """
-        in_flight, policy = self.in_flight, ask.policy
-        cache = in_flight.prompt
-        if cache is None or in_flight.slots >= in_flight.max_in_flight or ask.submission:
-            return False
-        ask.token, ask.sent = urandom(TOKEN_BYTES), monotonic()
-        if policy.fails_open:  # a claim that is won late must find it
-            ask.attempt = Attempt(in_flight, ask.key, ask.fingerprint, policy, token=ask.token, method=ask.method)
+        in_flight, policy = self.in_flight, request.policy
+        if in_flight.slots >= in_flight.max_in_flight:
+            request.has_slot = False
+            request.task = in_flight.in_background(self._deliver(request, then))
+            return
         in_flight.slots += 1
-        adopt = ask.attempt.adopt if ask.attempt is not None else None
-        request = _request(ask, ask.token, int(time() * 1000))
-        if cache.claim_soon(ask.key, request, loop=loop, adopt=adopt, then=then):
-            return True
-        in_flight.slots -= 1
-        ask.attempt = None
-        return False
+        request.has_slot = True
+        request.token, request.sent = urandom(TOKEN_BYTES), monotonic()
+        if policy.fails_open:  # a claim that is won late must find it
+            request.attempt = self._attempt(request)
+        cache, claim = in_flight.prompt, _claim_of(request)
+        adopt = request.attempt.adopt if request.attempt is not None else None
+        answered = partial(self._or_again, request, claim, then) if request.submission else then
+        if cache is None or not cache.claim_soon(request.key, claim, loop=loop, adopt=adopt, then=answered):
+            request.task = in_flight.in_background(self._deliver(request, then))
 
-    def admitted(self, ask: Ask, answer: Claim | CacheError) -> Attempt | Verdict:
-        """The other half: what ``answer`` means for the request. Raises what `admit` raises."""
-        if isinstance(answer, Claim) and not answer.won:
-            self.in_flight.answered("claim", answer, ask.sent)
-            self.in_flight.slots -= 1
-            return self._judge(ask, answer)
-        outcome = self._claimed(self._attempt(ask), answer)
-        return outcome if isinstance(outcome, Attempt) else self._judge(ask, outcome)
+    def _or_again(
+        self, request: AdmissionRequest, claim: ClaimRequest, then: Callable[[Claim | Exception], None], answer: Any
+    ) -> None:
+        """The answer to a submission's claim, which may have to be sent once more, unless its caller has left."""
+        if request.has_slot and isinstance(answer, Claim) and submit_again(claim, answer) is not None:
+            request.task = self.in_flight.in_background(self._deliver(request, then))
+        else:
+            then(answer)
 
-    def give_up(self, ask: Ask, end: BaseException) -> None:
+    def admitted(self, request: AdmissionRequest, answer: Claim | Exception) -> Attempt | Verdict:
+        """What the answer to `claim` means for the request. Raises what `admit` raises."""
+        in_flight = self.in_flight
+        if request.has_slot:
+            in_flight.answered("claim", answer, request.sent)
+            if not isinstance(answer, Exception):
+                if answer.won:
+                    attempt = request.attempt or self._attempt(request)
+                    attempt.won(answer)
+                    return attempt
+            # A full cache is up, and can refuse.
+            elif (
+                request.attempt is not None
+                and isinstance(answer, CacheUnavailable)
+                and not isinstance(answer, CacheFull)
+            ):
+                return request.attempt
+            in_flight.slots -= 1
+            request.attempt = None
+        if isinstance(answer, Exception):
+            raise answer
+        return self._judge(request, answer)
+
+    def give_up(self, request: AdmissionRequest, end: BaseException) -> None:
         """Instead of `admitted`: ``end`` ended the caller, so a claim that is won is given back."""
-        self.in_flight.slots -= 1
-        if isinstance(end, asyncio.CancelledError):  # else the loop is closed
-            self.in_flight.withdraw(self._attempt(ask))
+        is_cancelled = isinstance(end, asyncio.CancelledError)  # else the loop is closed
+        if is_cancelled and request.task is not None:
+            request.task.cancel()
+        if request.has_slot:
+            request.has_slot = False
+            self.in_flight.slots -= 1
+            if is_cancelled:
+                self.in_flight.withdraw(request.attempt or self._attempt(request))
 
-    def _attempt(self, ask: Ask) -> Attempt:
-        return ask.attempt or Attempt(
+    def _attempt(self, request: AdmissionRequest) -> Attempt:
+        return Attempt(
             self.in_flight,
-            ask.key,
-            ask.fingerprint,
-            ask.policy,
-            token=ask.token,
-            held_since=ask.sent,
-            method=ask.method,
+            request.key,
+            request.fingerprint,
+            request.policy,
+            submission=request.submission,
+            token=request.token,
+            held_since=request.sent,
+            method=request.method,
         )
 
-    async def _read_only(self, ask: Ask) -> Claim:
-        """With every slot taken: answers what needs no attempt."""
-        found = await self.in_flight.timed("get", self._cache.get(ask.key))
-        if found is None or (found.record.state in ask.policy.takeover and found.record.fingerprint == ask.fingerprint):
+    async def _deliver(self, request: AdmissionRequest, then: Callable[[Claim | Exception], None]) -> None:
+        """Call ``then`` with the answer, or with the error in its place, where the cache gives it to coroutines only."""
+        answer: Claim | Exception
+        try:
+            answer = await (self._claim(request) if request.has_slot else self._read(request))
+        except Exception as error:  # noqa: BLE001 - raised to who waits
+            answer = error
+        then(answer)
+
+    async def _claim(self, request: AdmissionRequest) -> Claim:
+        claim = _claim_of(request)
+        adopt = request.attempt.adopt if request.attempt is not None else None
+        found = await self._cache.claim(request.key, claim, adopt=adopt)
+        again = submit_again(claim, found)
+        return found if again is None else await self._cache.claim(request.key, again, adopt=adopt)
+
+    async def _read(self, request: AdmissionRequest) -> Claim:
+        """The record, which is in the way. Raises `Overloaded` where it isn't."""
+        found = await self.in_flight.timed("get", self._cache.get(request.key))
+        if found is None or (
+            found.record.state in request.policy.takeover and found.record.fingerprint == request.fingerprint
+        ):
             raise Overloaded("Too many requests are being executed: try again later.")
         return found
 
-    async def _wait(self, key: str, awaited: Record, until: float) -> Claim | None:
+    async def _outcome_of(self, awaited: Record, key: str, until: float) -> Claim | None:
         """The record once the awaited attempt is no longer in flight; ``None`` when it is gone, or when time is up."""
         polls = 0
         while (left := until - monotonic()) > 0:
             attempt = self.in_flight.by_token(awaited.token)
-            if attempt is not None and not (attempt.told and attempt.outcome is None):
+            if attempt is not None and not (attempt.visible and attempt.outcome is None):
                 return await _outcome(attempt, left)
             polls += 1
             await asyncio.sleep(min(left, _POLLS.pause(polls)))
@@ -266,25 +279,20 @@ async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
     return Claim(won=False, record=attempt.outcome, remaining_ms=attempt.policy.ttl_ms[attempt.outcome.state])
 
 
-def _tell(told: "asyncio.Future[Claim | CacheError]", answer: Claim | CacheError) -> None:
-    if not told.done():
-        told.set_result(answer)
+def _set(reply: "asyncio.Future[Claim | Exception]", answer: Claim | Exception) -> None:
+    if not reply.done():
+        reply.set_result(answer)
 
 
-def _request(ask: Ask, token: bytes, begun_at_ms: int) -> ClaimRequest:
-    policy = ask.policy
-    route = policy.route if ask.method else ""
+def _claim_of(request: AdmissionRequest) -> ClaimRequest:
+    policy = request.policy
+    route = policy.route if request.method else ""
     return ClaimRequest(
-        token,
-        ask.fingerprint,
+        request.token,
+        request.fingerprint,
         policy.lease_ms,
         policy.retention_ms,
         policy.takeover,
-        Trace(gateway_id(), begun_at_ms, None, "", ask.method, route),
-        ask.submission,
+        Trace(gateway_id(), int(time() * 1000), None, "", request.method, route),
+        request.submission,
     )
-
-
-def _told(record: Record) -> bool:
-    """Whether a waiter gets this outcome of the attempt that it waited for; of an unknown one the policy decides, by a claim."""
-    return record.state in (State.SUCCEEDED, State.FAILED)

@@ -39,7 +39,7 @@ class Attempt:
 
     ``number`` is 0 until the claim is won, and stays 0 in an attempt that runs without a record (``fail_open``). Once
     ``settled``, ``outcome`` is the record as it is to be written, ``None`` where the attempt is released, or came too late.
-    Once ``told``, the cache has it, or did not answer in time: clients may see it. ``overdue``: its task was cancelled by
+    Once ``visible``, the cache has it, or did not answer in time: clients may see it. ``overdue``: its task was cancelled by
     ``attempt_timeout``.
     """
 
@@ -74,7 +74,7 @@ class Attempt:
         "submission",
         "task",
         "token",
-        "told",
+        "visible",
     )
 
     def __init__(
@@ -102,7 +102,7 @@ class Attempt:
         self.held_since = held_since or monotonic()
         self.number = 0
         self.settled = False
-        self.told = False
+        self.visible = False
         self.overdue = False
         self.refused = False
         """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
@@ -114,7 +114,7 @@ class Attempt:
         self.recording: asyncio.Task[None] | None = None
         """Tries to record the outcome, where the cache did not take it at once."""
         self.is_over = False
-        """It has answered, or nothing of it runs any more; its slot is free once it is ``told``."""
+        """It has answered, or nothing of it runs any more; its slot is free once it is ``visible``."""
         self.has_slot = True
         """Whether it counts towards ``max_in_flight``."""
         self.lasts = False
@@ -205,15 +205,15 @@ class Attempt:
             self._runtime.end(self)
 
     def over(self) -> None:
-        """It has answered, and is settled: its slot is free once it is ``told``, whatever its task still does."""
+        """It has answered, and is settled: its slot is free once it is ``visible``, whatever its task still does."""
         self.is_over = True
-        if self.told:
+        if self.visible:
             self._runtime.end(self)
 
     def _note(self) -> None:
         if self.number and not self.lasts:
             self.lasts = True
-            self._runtime.tell(self._runtime.watch.outcome_pending, self.record)
+            self._runtime.notify(self._runtime.watch.outcome_pending, self.record)
 
     def _schedule(self) -> None:
         self._unschedule()
@@ -250,7 +250,7 @@ class Attempt:
             return
         if self._lost:
             log.warning("record %s: attempt %d lost its lease and runs on", self.record, self.number)
-            self._runtime.tell(self._runtime.watch.lease_lost, self.policy.route)
+            self._runtime.notify(self._runtime.watch.lease_lost, self.policy.route)
         self._schedule()
 
     async def _extend(self) -> bool:
@@ -263,88 +263,96 @@ class Attempt:
 
     # -- settled ------------------------------------------------------------------------------------------------------
 
-    async def settle(self, state: State | None, response: StoredResponse | None = None, *, note: str = "") -> None:
-        """The outcome is known: complete the record as ``state``, or release it (``None``). Later calls do nothing.
+    def settle(
+        self,
+        state: State | None,
+        response: StoredResponse | None = None,
+        *,
+        note: str = "",
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """The outcome is known: complete the record as ``state``, or release it (``None``). Later calls record nothing.
 
         ``note`` is one line for operators about what happened, where no response says it.
 
-        Returns when the cache has answered or its time-out is over; in the latter case recording goes on in the background.
+        ``then`` is called, and `ended` returns, when the cache has answered or its time-out is over; in the latter case
+        recording goes on in the background.
         """
-        if self._decide(state, response, note):
-            await self._record()
+        if self.settled:
+            if then is not None:
+                self._runtime.in_background(self._once_ended(then))
+            return
+        self.settled, self._then, self._sent = True, then, monotonic()
+        self._unschedule()
+        seconds = self._sent - self._started
+        if state is not None:
+            self.outcome = self._record_of(state, response, note, seconds)
+        self._runtime.decided(self.policy.route, state, seconds)
+        if self.number:
+            self._write()
+        else:
+            self._show()
 
-    def settle_soon(self, state: State | None, response: StoredResponse | None, then: Callable[[], None]) -> None:
-        """The same without waiting: ``then`` is called once, now or later."""
-        self._decide(state, response, "")
-        self._then, self._sent = then, monotonic()
+    def _record_of(self, state: State, response: StoredResponse | None, note: str, seconds: float) -> Record:
+        route = self.policy.route if self.method else ""
+        trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note, self.method, route)
+        return Record(
+            state,
+            self.token,
+            self.fingerprint,
+            max(self.number, 1),
+            response,
+            trace=trace,
+            submission=self.submission,
+        )
+
+    def _write(self) -> None:
         outcome, cache, loop = self.outcome, self._runtime.prompt, self.loop
-        if outcome is not None and cache is not None and loop is not None and self.number:
+        if outcome is not None and cache is not None and loop is not None:
             ttl_ms = self.policy.ttl_ms[outcome.state]
             if cache.complete_soon(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=self._completed):
                 return
-        self._runtime.in_background(self._record_then(then))
+        self._runtime.in_background(self._write_by_coroutine())
 
     def _completed(self, answer: object) -> None:
         self._runtime.answered("complete", answer, self._sent)
-        if isinstance(answer, CacheError):
+        if isinstance(answer, Exception):
             self._put_off(answer)
         elif not answer:
             self._refuse()
-        self._tell()
-        then, self._then = self._then, None  # it refers back to us
-        if then is not None:
-            then()
+        self._show()
 
-    async def _record_then(self, then: Callable[[], None]) -> None:
-        await self._record()
-        self._then = None
-        then()
-
-    def _decide(self, state: State | None, response: StoredResponse | None, note: str) -> bool:
-        if self.settled:
-            return False
-        self.settled = True
-        self._unschedule()
-        seconds = monotonic() - self._started
-        if state is not None:
-            route = self.policy.route if self.method else ""
-            trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note, self.method, route)
-            self.outcome = Record(
-                state,
-                self.token,
-                self.fingerprint,
-                max(self.number, 1),
-                response,
-                trace=trace,
-                submission=self.submission,
-            )
-        self._runtime.decided(self.policy.route, state, seconds)
-        return True
-
-    async def _record(self) -> None:
-        recorded = not self.number
+    async def _write_by_coroutine(self) -> None:
+        answered = False
         try:
-            if not recorded:
-                await self.write_outcome()
-                recorded = True
-        except CacheError as error:
-            recorded = True
+            await self.write_outcome()
+            answered = True
+        except Exception as error:  # noqa: BLE001 - a cache of one's own may raise anything: it is tried again
+            answered = True
             self._put_off(error)
         finally:  # after a cancellation too: the write is idempotent, and an outcome is not dropped
-            if not recorded:
+            if not answered:
                 self._runtime.keep_trying(self)
-            self._tell()
+            self._show()
 
-    def _put_off(self, error: CacheError) -> None:
+    async def _once_ended(self, then: Callable[[], None]) -> None:
+        await self.ended()
+        then()
+
+    def _put_off(self, error: Exception) -> None:
         log.warning("record %s: the outcome is not recorded yet: %s", self.record, error)
         self._runtime.keep_trying(self)
 
-    def _tell(self) -> None:
-        self.told = True
+    def _show(self) -> None:
+        """The outcome may be seen from now on."""
+        self.visible = True
         if self.is_over:
             self._runtime.end(self)
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
+        then, self._then = self._then, None  # it refers back to us
+        if then is not None:
+            then()
 
     async def write_outcome(self) -> None:
         """One try at recording the outcome. Raises `CacheError`; a refusal is final and only logged."""
@@ -364,11 +372,11 @@ class Attempt:
         # No later request can learn of it, so waiters don't either: they go by the record.
         self.outcome = None
         self.refused = True
-        self._runtime.tell(self._runtime.watch.outcome_refused, self.policy.route)
+        self._runtime.notify(self._runtime.watch.outcome_refused, self.policy.route)
 
     async def ended(self) -> None:
-        """Return once the outcome is ``told``. For waiters in the attempt's own event loop."""
-        if not self.told:
+        """Return once the outcome is ``visible``. For waiters in the attempt's own event loop."""
+        if not self.visible:
             if self._ended is None:
                 self._ended = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._ended)

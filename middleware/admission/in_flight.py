@@ -96,8 +96,8 @@ class InFlight(Runtime):
         return running
 
     def end(self, attempt: Attempt) -> None:
-        """The attempt runs no more: its slot is free as soon as its outcome is ``told``. Later calls do nothing."""
-        if attempt.settled and not attempt.told:
+        """The attempt runs no more: its slot is free as soon as its outcome is ``visible``. Later calls do nothing."""
+        if attempt.settled and not attempt.visible:
             attempt.is_over = True
             return
         if self._attempts.pop(attempt.token, None) is None:
@@ -107,7 +107,7 @@ class InFlight(Runtime):
         else:
             self._freed -= 1
         if attempt.lasts:
-            self.tell(self.watch.outcome_known, attempt.record)
+            self.notify(self.watch.outcome_known, attempt.record)
         if self.watch is NOBODY:
             return
         try:
@@ -144,8 +144,8 @@ class InFlight(Runtime):
 
     async def _write_until_done(self, attempt: Attempt, size: int) -> None:
         tries = 0
-        self.tell(self.watch.outcomes_waiting, 1)
-        self.tell(self.watch.outcome_pending, attempt.record)
+        self.notify(self.watch.outcomes_waiting, 1)
+        self.notify(self.watch.outcome_pending, attempt.record)
         try:
             while not await self._is_written(attempt):
                 tries += 1
@@ -153,8 +153,8 @@ class InFlight(Runtime):
         finally:
             self._unsaved.discard(attempt)
             self._unsaved_bytes -= size
-            self.tell(self.watch.outcome_known, attempt.record)
-            self.tell(self.watch.outcomes_waiting, -1)
+            self.notify(self.watch.outcome_known, attempt.record)
+            self.notify(self.watch.outcomes_waiting, -1)
 
     async def _is_written(self, attempt: Attempt) -> bool:
         """Try once more to record the outcome; whether no further try is needed."""
@@ -190,8 +190,8 @@ class InFlight(Runtime):
         attempts = [attempt for attempt in self._attempts.copy().values() if attempt.loop is loop]
         tasks = [attempt.task for attempt in attempts if not attempt.is_over]
         running = [task for task in tasks if task is not None and not task.done()]
-        telling = [loop.create_task(attempt.ended()) for attempt in attempts if attempt.task is None or attempt.settled]
-        return [*running, *telling, *(task for task in self._background.copy() if task.get_loop() is loop)]
+        ending = [loop.create_task(attempt.ended()) for attempt in attempts if attempt.task is None or attempt.settled]
+        return [*running, *ending, *(task for task in self._background.copy() if task.get_loop() is loop)]
 
 
 def _body_bytes(attempt: Attempt) -> int:

@@ -33,14 +33,14 @@ class Runtime:
         self._background: set[asyncio.Task[None]] = set()
 
     def end(self, attempt: Any) -> None:
-        """The attempt runs no more: its slot is free as soon as its outcome is ``told``. Later calls do nothing."""
+        """The attempt runs no more: its slot is free as soon as its outcome is ``visible``. Later calls do nothing."""
         raise NotImplementedError
 
     def keep_trying(self, attempt: Any) -> None:
         """Retry recording the outcome of ``attempt`` until the cache takes it; bounded in bytes: then without the body."""
         raise NotImplementedError
 
-    def tell(self, event: Callable[..., None], *what: object) -> None:
+    def notify(self, event: Callable[..., None], *what: object) -> None:
         """Call one of ``watch``'s methods; its errors are only logged."""
         try:
             event(*what)
@@ -53,7 +53,7 @@ class Runtime:
             return
         try:
             self.watch.attempt_settled(route, state, seconds)
-        except Exception:  # as in `tell`: a watch's errors must not decide about a payment
+        except Exception:  # as in `notify`: a watch's errors must not decide about a payment
             log.exception(FAILED)
 
     def answered(self, operation: str, answer: object, sent: float) -> None:
@@ -61,11 +61,11 @@ class Runtime:
         if self.watch is NOBODY:
             return
         try:
-            if isinstance(answer, CacheError):
+            if isinstance(answer, Exception):
                 self.watch.cache_failed(operation, monotonic() - sent)
             else:
                 self.watch.cache_answered(operation, monotonic() - sent)
-        except Exception:  # as in `tell`: a watch's errors must not decide about a payment
+        except Exception:  # as in `notify`: a watch's errors must not decide about a payment
             log.exception(FAILED)
 
     async def timed(self, operation: str, call: Awaitable[Answer]) -> Answer:
@@ -74,9 +74,9 @@ class Runtime:
         try:
             answer = await call
         except CacheError:
-            self.tell(self.watch.cache_failed, operation, monotonic() - began)
+            self.notify(self.watch.cache_failed, operation, monotonic() - began)
             raise
-        self.tell(self.watch.cache_answered, operation, monotonic() - began)
+        self.notify(self.watch.cache_answered, operation, monotonic() - began)
         return answer
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

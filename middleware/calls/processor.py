@@ -13,7 +13,7 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Ask, Enforcer, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.calls.errors import (
@@ -147,7 +147,7 @@ class CommandProcessor(Generic[Command, Result]):
             raise CallerMissing("This command needs to know its caller.")
         key = record_key(self._namespace, check_key(idempotency_key), self._scope(caller))
         whole = fingerprint("PROCESS", self._name, b"", self._form(command))
-        request = Ask(
+        request = AdmissionRequest(
             key,
             forgiving("PROCESS", self._name, whole) if self._policy.warns else whole,
             self._policy,
@@ -195,18 +195,19 @@ class CommandProcessor(Generic[Command, Result]):
                 raise
             run.raised = OutcomeUnknownError("The execution ran out of time.", attempt.record)
             state, note = outcome_of(error, overdue=attempt.overdue)
-            await attempt.settle(state, note=note)
+            attempt.settle(state, note=note)
         except BaseException as error:  # whatever a command raises is its outcome
             if is_closed(error, attempt.task):
                 raise
-            await self._settle_raised(run, error)
+            self._settle_raised(run, error)
         else:
             kept = dumped(self._codec.dump, run.result, attempt.record)
             kept = within(self._policy.max_response_body, kept, attempt.record)
-            await attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), kept, now_ms()))
+            attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), kept, now_ms()))
+        await attempt.ended()
 
     @staticmethod
-    async def _settle_raised(run: "_Run", error: BaseException) -> None:
+    def _settle_raised(run: "_Run", error: BaseException) -> None:
         """Record what was raised, and keep it for the caller: out of this task, some of it would end the event loop."""
         attempt = run.attempt
         run.raised = CacheUnavailable(str(error)) if isinstance(error, Unconfirmed) else error
@@ -216,7 +217,7 @@ class CommandProcessor(Generic[Command, Result]):
             response = StoredResponse(_RAISED, (), failure_form(error), now_ms())
             if run.abandoned:  # no caller is left to get it
                 log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
-        await attempt.settle(state, response, note=note)
+        attempt.settle(state, response, note=note)
 
     def _answer(self, verdict: Verdict, record: str) -> Result:
         decision, response = verdict.decision, verdict.record.response

@@ -211,7 +211,8 @@ class Begun:
     async def _settle(self, state: State | None, response: StoredResponse | None, note: str = "") -> None:
         try:
             if self._attempt is not None:
-                await self._attempt.settle(state, response, note=note)
+                self._attempt.settle(state, response, note=note)
+                await self._attempt.ended()
         finally:
             if self._running is not None and not self._running.done():
                 self._running.set_result(None)

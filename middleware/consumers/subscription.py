@@ -23,7 +23,7 @@ from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import FINGERPRINT_BYTES, Claim, Record
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Ask, Enforcer, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.begun import Begun
@@ -124,7 +124,7 @@ class Subscription:
         if isinstance(allowed, Begun):
             return allowed
         own = execution_key(key, self.consumer)
-        outcome = await self._enforcer.admit(Ask(own, fingerprint, self._first))
+        outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._first))
         found: Record | None = None
         if isinstance(outcome, Verdict):
             found = outcome.record
@@ -133,7 +133,7 @@ class Subscription:
                 return self._decided(decision, key, found)
             if allowed.ended(found):
                 return self._decided(DeliveryDecision.EXHAUSTED, key, found, allowed.total(found.attempt))
-            outcome = await self._enforcer.admit(Ask(own, fingerprint, self._policy))
+            outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, fingerprint) or DeliveryDecision.IN_FLIGHT
             return self._decided(decision, key, outcome.record)

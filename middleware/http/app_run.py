@@ -20,7 +20,7 @@ from oncegate.middleware.outcome.raised import OVERDUE, outcome_of
 log = logging.getLogger("oncegate.http")
 
 
-class Execution(Capture):
+class AppRun(Capture):
     """Runs the app for ``attempt``, captures its response, and settles the record accordingly.
 
     Where there is no response: ``slug`` and ``detail`` are the problem to answer with, or ``raised`` is what the app raised
@@ -98,7 +98,7 @@ class Execution(Capture):
         attempt = self.attempt
         if self.slow:
             self._count_record()
-        attempt.settle_soon(state, stored, self.end)
+        attempt.settle(state, stored, then=self.end)
         # What the app's task still does is no part of it: its server waits for that, through the request's coroutine.
         attempt.over()
         if self._over is not None:
@@ -133,11 +133,11 @@ class Execution(Capture):
             self.put_aside(self._kept_bytes)
 
     def has_taken(self) -> bool:
-        """See `oncegate.middleware.admission.unread.Reader`. It counts from its last piece on: since then, nothing."""
+        """See `oncegate.middleware.admission.buffers.Reader`. It counts from its last piece on: since then, nothing."""
         return False
 
     def drop(self) -> None:
-        """See `oncegate.middleware.admission.unread.Reader`."""
+        """See `oncegate.middleware.admission.buffers.Reader`."""
         sending, loop = self._sending, self.attempt.loop
         self.slow, self._sending = False, None
         self.leave()
@@ -178,9 +178,12 @@ class Execution(Capture):
                 failure = self._meant(error)
             if overdue:
                 self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
-                await attempt.settle(State.UNKNOWN, note=OVERDUE)
+                attempt.settle(State.UNKNOWN, note=OVERDUE)
             elif failure is not None:
-                await self._settle_by(failure)
+                self._settle_by(failure)
+            else:
+                return
+            await attempt.ended()
         finally:
             failure = None  # its traceback holds this frame
             self.cut()
@@ -192,12 +195,12 @@ class Execution(Capture):
         """The error that counts: a refusal or an overrun that the app turned into ``error``, else ``error`` itself."""
         if self._refused is not None:
             return self._refused
-        told = isinstance(error, NotProcessed | OutcomeUnknown)
-        if self.attempt.overdue and not told and not self.whole:
+        is_judged = isinstance(error, NotProcessed | OutcomeUnknown)
+        if self.attempt.overdue and not is_judged and not self.whole:
             return OutcomeUnknown("it made an error of its cancellation by attempt_timeout")
         return error
 
-    async def _settle_by(self, error: BaseException) -> None:
+    def _settle_by(self, error: BaseException) -> None:
         attempt = self.attempt
         state: State | None = None
         response: StoredResponse | None = None
@@ -231,7 +234,7 @@ class Execution(Capture):
             if self.client_gone:  # the server has no client left to answer
                 log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)
             state, response, note = State.FAILED, responses.stored_exception(), f"raised {type(error).__qualname__}"
-        await attempt.settle(state, response, note=note)
+        attempt.settle(state, response, note=note)
 
     async def _receive(self) -> Message:
         """ASGI ``receive``: the body at once, and a disconnect once the response is over; no client can leave an attempt."""

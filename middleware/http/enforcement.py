@@ -2,9 +2,8 @@
 # Compiled: docs/decisions/0012-compiled.md
 
 from oncegate.middleware.admission.admission import Enforcer
-from oncegate.middleware.admission.buffered import Buffered
+from oncegate.middleware.admission.buffers import Buffered, Unread
 from oncegate.middleware.admission.observe import Observe
-from oncegate.middleware.admission.unread import Unread
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.caller import Caller
 from oncegate.middleware.http.cors import CrossOrigin

@@ -1,15 +1,22 @@
 """Routes each request: what isn't enforced goes on to the app, untouched; the rest becomes an `Exchange`."""
 # Compiled: docs/decisions/0012-compiled.md
 
-from collections.abc import Awaitable
-from typing import Final
+from collections.abc import Awaitable, Iterable, Mapping
+from time import monotonic
+from typing import Any, Final
 from urllib.parse import quote
 
-from oncegate.middleware.http.asgi import Receive, Scope, Send
-from oncegate.middleware.http.bypass import Bypass
+from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.admission.observe import Observation, Observe
+from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
 from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.exchange import Exchange
+from oncegate.middleware.http.keyed_request import KeyedRequest, notify
+from oncegate.middleware.outcome import responses
+from oncegate.middleware.rules.errors import Refusal
+from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
 
+_BYPASS: Final = Decision.BYPASS.value  # an enum's takes a call
 _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
 
@@ -24,7 +31,16 @@ def enter(enforcement: Enforcement, scope: Scope, receive: Receive, send: Send) 
         policy = enforcement.policies.match(scope["method"], "")
     if policy is not None:
         if not policy.passes(scope["headers"]):
-            return Exchange(enforcement, policy, scope, receive, send).serve()
+            request = KeyedRequest(enforcement, policy, scope)
+            exchange = Exchange(enforcement, request, scope, receive, send)
+            try:
+                look_up_key = request.identify()
+            except Refusal as refusal:
+                return exchange.refuse(refusal)
+            if look_up_key is not None:
+                return exchange.serve(look_up_key)
+            if ATTEMPT_HEADER in request.fields:
+                scope = {**scope, "headers": request.headers()}
         send = Bypass(enforcement.observe, policy, scope, send).send
     return enforcement.app(scope, receive, send)
 
@@ -40,3 +56,29 @@ def _below(root: str, path: str, raw_path: bytes | None) -> tuple[str, bytes | N
         if raw_path is not None and raw_path.startswith(sent):
             raw_path = raw_path[len(sent) :]
     return path, raw_path
+
+
+class Bypass:
+    """The response to such a request: passed to ``observe``, and marked (Cache-Status) as not enforced."""
+
+    __slots__ = ("_began", "_method", "_observe", "_policy", "_send")
+
+    def __init__(self, observe: Observe | None, policy: Policy, scope: Mapping[str, Any], send: Send) -> None:
+        self._observe = observe
+        self._policy = policy
+        self._method: str = scope["method"]
+        self._send = send
+        self._began = 0.0 if observe is None else monotonic()
+
+    def headers(self, status: int, headers: Iterable[Any]) -> responses.Headers:
+        """The response's headers. To be called once, when it begins."""
+        if self._observe is not None:
+            seconds = monotonic() - self._began
+            notify(self._observe, Observation(_BYPASS, status, 0, "", self._policy.route, self._method, seconds))
+        return responses.bypassed_headers(headers)
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """ASGI ``send``, for the response. Of its own it awaits nothing."""
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": self.headers(message["status"], message.get("headers", ()))}
+        return self._send(message)

@@ -8,30 +8,23 @@ import logging
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any, Final
+from uuid import uuid4
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State
-from oncegate.middleware.admission.admission import Ask, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision
-from oncegate.middleware.admission.observe import Observation
-from oncegate.middleware.http.bypass import tell
+from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.caller import named_caller
 from oncegate.middleware.http.enforcement import Enforcement
-from oncegate.middleware.http.request import (
-    is_signed,
-    request_key,
-    request_scope,
-    wanted_wait,
-    wants_async,
-    wants_error,
-)
+from oncegate.middleware.http.prefer import preferences
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import Answer, challenge, login_challenge, original_result, problem
-from oncegate.middleware.rules.errors import Refusal
+from oncegate.middleware.rules.errors import CallerMissing, KeyMissing, Refusal
 from oncegate.middleware.rules.fingerprint import fingerprint, forgiving
-from oncegate.middleware.rules.key import Fields, pick, record_id, record_key
-from oncegate.middleware.rules.policy import ATTEMPT_HEADER, PREFER, RAISE_HEADER, Policy
+from oncegate.middleware.rules.key import Fields, parse_key, pick, read_key, record_id, record_key, scope_parts
+from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, PREFER, RAISE_HEADER, Policy
 
 log = logging.getLogger("oncegate.http")
 
@@ -51,12 +44,22 @@ _named: Final = tuple.__new__
 """Makes a named tuple in half the time of its own constructor."""
 Headers = list[tuple[bytes, bytes]]
 
+_SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
+"""Authorization schemes whose value changes with each request."""
+_SIGNED_INITIALS: Final = frozenset(scheme[:1] for scheme in _SIGNED)
 
-class EnforcedRequest:
-    """One request under ``policy``: `identify` comes first, then `ask`, then one of the answers.
+_COOKIE_ALONE: Final = (
+    "The request has a Cookie and no Authorization, so that two sessions with one key would get each other's responses. Send "
+    'Authorization, or have the operator set scope: to the header that names the caller (["header:Cookie"] for the cookies '
+    'themselves), or to ["header:Authorization"] if all who send none are one caller.'
+)
 
-    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest, up to `ask`.
-    Set ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
+
+class KeyedRequest:
+    """One request under ``policy``: `identify` comes first, then `admission`, then one of the answers.
+
+    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest, up to
+    `admission`. Set ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
     """
 
     __slots__ = (
@@ -120,14 +123,14 @@ class EnforcedRequest:
             )
         return look_up_key
 
-    def ask(self, look_up_key: str, body: bytes) -> Ask:
+    def admission(self, look_up_key: str, body: bytes) -> AdmissionRequest:
         """Its request for admission by `oncegate.middleware.admission.admission.Enforcer`."""
         scope, policy, fields = self._scope, self.policy, self.fields
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
         as_json = len(body) <= policy.json_bytes
         whole = fingerprint(method, path, scope.get("query_string", b""), body, as_json=as_json)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
-        return Ask(
+        return AdmissionRequest(
             look_up_key,
             forgiving(method, path, whole) if policy.warns else whole,
             policy,
@@ -167,7 +170,7 @@ class EnforcedRequest:
             self._add_preference(headers)
         return headers
 
-    def told(self, verdict: Verdict) -> Answer:
+    def answer_by(self, verdict: Verdict) -> Answer:
         """The answer to a request that is not to run."""
         record, decision = verdict.record, verdict.decision
         if verdict.mismatch:
@@ -251,5 +254,82 @@ class EnforcedRequest:
         observe = self._enforcement.observe
         if observe is not None:
             seconds, method, route = monotonic() - self._began, self._scope["method"], self.policy.route
-            told = (decision, status, attempt, self.record, route, method, seconds, mismatch)
-            tell(observe, _named(Observation, told))
+            values = (decision, status, attempt, self.record, route, method, seconds, mismatch)
+            notify(observe, _named(Observation, values))
+
+
+def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | None:
+    """The key, the field value to echo, and whether the gateway made it; ``None``: not under enforcement.
+
+    Raises `KeyMissing` or `KeyInvalid`.
+    """
+    names = policy.key_names
+    if len(names) == 1:  # as a rule
+        lines = fields.get(names[0])
+        if lines is None and policy.needs_no_key:
+            return None
+        if lines is not None and len(lines) == 1:
+            return parse_key(lines[0]), lines[0], False
+    found = read_key(fields, names)
+    if found is not None:
+        return *found, False
+    if policy.settings.require_key:
+        raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
+    if policy.settings.generate_key:
+        key = str(uuid4())
+        return key, b'"%b"' % key.encode(), True
+    return None
+
+
+def request_scope(fields: Fields, policy: Policy, *, generated: bool = False) -> list[bytes] | None:
+    """The caller's scope. Raises `CallerMissing`. ``generated``: the key was made here, so no other caller has it."""
+    parts = scope_parts(fields, policy.scope_names)
+    if parts is not None:
+        return parts
+    if policy.settings.require_scope:
+        names = ", ".join(name.decode() for name in policy.scope_names)
+        raise CallerMissing(f"This operation needs to know its caller: send {names}.")
+    if policy.refuses_cookies and COOKIE in fields and not generated:
+        raise CallerMissing(_COOKIE_ALONE)
+    return None
+
+
+def is_signed(fields: Fields) -> bool:
+    """Whether the Authorization header is of a scheme that signs each request, and so names a new caller each time."""
+    values = fields.get(b"authorization")
+    return values is not None and values[0][:1] in _SIGNED_INITIALS and values[0].startswith(_SIGNED)
+
+
+def wanted_wait(fields: Fields, policy: Policy) -> int:
+    """Seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``."""
+    lines = fields.get(PREFER)
+    if lines is None:  # as a rule
+        return 0
+    for name, value in preferences(lines):
+        if name == b"wait" and value.isdigit():
+            seconds = value.lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
+            return min(int(seconds or 0), int(policy.settings.max_wait))
+    return 0
+
+
+def wants_async(fields: Fields) -> bool:
+    """Whether the caller would have the command accepted now and processed later: ``Prefer: respond-async``
+    (RFC 7240 section 4.1)."""
+    lines = fields.get(PREFER)
+    return lines is not None and (b"respond-async", b"") in preferences(lines)
+
+
+def wants_error(fields: Fields, policy: Policy) -> bool:
+    """Whether a duplicate is to be answered with an error: by the route, or by the request's header."""
+    lines = fields.get(RAISE_HEADER)
+    if lines is None:
+        return policy.raise_on_duplicate
+    return policy.raise_on_duplicate or lines[0].strip().lower() in (b"?1", b"1", b"true")
+
+
+def notify(observe: Observe, observation: Observation) -> None:
+    """Call ``observe`` with an answer. Its errors are only logged."""
+    try:
+        observe(observation)
+    except Exception:  # a user's observer must not decide about a payment
+        log.exception("the observer failed")

@@ -13,9 +13,8 @@ from typing import Final
 from oncegate.cache.open import given_cache
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Enforcer
-from oncegate.middleware.admission.buffered import MAX_BUFFERED, Buffered
+from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
 from oncegate.middleware.admission.observe import Observe, Watch
-from oncegate.middleware.admission.unread import MAX_UNREAD, Unread
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.caller import Caller
 from oncegate.middleware.http.cors import CrossOrigin

@@ -56,7 +56,7 @@ class Policy:
     key_names: tuple[bytes, ...]
     needs_no_key: bool
     """Whether a request without one is not under enforcement."""
-    telling: frozenset[bytes]
+    decisive: frozenset[bytes]
     """The headers that need a closer look: the key's, and those that clients may not send about attempts."""
     shortest: int
     longest: int
@@ -103,7 +103,7 @@ class Policy:
         shortest, longest = self.shortest, self.longest
         for line in headers:
             name = line[0]
-            if shortest <= len(name) <= longest and name in self.telling:
+            if shortest <= len(name) <= longest and name in self.decisive:
                 return False
         return self.needs_no_key
 
@@ -155,16 +155,16 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind
     wanted = {*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER}
     if refuses_cookies:
         wanted.add(COOKIE)
-    telling = frozenset((*key_names, ATTEMPT_HEADER))
+    decisive = frozenset((*key_names, ATTEMPT_HEADER))
     return Policy(
         settings=settings,
         route=path,
         states=[_STATES[kind(code, status)] for code in range(600)],
         key_names=key_names,
         needs_no_key=not settings.require_key and not settings.generate_key,
-        telling=telling,
-        shortest=min(map(len, telling)),
-        longest=max(map(len, telling)),
+        decisive=decisive,
+        shortest=min(map(len, decisive)),
+        longest=max(map(len, decisive)),
         scope_names=scope_names,
         refuses_cookies=refuses_cookies,
         wanted=frozenset(wanted),

@@ -22,8 +22,9 @@ from oncegate.cache.errors import CacheError
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.connection import faults
 from oncegate.client.retry import retry_after_seconds
+from oncegate.middleware.http.body import read_body
+from oncegate.middleware.http.keyed_request import wants_error
 from oncegate.middleware.http.prefer import preferences, read_line
-from oncegate.middleware.http.request import read_body, wants_error
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.rules.canonical_json import NotCanonical, canonical_json

@@ -3,7 +3,8 @@
 from dataclasses import fields
 from typing import Any
 
-from oncegate.middleware.http import request
+from oncegate.middleware.http import body as http_body
+from oncegate.middleware.http import keyed_request as request
 from oncegate.middleware.rules import key, policy, readings
 from oncegate.middleware.rules.fingerprint import fingerprint
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
@@ -61,7 +62,7 @@ async def body(chunks: list[Any], declared: list[bytes], limit: int) -> Any:
         return messages.pop(0)
 
     given = {b"content-length": declared} if declared else {}
-    return await request.read_body(receive, given, limit, 30.0), len(messages)
+    return await http_body.read_body(receive, given, limit, 30.0), len(messages)
 
 
 def rules(settings: dict[str, Any], routes: list[dict[str, Any]], requests: list[tuple[str, str]]) -> Any:

@@ -238,7 +238,7 @@ async def test_beyond_max_in_flight_it_is_a_task_that_looks_at_the_record(cache:
             with tasks_made() as made:
                 assert b'"overloaded"' in await talk.ask(keyed())
                 assert b"idempotent-replayed: true" in await talk.ask(keyed("warm"))
-            assert made == ["InboundRequest._run"] * 2
+            assert made == ["InboundRequest._run", "Enforcer._deliver"] * 2
             go_on.set()
             assert (await other.answer()).startswith(b"HTTP/1.1 201 ")
         with tasks_made() as made:
@@ -252,9 +252,9 @@ async def test_a_redis_that_was_not_reached_yet_is_connected_to_by_a_task() -> N
         with redis:
             with tasks_made() as made:
                 while b"cache-unavailable" in (answer := await talk.ask(keyed())):  # within a pause
-                    assert made.pop(0) == "InboundRequest._run"
+                    assert made.pop(0) == "Enforcer._deliver"
             assert answer.startswith(b"HTTP/1.1 201 ")
-            assert made[0] == "InboundRequest._run"
+            assert made[0] == "Enforcer._deliver"
 
 
 async def test_nothing_that_comes_in_on_the_operators_port_is_forwarded(cache: str) -> None:
@@ -264,3 +264,19 @@ async def test_nothing_that_comes_in_on_the_operators_port_is_forwarded(cache: s
         for data in (request("GET"), request(), keyed()):
             assert (await talk.ask(data)).startswith(b"HTTP/1.1 404 ")
         assert upstream.arrivals == 1
+
+
+async def test_a_submission_is_accepted_by_a_task_and_its_retry_costs_none(redis_url: str) -> None:
+    routes = [{"path": "/later", "mode": "async", "require_key": True}]
+    async with Upstream([]) as upstream, gateway_at(upstream.url, redis_url, routes=routes) as (talk, _, _):
+        await talk.ask(keyed(path="/later"))
+        with tasks_made() as made:
+            accepted = await talk.ask(keyed("k", path="/later"))
+            assert accepted.startswith(b"HTTP/1.1 202 ")
+        assert made[0] == "InboundRequest._run"
+        with tasks_made() as made:
+            again = await talk.ask(keyed("k", path="/later"))
+            refused = await talk.ask(keyed("k", b"other", path="/later"))
+        assert made == []
+        assert b"idempotent-replayed: true" in again
+        assert refused.startswith(b"HTTP/1.1 422 ")

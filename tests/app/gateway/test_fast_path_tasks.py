@@ -13,7 +13,7 @@ import pytest
 
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.admission.admission import Ask, Enforcer
+from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer
 from testing.served import raw
 from testing.waiting import until
 from tests.app.twins import REPLIES, ROUTES, Twin, twin
@@ -172,11 +172,11 @@ async def test_a_gateway_that_stands_still_after_its_claim_sends_nothing_beside_
                 answer = await successor.client.request(**request)
             taken_over.append(answer)
 
-    def standing_still(self: Enforcer, ask: Ask, answer: Any) -> Any:
+    def standing_still(self: Enforcer, request: AdmissionRequest, answer: Any) -> Any:
         monkeypatch.setattr(Enforcer, "admitted", admitted)  # the successor is none of it
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, take_over()).result()
-        return admitted(self, ask, answer)
+        return admitted(self, request, answer)
 
     admitted = Enforcer.admitted
     async with twin(True, upstream_keepalive=600, **rules) as late:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from oncegate.middleware.admission.buffers import Unread
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.admission.unread import Unread
 from testing.upstreams import PATIENCE, Behaviour, Peer, Upstream
 from testing.waiting import until
 from tests.app.lane import CREATED, Talk, answered, gateway_at, keyed

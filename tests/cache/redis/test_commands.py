@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R5.20, R5.28, R5.29, R5.31.
 """
 
+import asyncio
 import os
 from importlib import resources
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
-from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
+from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.redis.connection.send import LARGE_BYTES
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
@@ -186,6 +187,23 @@ async def test_on_a_full_server_new_keys_are_refused_and_all_else_goes_on() -> N
         assert await cache.release("undone", token=undone)
         server.command("CONFIG", "SET", "maxmemory", "0")
         assert (await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))).won
+        await cache.close()
+
+
+async def test_a_cache_that_may_go_past_maxmemory_claims_there_by_either_call() -> None:
+    with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
+        cache = RedisCache.from_url(server.url, timeout=30)
+        cache.past_maxmemory = True
+        await cache.check()
+        server.command("CONFIG", "SET", "maxmemory", "1")
+        assert (await cache.claim("coroutine", ClaimRequest(token=os.urandom(16), **LEASE))).won
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        request = ClaimRequest(token=os.urandom(16), **LEASE)
+        assert cache.claim_soon("callback", request, loop=loop, adopt=None, then=answer.set_result)
+        found = await answer
+        assert isinstance(found, Claim), found
+        assert found.won
         await cache.close()
 
 

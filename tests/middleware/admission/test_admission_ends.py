@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.admission.admission import Ask, Enforcer
+from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.servers import RedisServer
@@ -30,11 +30,11 @@ async def test_an_admission_that_ends_early_gives_back_its_slot(redis: RedisServ
     key = f"{uuid4().hex}:k:s"
     redis.pause()
     if how == "closed":
-        admission = enforcer.admit(Ask(key, bytes(16), rules))
+        admission = enforcer.admit(AdmissionRequest(key, bytes(16), rules))
         admission.send(None)
         admission.close()
     else:
-        task = asyncio.create_task(enforcer.admit(Ask(key, bytes(16), rules)))
+        task = asyncio.create_task(enforcer.admit(AdmissionRequest(key, bytes(16), rules)))
         await until(lambda: enforcer.in_flight.slots, "a claim is under way")
         task.cancel()
         await asyncio.wait([task])

@@ -13,7 +13,10 @@ import pytest
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
+from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.rules.policy import compile_policy
+from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import PATIENCE, Answering, Door
@@ -103,6 +106,21 @@ async def test_a_request_that_is_cancelled_while_its_claim_is_asked_for_begins_n
     await until(lambda: not there.middleware.enforcer.in_flight._unsaved)
     assert (app.calls, await there.state()) == (0, State.ABSENT)
     await ended(there)
+
+
+async def test_a_submission_that_is_cancelled_is_not_claimed_once_more_behind_its_release() -> None:
+    cache = Answered()
+    enforcer = Enforcer(cache, max_in_flight=1)
+    unknown = Record(State.UNKNOWN, bytes(16), bytes(16), 1, submission=True)
+    cache.instead = Claim(False, unknown, 1000)
+    request = AdmissionRequest("n:k:s", bytes(16), compile_policy(IdempotencySettings()), submission=True)
+    task = asyncio.create_task(enforcer.admit(request))
+    await cache.asked()
+    task.cancel()
+    await asyncio.wait([task])
+    cache.answer()
+    await until(lambda: not enforcer.in_flight._background)
+    assert (enforcer.in_flight.slots, await cache.get("n:k:s")) == (0, None)
 
 
 async def test_an_answer_that_meets_a_cancellation_begins_nothing() -> None:

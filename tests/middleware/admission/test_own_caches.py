@@ -1,13 +1,15 @@
 """Caches that somebody else wrote, or changed: what they do at a claim and at an outcome is never passed by."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from oncegate.cache.memory.store import MemoryCache
-from oncegate.cache.record import Claim, ClaimRequest, Record
+from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.store import prompt
+from testing.waiting import until
 from tests.middleware.door import Answering, Door
 
 
@@ -56,5 +58,49 @@ def test_a_cache_with_a_call_of_its_own_is_not_asked_in_another_way(name: str) -
 
 
 def test_ours_are_asked_without_waiting() -> None:
-    for cache in (MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1"), type("Named", (MemoryCache,), {})()):
+    for cache in (MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1")):
         assert prompt(cache) is cache
+
+
+def test_a_subclass_is_asked_without_waiting_if_it_says_so_itself() -> None:
+    calls = {name: vars(MemoryCache)[name] for name in ("claim_soon", "complete_soon")}
+    assert prompt(type("Silent", (MemoryCache,), {})()) is None
+    assert prompt(cache := type("Prompt", (MemoryCache,), calls)()) is cache
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_request_that_is_cancelled_while_a_cache_of_its_own_is_called_gives_its_claim_back(turns: int) -> None:
+    """Whether its claim has not begun, is under way, or was won without anybody having noticed."""
+    cache = Counting()
+    there = Door(app := Answering(201, held=True), cache, "n")
+    call = there.begin()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await call.gone()
+    app.release()
+    await until(lambda: not there.slots and not there.middleware.enforcer.in_flight._background)
+    assert await there.state() is (State.SUCCEEDED if app.calls else State.ABSENT)
+
+
+async def test_a_claim_that_is_not_made_yet_is_not_made_for_a_request_that_was_cancelled() -> None:
+    """Else it would be won behind its release, and stand in the way until its lease lapses."""
+
+    class Slow(Counting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reached, self.goes_on = asyncio.Event(), asyncio.Event()
+
+        async def claim(self, key: str, request: ClaimRequest, **call: Any) -> Claim:
+            self.reached.set()
+            await self.goes_on.wait()
+            return await super().claim(key, request, **call)
+
+    cache = Slow()
+    there = Door(app := Answering(201), cache, "n")
+    call = there.begin()
+    await cache.reached.wait()
+    await call.gone()
+    await until(lambda: not there.middleware.enforcer.in_flight._unsaved)
+    cache.goes_on.set()
+    await until(lambda: not there.middleware.enforcer.in_flight._background)
+    assert (app.calls, there.slots, await there.state()) == (0, 0, State.ABSENT)

@@ -18,6 +18,7 @@ from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import KINDS
 from oncegate.middleware.rules.key import record_id
 from testing.servers import RedisServer, free_port
+from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Call, Door
 
@@ -252,7 +253,8 @@ async def test_c4_overloaded_still_answers_what_needs_no_attempt(door: MakeDoor)
     assert (await there.send()).code == "in-flight"
     assert (await there.send(b"other")).code == "key-reused"
     waiter = there.begin(headers=[("prefer", "wait=30")])
-    await there.state()
+    attempts = there.middleware.enforcer.in_flight._attempts
+    await until(lambda: any(attempt._ended for attempt in attempts.values()), "somebody waits for the attempt")
     held.release()
     await first.answered()
     assert (await waiter.answered()).replayed

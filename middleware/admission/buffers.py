@@ -1,4 +1,4 @@
-"""Bounds the memory for responses that slow clients have not read yet: one bound for all clients of a process.
+"""Bounds the memory held for clients, one bound for all of a process: bodies not admitted yet, responses not read yet.
 
 By the time that its client is slow, a response is in the cache, or is not to be kept: so the client that takes up memory
 loses its connection, and a retry gets the response. The first to go is the one that has read nothing for longest. One that
@@ -10,12 +10,45 @@ import logging
 from typing import Final, Protocol
 
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.rules.errors import Overloaded
 
 log = logging.getLogger("oncegate.http")
 
+MAX_BUFFERED: Final = 64 * 1024 * 1024
 MAX_UNREAD: Final = 256 * 1024 * 1024
 _CHANCES: Final = 16
 """How many clients are checked, at most, before the one whose turn it is must go: there may be thousands."""
+
+
+class Buffered:
+    """Counts the bytes of bodies that arrive in pieces, and of those whose requests wait for another one's outcome.
+
+    A body that came whole and whose request is being claimed isn't counted: it has a slot already (``max_in_flight``). So small
+    requests go on while large ones fill this.
+    """
+
+    def __init__(self, limit: int, watch: Watch) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._watch = watch
+
+    def take(self, size: int) -> None:
+        """Hold ``size`` bytes more. Raises `Overloaded` where they would be too many; then nothing is held."""
+        if self.bytes + size > self.limit:
+            raise Overloaded("Too much waits to be admitted: try again later.")
+        self.bytes += size
+        self._count(size)
+
+    def give_back(self, size: int) -> None:
+        """Hold them no longer."""
+        self.bytes -= size
+        self._count(-size)
+
+    def _count(self, change: int) -> None:
+        try:
+            self._watch.bodies_waiting(change)
+        except Exception:  # a user's watch must not decide about a payment
+            log.exception("the watch failed")
 
 
 class Reader(Protocol):
