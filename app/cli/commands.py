@@ -1,15 +1,14 @@
 """``oncegate commands``: shows accepted commands, and retries or discards those that were given up. For 3 a.m."""
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.dead_letters import Commands, Letter
+    from oncegate.app.operators.dead_letters import Commands
     from oncegate.app.settings.gateway import GatewaySettings
 
 
@@ -58,7 +57,8 @@ def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         import asyncio
         import logging
 
-        from oncegate.app.operators.dead_letters import NotAnId
+        from oncegate.app.factory import create_cache
+        from oncegate.app.operators.dead_letters import NotAnId, open_commands
         from oncegate.cache.errors import CacheError
 
         # An error is printed once, at the end; the cache's own warnings are for the log of a worker.
@@ -66,12 +66,19 @@ def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         given = {"cache": cache, "namespace": namespace}
         settings = _settings(given, {"stream": stream, "consumer": consumer}, config)
 
-        async def ask() -> None:
-            async with _commands(settings) as found:
-                await command(found=found, as_json=as_json, **options)
+        async def run() -> None:
+            cache, of = create_cache(settings), settings.worker
+            where = {"stream": of.stream, "consumer": of.consumer_name}
+            try:
+                async with open_commands(
+                    settings.cache, cache, settings.namespace, timeout=settings.cache_timeout, **where
+                ) as found:
+                    await command(found=found, as_json=as_json, **options)
+            finally:
+                await cache.close()
 
         try:
-            asyncio.run(ask())
+            asyncio.run(run())
         except NotAnId as error:
             _end(str(error), 2)
         except CacheError as error:
@@ -94,18 +101,10 @@ async def list_(found: "Commands", as_json: bool, pending: bool, limit: int, aft
         _end("--after takes the id of a dead letter: 1795281703248-0", 2)
     if not await found.exist():
         _end(f"there is no stream {found.name} in namespace {found.namespace}: see --stream, --namespace, --config", 1)
-    counts = await found.counts()
     if pending:
-        show_pending(await found.pending(limit), counts, as_json=as_json)
+        show_pending(await found.pending(limit), await found.counts(), as_json=as_json)
         return
-    letters: list[dict[str, Any]] = []
-    more = ""
-    async for letter in found.letters(after=after or "-"):
-        if len(letters) == limit:
-            more = letters[-1]["id"]
-            break
-        letters.append(letter.told())
-    show_letters(letters, counts, more, as_json=as_json)
+    show_letters(await found.listing(after=after or "", limit=limit), as_json=as_json)
 
 
 @commands.command()
@@ -116,10 +115,10 @@ async def show(found: "Commands", as_json: bool, identifier: str, body: bool) ->
     """Tell what is known of a command: by its id, by that of its entry, or by that of its dead letter."""
     from oncegate.app.cli.commands_view import show_command
 
-    told = await found.show(identifier, body=body)
-    if told is None:
+    command = await found.show(identifier, body=body)
+    if command is None:
         _end("no such command: it was never accepted, or its time is over", 1)
-    show_command(told, as_json=as_json)
+    show_command(command, as_json=as_json)
 
 
 @commands.command()
@@ -132,30 +131,28 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
     The dead letter goes and the new entry comes in one step. What had succeeded after all is skipped.
     """
     from oncegate.app.cli.commands_view import show_retried
+    from oncegate.app.operators.dead_letters import Retried
 
     if bool(identifiers) == everything:
         _end("give ids, or --all", 2)
-    retried: list[dict[str, Any]] = []
+    outcome = Retried()
     missing: list[str] = []
-    unread: list[str] = []
     for identifier in identifiers:
         letters = await found.find(identifier)
         if not letters:
             missing.append(identifier)
         for letter in letters:
-            retried += await _retry(found, letter, unread)
+            await found.put_back(letter, outcome)
     if everything and (last := await found.newest()) is not None:
         # Up to what was there at the beginning: what dies again meanwhile is not driven round and round.
         async for letter in found.letters(last=last):
-            retried += await _retry(found, letter, unread)
-    show_retried(retried, as_json=as_json)
+            await found.put_back(letter, outcome)
+    show_retried(outcome.retried, as_json=as_json)
     if missing:
         _end(f"no dead letter of {', '.join(missing)}", 1)
-    if unread:
-        _end(
-            f"left where they are, since their consumer reads the stream no more (start its worker first): {', '.join(unread)}",
-            1,
-        )
+    if outcome.unread:
+        ids = ", ".join(outcome.unread)
+        _end(f"left where they are, since their consumer reads the stream no more (start its worker first): {ids}", 1)
 
 
 @commands.command()
@@ -168,42 +165,12 @@ async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...]
     discarded: list[dict[str, Any]] = []
     missing: list[str] = []
     for identifier in identifiers:
-        letters = await found.find(identifier)
-        gone = [letter for letter in letters if await found.discard(letter.id)]
-        discarded += [{"id": letter.id, "command": letter.command or None} for letter in gone]
+        discarded += (gone := await found.discard_each(await found.find(identifier)))
         if not gone:
             missing.append(identifier)
     show_discarded(discarded, as_json=as_json)
     if missing:
         _end(f"no dead letter of {', '.join(missing)}", 1)
-
-
-async def _retry(found: "Commands", letter: "Letter", unread: list[str]) -> list[dict[str, Any]]:
-    from oncegate.cache.redis.streams.group import GroupMissing
-
-    try:
-        entry = await found.retry(letter.id)
-    except GroupMissing:
-        unread.append(letter.id)
-        return []
-    return [{"id": letter.id, "command": letter.command or None, "entry": entry}] if entry else []
-
-
-@asynccontextmanager
-async def _commands(settings: "GatewaySettings") -> AsyncIterator["Commands"]:
-    from oncegate.app.factory import create_cache
-    from oncegate.app.operators.dead_letters import Commands
-    from oncegate.cache.redis.streams.client import create_client
-    from oncegate.cache.redis.streams.stream import CommandStream
-
-    cache = create_cache(settings)
-    client = create_client(settings.cache, timeout=max(5.0, settings.cache_timeout))  # an operator has time
-    try:
-        stream = CommandStream(client, settings.namespace, settings.worker.stream)
-        yield Commands(stream, cache, settings.namespace, settings.worker.consumer_name)
-    finally:
-        await client.aclose()
-        await cache.close()
 
 
 def _settings(given: dict[str, str | None], worker: dict[str, str | None], config: str | None) -> "GatewaySettings":

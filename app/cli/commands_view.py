@@ -16,14 +16,15 @@ _STYLES = {
     "unreadable": "bold red",
 }
 MOST_OF_BODY = 2000
-Told = Mapping[str, Any]
+Members = Mapping[str, Any]
 
 
-def show_letters(letters: Sequence[Told], counts: Told, more: str, *, as_json: bool) -> None:
+def show_letters(listing: Members, *, as_json: bool) -> None:
     """A table of dead letters, and how much else there is."""
     if as_json:
-        as_document({"dead_letters": list(letters), "counts": dict(counts), "after": more})
+        as_document(dict(listing))
         return
+    letters, more = listing["dead_letters"], listing["after"]
     out = console()
     if letters:
         print_table(
@@ -47,10 +48,10 @@ def show_letters(letters: Sequence[Told], counts: Told, more: str, *, as_json: b
         out.print("No dead letters.")
     if more:
         out.print(f"There are more: --after {more}", markup=False)
-    _tell_counts(counts)
+    _show_counts(listing["counts"])
 
 
-def show_pending(held: Sequence[Told], counts: Told, *, as_json: bool) -> None:
+def show_pending(held: Sequence[Members], counts: Members, *, as_json: bool) -> None:
     """A table of what workers hold."""
     if as_json:
         as_document({"pending": list(held), "counts": dict(counts)})
@@ -75,21 +76,21 @@ def show_pending(held: Sequence[Told], counts: Told, *, as_json: bool) -> None:
         )
     else:
         console().print("Nothing is pending.")
-    _tell_counts(counts)
+    _show_counts(counts)
 
 
-def show_command(told: Told, *, as_json: bool) -> None:
+def show_command(command: Members, *, as_json: bool) -> None:
     """All that is known of one command."""
     if as_json:
-        as_document(dict(told))
+        as_document(dict(command))
         return
-    lines = [("command", told["command"] or "none: the entry could not be read")]
-    lines.append(("submission", _submission(told["submission"])))
-    lines.append((f"by {told['consumer']}", _execution(told["execution"])))
-    for letter in told["dead_letters"]:
+    lines = [("command", command["command"] or "none: the entry could not be read")]
+    lines.append(("submission", _submission(command["submission"])))
+    lines.append((f"by {command['consumer']}", _execution(command["execution"])))
+    for letter in command["dead_letters"]:
         lines += [("", ""), *_letter(letter)]
-    if told["dead_letters"]:
-        lines += [("", ""), ("again?", f"oncegate commands retry {told['dead_letters'][0]['id']}")]
+    if command["dead_letters"]:
+        lines += [("", ""), ("again?", f"oncegate commands retry {command['dead_letters'][0]['id']}")]
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -98,7 +99,7 @@ def show_command(told: Told, *, as_json: bool) -> None:
     print_table(table)
 
 
-def show_retried(retried: Sequence[Told], *, as_json: bool) -> None:
+def show_retried(retried: Sequence[Members], *, as_json: bool) -> None:
     """Print which dead letters were put back, and their new entries."""
     if as_json:
         as_document({"retried": list(retried)})
@@ -108,7 +109,7 @@ def show_retried(retried: Sequence[Told], *, as_json: bool) -> None:
     console().print(f"{len(retried)} to be processed again.", markup=False)
 
 
-def show_discarded(discarded: Sequence[Told], *, as_json: bool) -> None:
+def show_discarded(discarded: Sequence[Members], *, as_json: bool) -> None:
     """Print which dead letters were discarded."""
     if as_json:
         as_document({"discarded": list(discarded)})
@@ -117,7 +118,7 @@ def show_discarded(discarded: Sequence[Told], *, as_json: bool) -> None:
         console().print(f"{each['id']} is gone", markup=False)
 
 
-def _letter(letter: Told) -> list[tuple[str, str]]:
+def _letter(letter: Members) -> list[tuple[str, str]]:
     lines = [
         ("dead letter", letter["id"]),
         ("reason", f"{letter['reason']}, after {letter['attempts']} attempts by {letter['consumer']}"),
@@ -137,29 +138,29 @@ def _letter(letter: Told) -> list[tuple[str, str]]:
     return lines
 
 
-def _submission(told: Told | None) -> str:
-    if told is None:
+def _submission(record: Members | None) -> str:
+    if record is None:
         return "no record: its time is over, or the gateway died before it was written"
-    if "attempt" not in told:
-        return str(told["state"])
-    if not told["submission"]:
-        return f"{told['state']}, executed by the gateway itself"
-    return f"{told['state']}, {ago(told['began_at'])}"
+    if "attempt" not in record:
+        return str(record["state"])
+    if not record["submission"]:
+        return f"{record['state']}, executed by the gateway itself"
+    return f"{record['state']}, {ago(record['began_at'])}"
 
 
-def _execution(told: Told | None) -> str:
-    if told is None:
+def _execution(record: Members | None) -> str:
+    if record is None:
         return "not begun, or its record's time is over"
-    if "attempt" not in told:
-        return str(told["state"])
-    text = f"{told['state']}, attempt {told['attempt']}, {ago(told['ended_at'] or told['began_at'])}"
-    error = told["error"]
+    if "attempt" not in record:
+        return str(record["state"])
+    text = f"{record['state']}, attempt {record['attempt']}, {ago(record['ended_at'] or record['began_at'])}"
+    error = record["error"]
     if error:
         text += f": {error.get('type', '')}: {error.get('message', '')}"
     return text
 
 
-def _tell_counts(counts: Told) -> None:
+def _show_counts(counts: Members) -> None:
     unread = "some" if counts["unread"] is None else counts["unread"]
     text = f"{unread} not read yet, {counts['pending']} pending, {counts['dead']} dead"
     if counts["trimmed"]:

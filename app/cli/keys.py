@@ -135,13 +135,14 @@ def show(source: "Source", as_json: bool, key: str | None, record: str | None, c
     from oncegate.app.cli.keys_view import show_records
 
     found = _find(source, key, record, caller)
-    there = [told for told in (_told(source, identifier, alone=len(found) == 1) for identifier in found) if told]
+    records = (_record(source, identifier, alone=len(found) == 1) for identifier in found)
+    there = [record for record in records if record]
     if not there:
         _end("no such record: it was never made, or its time is over", 1)
     show_records(there, as_json=as_json)
 
 
-def _told(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] | None:
+def _record(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] | None:
     from oncegate.cache.errors import RecordUnreadable
 
     try:
@@ -273,7 +274,7 @@ def _before_ms(older: str | None) -> int:
 
 def _resolve(source: "Source", identifier: str, resolve: Any, *, as_json: bool) -> None:
     from oncegate.app.cli.keys_view import show_resolution
-    from oncegate.app.operators.records_page import WHY_NOT
+    from oncegate.app.operators.records import WHY_NOT
     from oncegate.cache.store import Resolution
 
     resolution = source.resolve(identifier, resolve)

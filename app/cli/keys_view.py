@@ -134,13 +134,13 @@ def _upstream(record: dict[str, Any]) -> str:
         return "no answer is known"
     body = response.get("body")
     if response.get("body_omitted"):
-        told = "a body that was not kept"
+        text = "a body that was not kept"
     elif response.get("body_encoding"):
-        told = "a body that is no text"
+        text = "a body that is no text"
     else:
-        text = body if isinstance(body, str) else orjson.dumps(body).decode()
-        told = plain(text[:MOST_OF_BODY]) + (" ..." if len(text) > MOST_OF_BODY else "")
-    return f"{response['status']}  {told}".rstrip()
+        whole = body if isinstance(body, str) else orjson.dumps(body).decode()
+        text = plain(whole[:MOST_OF_BODY]) + (" ..." if len(whole) > MOST_OF_BODY else "")
+    return f"{response['status']}  {text}".rstrip()
 
 
 @contextmanager

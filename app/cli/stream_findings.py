@@ -15,7 +15,7 @@ FAR_BEHIND = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Readers:
     """A consumer group: how many entries it has not read (``None``: Redis can't tell), and how many not acknowledged."""
 
     name: str
@@ -30,7 +30,7 @@ class Group:
 
 
 def judge(
-    name: str, consumer: str, limit: int, dead: int, groups: list[Group], memory: StreamMemory
+    name: str, consumer: str, limit: int, dead: int, groups: list[Readers], memory: StreamMemory
 ) -> tuple[list[str], str]:
     """Advice about one stream, a line each; and how it stands, in one line. Pure."""
     advice = []
@@ -74,18 +74,18 @@ async def look(settings: GatewaySettings) -> list[tuple[list[str], str]]:
     finally:
         await client.aclose()
     return [
-        judge(name, consumer, settings.stream_limit, *told)
-        for (name, consumer), told in zip(consumers.items(), found, strict=True)
+        judge(name, consumer, settings.stream_limit, *state)
+        for (name, consumer), state in zip(consumers.items(), found, strict=True)
     ]
 
 
-async def _look(stream: CommandStream) -> tuple[int, list[Group], StreamMemory]:
+async def _look(stream: CommandStream) -> tuple[int, list[Readers], StreamMemory]:
     client: Any = stream.client  # a reply's many possible shapes are of no interest here
     try:
         dead = int(await client.xlen(stream.dead_key))
         # Redis answers an error for a stream that isn't there.
-        told = await client.xinfo_groups(stream.key) if await client.exists(stream.key) else []
+        replies = await client.xinfo_groups(stream.key) if await client.exists(stream.key) else []
     except REDIS_ERRORS as error:
         raise CacheError(f"the stream can't be looked at ({type(error).__name__})") from error
-    groups = [Group(each["name"].decode(), each.get("lag"), int(each["pending"])) for each in told]
+    groups = [Readers(each["name"].decode(), each.get("lag"), int(each["pending"])) for each in replies]
     return dead, groups, await stream.memory()

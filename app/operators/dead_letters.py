@@ -1,13 +1,16 @@
 """Commands for operators: lists dead letters and pending entries, shows one command, retries or discards dead letters.
 
+The command line (``oncegate commands``) and ``dead-letters/`` over HTTP do the same by these functions.
+
 Dead letters are in a stream of their own beside the one that they come from, each with all the fields of its entry, and with
 those that describe why it was given up (``dead.``...). An operator removes them; workers trim those that are too many or too
 old (``acknowledge.lua``), and count them.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
@@ -15,7 +18,7 @@ import orjson
 from oncegate.app.operators.records import RECORD_ID, summarise
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.redis.streams.client import REDIS_ERRORS
+from oncegate.cache.redis.streams.client import REDIS_ERRORS, create_client
 from oncegate.cache.redis.streams.group import Fields, GroupMissing, Script, unavailable
 from oncegate.cache.redis.streams.stream import CommandStream
 from oncegate.cache.store import Cache
@@ -24,6 +27,8 @@ from oncegate.middleware.rules.key import execution_key
 
 ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AT_ONCE = 100
+SECONDS = 5.0
+"""The time-out of a Redis for an operator, who has time; longer where ``cache_timeout`` is."""
 REDRIVE = Script("redrive")
 
 
@@ -48,9 +53,9 @@ class Letter:
         """The id that it had in the stream."""
         return self._text(b"dead.entry")
 
-    def told(self, *, body: bool = False) -> dict[str, Any]:
+    def as_json(self, *, body: bool = False) -> dict[str, Any]:
         """Its description; with ``body``, the key and the payload too."""
-        told: dict[str, Any] = {
+        members: dict[str, Any] = {
             "id": self.id,
             "command": self.command or None,
             "entry": self.entry or None,
@@ -69,8 +74,8 @@ class Letter:
             "bytes": len(self.fields.get(b"body", b"")),
         }
         if body:
-            told |= {"key": self._text(b"key"), "target": self._text(b"target"), "body": self._text(b"body")}
-        return told
+            members |= {"key": self._text(b"key"), "target": self._text(b"target"), "body": self._text(b"body")}
+        return members
 
     def _text(self, name: bytes) -> str:
         return self.fields.get(name, b"").decode("utf-8", "replace")
@@ -78,6 +83,15 @@ class Letter:
     def _number(self, name: bytes) -> int:
         digits = self.fields.get(name, b"")
         return int(digits) if digits.isdigit() and len(digits) < 16 else 0
+
+
+@dataclass(slots=True)
+class Retried:
+    """The dead letters that were put back (``id``, ``command``, ``entry``), and the ids of those that stay: their consumer reads
+    the stream no more."""
+
+    retried: list[dict[str, Any]] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
 
 
 class Commands:
@@ -99,8 +113,8 @@ class Commands:
     async def exist(self) -> bool:
         """Whether there is such a stream, or was: its dead letters stay."""
         return bool(
-            await self._ask(self._client.exists(self._stream.key))
-            or await self._ask(self._client.exists(self._stream.dead_key))
+            await self._reply(self._client.exists(self._stream.key))
+            or await self._reply(self._client.exists(self._stream.dead_key))
         )
 
     async def counts(self) -> dict[str, int | None]:
@@ -109,11 +123,11 @@ class Commands:
 
         ``unread`` is ``None`` where Redis can't tell: entries were taken out of the middle of what is still to be read.
         """
-        dead = int(await self._ask(self._client.xlen(self._stream.dead_key)))
-        gone = {"dead": dead, "trimmed": int(await self._ask(self._client.get(self._stream.trimmed_key)) or 0)}
-        length = int(await self._ask(self._client.xlen(self._stream.key)))
+        dead = int(await self._reply(self._client.xlen(self._stream.dead_key)))
+        gone = {"dead": dead, "trimmed": int(await self._reply(self._client.get(self._stream.trimmed_key)) or 0)}
+        length = int(await self._reply(self._client.xlen(self._stream.key)))
         try:
-            groups = await self._ask(self._client.xinfo_groups(self._stream.key))
+            groups = await self._reply(self._client.xinfo_groups(self._stream.key))
         except GroupMissing:
             groups = []
         for group in groups:
@@ -125,17 +139,28 @@ class Commands:
         """The dead letters, the oldest first; those behind ``after``, up to ``last``."""
         start = after if after == "-" else f"({after}"
         while True:
-            some = await self._ask(self._client.xrange(self._stream.dead_key, start, last, count=_AT_ONCE))
+            some = await self._reply(self._client.xrange(self._stream.dead_key, start, last, count=_AT_ONCE))
             for entry, fields in some:
                 yield Letter(entry.decode(), fields)
             if len(some) < _AT_ONCE:
                 return
             start = f"({some[-1][0].decode()}"
 
+    async def listing(self, *, after: str = "", limit: int = 100) -> dict[str, Any]:
+        """At most ``limit`` dead letters behind ``after``, the oldest first, where to go on, and the `counts`."""
+        letters: list[Letter] = []
+        more = ""
+        async for letter in self.letters(after=after or "-"):
+            if len(letters) == limit:
+                more = letters[-1].id
+                break
+            letters.append(letter)
+        return {"dead_letters": [each.as_json() for each in letters], "counts": await self.counts(), "after": more}
+
     async def find(self, identifier: str) -> list[Letter]:
         """The dead letters of a command's id, of an entry's, or with that id themselves. Raises `NotAnId`."""
         if ENTRY_ID.fullmatch(identifier):
-            some = await self._ask(self._client.xrange(self._stream.dead_key, identifier, identifier))
+            some = await self._reply(self._client.xrange(self._stream.dead_key, identifier, identifier))
             if some:
                 return [Letter(entry.decode(), fields) for entry, fields in some]
         elif not RECORD_ID.fullmatch(identifier):
@@ -147,14 +172,14 @@ class Commands:
     async def pending(self, limit: int) -> list[dict[str, Any]]:
         """The entries that workers hold, executed now or waiting to be tried again; at most ``limit``, the oldest first."""
         try:
-            told = await self._ask(self._client.xpending_range(self._stream.key, self._consumer, "-", "+", limit))
+            held = await self._reply(self._client.xpending_range(self._stream.key, self._consumer, "-", "+", limit))
         except GroupMissing:
             return []
-        return [await self._of_pending(each) for each in told]
+        return [await self._of_pending(each) for each in held]
 
     async def _of_pending(self, held: Mapping[str, Any]) -> dict[str, Any]:
         entry = held["message_id"].decode()
-        found = await self._ask(self._client.xrange(self._stream.key, entry, entry))
+        found = await self._reply(self._client.xrange(self._stream.key, entry, entry))
         fields: Fields = found[0][1] if found else {}
         letter = Letter(entry, fields)
         execution = await self._execution(letter.command)
@@ -165,7 +190,7 @@ class Commands:
             "attempt": execution.get("attempt", 0) if execution else 0,
             "worker": held["consumer"].decode("utf-8", "replace"),
             "silent_for": held["time_since_delivered"] / 1000,
-            "accepted_at": letter.told()["accepted_at"],
+            "accepted_at": letter.as_json()["accepted_at"],
         }
 
     async def show(self, identifier: str, *, body: bool = False) -> dict[str, Any] | None:
@@ -173,7 +198,7 @@ class Commands:
         letters = await self.find(identifier)
         command = letters[0].command if letters else identifier
         if not letters and ENTRY_ID.fullmatch(identifier):
-            found = await self._ask(self._client.xrange(self._stream.key, identifier, identifier))
+            found = await self._reply(self._client.xrange(self._stream.key, identifier, identifier))
             command = Letter(identifier, found[0][1]).command if found else ""
         submission = await self._peek(f"{self.namespace}:{command}") if RECORD_ID.fullmatch(command) else None
         execution = await self._execution(command)
@@ -184,7 +209,7 @@ class Commands:
             "consumer": self._consumer,
             "submission": submission,
             "execution": execution,
-            "dead_letters": [letter.told(body=body) for letter in letters],
+            "dead_letters": [letter.as_json(body=body) for letter in letters],
         }
 
     async def _execution(self, command: str) -> dict[str, Any] | None:
@@ -208,6 +233,21 @@ class Commands:
 
     # -- and the way back ---------------------------------------------------------------------------------------------
 
+    async def put_back(self, letter: Letter, outcome: Retried) -> None:
+        """`retry` one, and add what became of it to ``outcome``."""
+        try:
+            entry = await self.retry(letter.id)
+        except GroupMissing:
+            outcome.unread.append(letter.id)
+            return
+        if entry:
+            outcome.retried.append({"id": letter.id, "command": letter.command or None, "entry": entry})
+
+    async def discard_each(self, letters: Iterable[Letter]) -> list[dict[str, str | None]]:
+        """Delete these dead letters; those that were still there, by ``id`` and ``command``."""
+        gone = [letter for letter in letters if await self.discard(letter.id)]
+        return [{"id": letter.id, "command": letter.command or None} for letter in gone]
+
     async def retry(self, letter: str) -> str | None:
         """Put a dead letter back into its stream, for the consumer that gave it up; returns the new entry's id.
 
@@ -220,24 +260,22 @@ class Commands:
 
     async def discard(self, letter: str) -> bool:
         """Delete a dead letter. False: there is none any more."""
-        return bool(await self._ask(self._client.xdel(self._stream.dead_key, letter)))
+        return bool(await self._reply(self._client.xdel(self._stream.dead_key, letter)))
 
     async def newest(self) -> str | None:
         """The id of the newest dead letter: later ones come after it."""
-        some = await self._ask(self._client.xrevrange(self._stream.dead_key, count=1))
+        some = await self._reply(self._client.xrevrange(self._stream.dead_key, count=1))
         return some[0][0].decode() if some else None
 
-    async def _ask(self, asked: Any) -> Any:
+    async def _reply(self, call: Any) -> Any:
         try:
-            return await asked
+            return await call
         except REDIS_ERRORS as error:
             raise unavailable(error) from error
 
 
 def _summary(command: str, held: Claim) -> dict[str, Any]:
-    told = summarise(command, held)
-    del told["id"]
-    return told
+    return {name: value for name, value in summarise(command, held).items() if name != "id"}
 
 
 def _error(held: Claim) -> dict[str, Any] | None:
@@ -246,7 +284,23 @@ def _error(held: Claim) -> dict[str, Any] | None:
     if held.record.state != "failed" or response is None:
         return None
     try:
-        told = orjson.loads(response.body or b"{}")
+        error = orjson.loads(response.body or b"{}")
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    return error if isinstance(error, dict) else None
+
+
+@asynccontextmanager
+async def open_commands(
+    url: str, cache: Cache, namespace: str, *, stream: str, consumer: str, timeout: float
+) -> AsyncIterator[Commands]:
+    """The commands of a stream in the Redis at ``url``, on a connection of their own for as long as the context lasts."""
+    client = create_client(url, timeout=max(SECONDS, timeout))
+    try:
+        yield Commands(CommandStream(client, namespace, stream), cache, namespace, consumer)
+    finally:
+        await client.aclose()
+
+
+OpenCommands = Callable[[], AbstractAsyncContextManager[Commands]]
+"""Opens the commands of one stream."""
