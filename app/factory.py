@@ -25,7 +25,6 @@ from oncegate.middleware.rules.policy import Policies
 if TYPE_CHECKING:
     from oncegate.app.commands.submit import Submitter
     from oncegate.app.operators.commands_page import CommandStatuses
-    from oncegate.app.operators.dead_letters import OpenCommands
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the upstream, TLS included. Nothing was sent by then, so giving up early is safe."""
@@ -149,6 +148,7 @@ def _operators_app(
 ) -> App:
     """What is under the prefix. It loads FastAPI, which takes some tenths of a second."""
     from oncegate.app.operators.api import create_app
+    from oncegate.app.operators.dead_letters import open_commands
 
     asynchronous = {route.stream: route.consumer_name for route in settings.routes if route.mode != "sync"}
     return create_app(
@@ -158,7 +158,7 @@ def _operators_app(
         operators=operators,
         records=create_records(settings, cache),
         statuses=_statuses(settings, policies, cache, operators, readiness) if asynchronous else None,
-        streams={stream: _commands(settings, cache, stream, consumer) for stream, consumer in asynchronous.items()},
+        streams={each[0]: partial(open_commands, settings, cache, *each) for each in asynchronous.items()},
         cors=settings.cors.rules(),
     )
 
@@ -178,13 +178,6 @@ def _statuses(
         operators=operators,
         draining=lambda: readiness.draining,
     )
-
-
-def _commands(settings: GatewaySettings, cache: Cache, stream: str, consumer: str) -> "OpenCommands":
-    from oncegate.app.operators.dead_letters import open_commands
-
-    where = {"stream": stream, "consumer": consumer}
-    return partial(open_commands, settings.cache, cache, settings.namespace, timeout=settings.cache_timeout, **where)
 
 
 def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, tuple[str, Callable[[], float]]]:

@@ -1,15 +1,15 @@
 """``oncegate commands``: shows accepted commands, and retries or discards those that were given up. For 3 a.m."""
 
-import sys
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from oncegate.app.cli.usage import end, redis_settings
+
 if TYPE_CHECKING:
-    from oncegate.app.operators.dead_letters import Commands
-    from oncegate.app.settings.gateway import GatewaySettings
+    from oncegate.app.operators.dead_letters import Commands, Letter
 
 
 @click.group(short_help="Look at accepted commands, and retry those that were given up.")
@@ -34,6 +34,9 @@ def commands() -> None:
     """
 
 
+_SETTINGS = ("cache", "namespace"), ("stream", "consumer")
+
+
 def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """The options of every command: which stream, and the output format."""
 
@@ -44,16 +47,7 @@ def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @click.option("--config", metavar="FILE", help="The gateway's TOML file (or ONCEGATE_CONFIG).")
     @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
     @wraps(command)
-    def with_commands(
-        *,
-        cache: str | None,
-        namespace: str | None,
-        stream: str | None,
-        consumer: str | None,
-        config: str | None,
-        as_json: bool,
-        **options: Any,
-    ) -> None:
+    def with_commands(*, config: str | None, as_json: bool, **options: Any) -> None:
         import asyncio
         import logging
 
@@ -63,16 +57,13 @@ def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
         # An error is printed once, at the end; the cache's own warnings are for the log of a worker.
         logging.getLogger("oncegate").addHandler(logging.NullHandler())
-        given = {"cache": cache, "namespace": namespace}
-        settings = _settings(given, {"stream": stream, "consumer": consumer}, config)
+        given, of_worker = ({name: options.pop(name) for name in names} for names in _SETTINGS)
+        settings = redis_settings(given, of_worker, config, needed="commands are in")
 
         async def run() -> None:
             cache, of = create_cache(settings), settings.worker
-            where = {"stream": of.stream, "consumer": of.consumer_name}
             try:
-                async with open_commands(
-                    settings.cache, cache, settings.namespace, timeout=settings.cache_timeout, **where
-                ) as found:
+                async with open_commands(settings, cache, of.stream, of.consumer_name) as found:
                     await command(found=found, as_json=as_json, **options)
             finally:
                 await cache.close()
@@ -80,9 +71,9 @@ def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         try:
             asyncio.run(run())
         except NotAnId as error:
-            _end(str(error), 2)
+            end(str(error))
         except CacheError as error:
-            _end(str(error), 1)
+            end(str(error), 1)
 
     return with_commands
 
@@ -98,9 +89,9 @@ async def list_(found: "Commands", as_json: bool, pending: bool, limit: int, aft
     from oncegate.app.operators.dead_letters import ENTRY_ID
 
     if after is not None and not ENTRY_ID.fullmatch(after):
-        _end("--after takes the id of a dead letter: 1795281703248-0", 2)
+        end("--after takes the id of a dead letter: 1795281703248-0")
     if not await found.exist():
-        _end(f"there is no stream {found.name} in namespace {found.namespace}: see --stream, --namespace, --config", 1)
+        end(f"there is no stream {found.name} in namespace {found.namespace}: see --stream, --namespace, --config", 1)
     if pending:
         show_pending(await found.pending(limit), await found.counts(), as_json=as_json)
         return
@@ -117,7 +108,7 @@ async def show(found: "Commands", as_json: bool, identifier: str, body: bool) ->
 
     command = await found.show(identifier, body=body)
     if command is None:
-        _end("no such command: it was never accepted, or its time is over", 1)
+        end("no such command: it was never accepted, or its time is over", 1)
     show_command(command, as_json=as_json)
 
 
@@ -131,28 +122,34 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
     The dead letter goes and the new entry comes in one step. What had succeeded after all is skipped.
     """
     from oncegate.app.cli.commands_view import show_retried
-    from oncegate.app.operators.dead_letters import Retried
 
     if bool(identifiers) == everything:
-        _end("give ids, or --all", 2)
-    outcome = Retried()
+        end("give ids, or --all")
+    retried: list[dict[str, Any]] = []
+    unread: list[str] = []
     missing: list[str] = []
+
+    async def put_back(letter: "Letter") -> None:
+        done = await found.put_back(letter)
+        retried.extend(done["retried"])
+        unread.extend(done["unread"])
+
     for identifier in identifiers:
         letters = await found.find(identifier)
         if not letters:
             missing.append(identifier)
         for letter in letters:
-            await found.put_back(letter, outcome)
+            await put_back(letter)
     if everything and (last := await found.newest()) is not None:
         # Up to what was there at the beginning: what dies again meanwhile is not driven round and round.
         async for letter in found.letters(last=last):
-            await found.put_back(letter, outcome)
-    show_retried(outcome.retried, as_json=as_json)
+            await put_back(letter)
+    show_retried(retried, as_json=as_json)
     if missing:
-        _end(f"no dead letter of {', '.join(missing)}", 1)
-    if outcome.unread:
-        ids = ", ".join(outcome.unread)
-        _end(f"left where they are, since their consumer reads the stream no more (start its worker first): {ids}", 1)
+        end(f"no dead letter of {', '.join(missing)}", 1)
+    if unread:
+        ids = ", ".join(unread)
+        end(f"left where they are, since their consumer reads the stream no more (start its worker first): {ids}", 1)
 
 
 @commands.command()
@@ -170,27 +167,4 @@ async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...]
             missing.append(identifier)
     show_discarded(discarded, as_json=as_json)
     if missing:
-        _end(f"no dead letter of {', '.join(missing)}", 1)
-
-
-def _settings(given: dict[str, str | None], worker: dict[str, str | None], config: str | None) -> "GatewaySettings":
-    from oncegate.app.settings.sources import ConfigurationError, load
-    from oncegate.cache.redis.url import REDIS_SCHEMES
-
-    arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    arguments["worker"] = {name: value for name, value in worker.items() if value is not None}
-    try:
-        settings = load(arguments, config, defaults={"upstream": "http://localhost"})
-    except ConfigurationError as error:
-        _end(str(error), 2)
-    if settings.cache_scheme not in REDIS_SCHEMES:
-        _end(
-            "cache: commands are in the Redis that the gateway uses: give --cache redis://host:6379/0, or --config FILE",
-            2,
-        )
-    return settings
-
-
-def _end(line: str, code: int) -> NoReturn:
-    click.echo(f"oncegate: {line}", err=True)
-    sys.exit(code)
+        end(f"no dead letter of {', '.join(missing)}", 1)

@@ -3,19 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
+from oncegate.app.cli.terminal import (
+    MOST_OF_BODY,
+    ago,
+    as_document,
+    console,
+    duration,
+    moment,
+    print_details,
+    print_table,
+)
 
-from oncegate.app.cli.terminal import ago, as_document, console, duration, moment, plain, print_table
-
-_STYLES = {
-    "succeeded": "green",
-    "failed": "yellow",
-    "unknown": "bold red",
-    "in-flight": "cyan",
-    "unreadable": "bold red",
-}
-MOST_OF_BODY = 2000
 Members = Mapping[str, Any]
 
 
@@ -27,23 +25,8 @@ def show_letters(listing: Members, *, as_json: bool) -> None:
     letters, more = listing["dead_letters"], listing["after"]
     out = console()
     if letters:
-        print_table(
-            _table(
-                ("dead letter", "command", "consumer", "reason", "attempts", "died", "error"),
-                [
-                    (
-                        each["id"],
-                        each["command"] or "-",
-                        each["consumer"],
-                        each["reason"],
-                        str(each["attempts"]),
-                        moment(each["died_at"]),
-                        _cut(": ".join(part for part in (each["error_type"], each["error"]) if part)),
-                    )
-                    for each in letters
-                ],
-            )
-        )
+        names = ("dead letter", "command", "consumer", "reason", "attempts", "died", "error")
+        print_table(names, map(_letter_cells, letters), folded=("error",))
     else:
         out.print("No dead letters.")
     if more:
@@ -57,26 +40,35 @@ def show_pending(held: Sequence[Members], counts: Members, *, as_json: bool) -> 
         as_document({"pending": list(held), "counts": dict(counts)})
         return
     if held:
-        print_table(
-            _table(
-                ("entry", "command", "state", "attempt", "worker", "silent for", "accepted"),
-                [
-                    (
-                        each["entry"],
-                        each["command"] or "-",
-                        each["state"],
-                        str(each["attempt"]),
-                        each["worker"],
-                        duration(each["silent_for"]),
-                        moment(each["accepted_at"]),
-                    )
-                    for each in held
-                ],
-            )
-        )
+        names = ("entry", "command", "state", "attempt", "worker", "silent for", "accepted")
+        print_table(names, map(_held_cells, held), folded=())
     else:
         console().print("Nothing is pending.")
     _show_counts(counts)
+
+
+def _letter_cells(letter: Members) -> list[str]:
+    return [
+        letter["id"],
+        letter["command"] or "-",
+        letter["consumer"],
+        letter["reason"],
+        str(letter["attempts"]),
+        moment(letter["died_at"]),
+        _cut(": ".join(part for part in (letter["error_type"], letter["error"]) if part)),
+    ]
+
+
+def _held_cells(held: Members) -> list[str]:
+    return [
+        held["entry"],
+        held["command"] or "-",
+        held["state"],
+        str(held["attempt"]),
+        held["worker"],
+        duration(held["silent_for"]),
+        moment(held["accepted_at"]),
+    ]
 
 
 def show_command(command: Members, *, as_json: bool) -> None:
@@ -91,12 +83,7 @@ def show_command(command: Members, *, as_json: bool) -> None:
         lines += [("", ""), *_letter(letter)]
     if command["dead_letters"]:
         lines += [("", ""), ("again?", f"oncegate commands retry {command['dead_letters'][0]['id']}")]
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, value in lines:
-        table.add_row(name, Text(plain(value), _STYLES.get(value.partition(":")[0].partition(",")[0], "")))
-    print_table(table)
+    print_details(lines)
 
 
 def show_retried(retried: Sequence[Members], *, as_json: bool) -> None:
@@ -166,16 +153,6 @@ def _show_counts(counts: Members) -> None:
     if counts["trimmed"]:
         text += f"; {counts['trimmed']} more were dead, and are gone: too many (max_dead_letters), or too old (dead_letter_ttl)"
     console().print(text, markup=False)
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, no_wrap=name != "error")
-    for row in rows:
-        # Text, not strings: what comes from elsewhere is no markup.
-        table.add_row(*[Text(plain(cell), _STYLES.get(cell, "")) for cell in row])
-    return table
 
 
 def _cut(text: str, most: int = 120) -> str:

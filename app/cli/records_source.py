@@ -1,4 +1,4 @@
-"""The command line's sources of records: a shared cache, or a gateway's ``records/``, behind one interface."""
+"""The command line's sources of records: a shared cache, or a gateway's ``records/``, both with the methods of `Records`."""
 
 import asyncio
 import http.client
@@ -6,19 +6,20 @@ import ssl
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from oncegate.app.factory import create_cache, create_records
 from oncegate.app.operators.models import RecordIds, RecordList, Resolved, WholeRecord
-from oncegate.app.operators.purge import Purged, Which, callers_of, purge
+from oncegate.app.operators.purge import Purged, Which, purge
 from oncegate.app.operators.records import Listing, NotARecord, Records, Resolve, header_lines
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.store import Resolution
+from oncegate.middleware.rules.key import scope_digest
 
 Found = TypeVar("Found")
 
@@ -27,15 +28,11 @@ SECONDS = 30.0
 PREFIX = "/_oncegate"
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(hide_input_in_errors=True)
-
-
-class _NotWritten(_Answer):
+class _NotWritten(BaseModel):
     resolution: Literal["absent", "in-flight", "settled", "other-attempt"]
 
 
-class _Problem(_Answer):
+class _Problem(BaseModel):
     """The answer to any refused request, as far as it is relied on: a newer gateway may have other problems."""
 
     title: str
@@ -47,26 +44,6 @@ class SourceError(Exception):
     """The source did not answer, or refused. The text is one line for the operator."""
 
 
-class Source(Protocol):
-    """Synchronous access to records."""
-
-    def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
-        """See `Records.listing`."""
-        ...
-
-    def show(self, identifier: str) -> dict[str, Any] | None:
-        """See `Records.show`."""
-        ...
-
-    def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
-        """See `Records.of_key`; ``caller`` as header lines."""
-        ...
-
-    def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
-        """See `Records.resolve`."""
-        ...
-
-
 class SharedCache:
     """The cache that ``settings`` name, read directly: no gateway needs to be up."""
 
@@ -74,20 +51,20 @@ class SharedCache:
         self._settings = settings
 
     def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
-        """See `Source`."""
+        """See `Records`; a caller is given by header lines."""
         return self._run(lambda records: records.listing(state, cursor=cursor, limit=limit))
 
     def show(self, identifier: str) -> dict[str, Any] | None:
-        """See `Source`."""
+        """See `Records`; a caller is given by header lines."""
         return self._run(lambda records: records.show(identifier))
 
     def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
-        """See `Source`."""
+        """See `Records`; a caller is given by header lines."""
         lines = None if caller is None else header_lines(caller)
         return self._run(lambda records: records.of_key(key, lines))
 
     def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
-        """See `Source`."""
+        """See `Records`; a caller is given by header lines."""
         return self._run(lambda records: records.resolve(identifier, resolve))
 
     def purge(
@@ -104,7 +81,8 @@ class SharedCache:
             cache = RedisCache.from_url(self._settings.cache, timeout=self._settings.cache_timeout)
             try:
                 records = create_records(self._settings, cache)
-                callers = None if caller is None else callers_of(records, header_lines(caller))
+                scopes = None if caller is None else records.callers(header_lines(caller))
+                callers = None if scopes is None else frozenset(map(scope_digest, scopes))
                 theirs = replace(which, callers=callers)
                 return await purge(cache, self._settings.namespace, theirs, dry_run=dry_run, progress=progress)
             finally:
@@ -142,22 +120,22 @@ class RemoteGateway:
         self._token = token
 
     def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
-        """See `Source`."""
+        """See `Records`; a caller is given by header lines."""
         query = {"cursor": cursor, "limit": str(limit), **({"state": state} if state else {})}
         page = self._fetch("GET", "?" + urlencode(query), RecordList)
         return Listing(page["records"], page["cursor"])
 
     def show(self, identifier: str) -> dict[str, Any] | None:
-        """See `Source`."""
+        """See `Records`; a caller is given by header lines."""
         record = self._fetch("GET", quote(identifier, safe=":"), WholeRecord)
         return None if record.get("resolution") == Resolution.ABSENT else record
 
     def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
-        """See `Source`."""
+        """See `Records`; a caller is given by header lines."""
         return list(self._fetch("POST", "find", RecordIds, {"key": key, "caller": caller})["ids"])
 
     def resolve(self, identifier: str, resolve: Resolve) -> Resolution:
-        """See `Source`."""
+        """See `Records`; a caller is given by header lines."""
         members: dict[str, Any] = {"force": resolve.force, "attempt": resolve.attempt}
         action = "release"
         if resolve.state is not None:
@@ -212,6 +190,9 @@ class RemoteGateway:
             raise SourceError(f"the gateway did not answer: {error or type(error).__name__}") from None
         finally:
             connection.close()
+
+
+Source = SharedCache | RemoteGateway
 
 
 def _refused(status: int, content: bytes) -> Exception:

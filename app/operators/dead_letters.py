@@ -10,12 +10,13 @@ old (``acknowledge.lua``), and count them.
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 
 from oncegate.app.operators.records import RECORD_ID, summarise
+from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.redis.streams.client import REDIS_ERRORS, create_client
@@ -83,15 +84,6 @@ class Letter:
     def _number(self, name: bytes) -> int:
         digits = self.fields.get(name, b"")
         return int(digits) if digits.isdigit() and len(digits) < 16 else 0
-
-
-@dataclass(slots=True)
-class Retried:
-    """The dead letters that were put back (``id``, ``command``, ``entry``), and the ids of those that stay: their consumer reads
-    the stream no more."""
-
-    retried: list[dict[str, Any]] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
 
 
 class Commands:
@@ -233,15 +225,15 @@ class Commands:
 
     # -- and the way back ---------------------------------------------------------------------------------------------
 
-    async def put_back(self, letter: Letter, outcome: Retried) -> None:
-        """`retry` one, and add what became of it to ``outcome``."""
+    async def put_back(self, letter: Letter) -> dict[str, list[Any]]:
+        """`retry` one. What was ``retried`` (its ``id``, ``command`` and ``entry``); what is ``unread``, and stays: the id of one
+        whose consumer reads the stream no more. Neither: it is gone."""
         try:
             entry = await self.retry(letter.id)
         except GroupMissing:
-            outcome.unread.append(letter.id)
-            return
-        if entry:
-            outcome.retried.append({"id": letter.id, "command": letter.command or None, "entry": entry})
+            return {"retried": [], "unread": [letter.id]}
+        done = [{"id": letter.id, "command": letter.command or None, "entry": entry}] if entry else []
+        return {"retried": done, "unread": []}
 
     async def discard_each(self, letters: Iterable[Letter]) -> list[dict[str, str | None]]:
         """Delete these dead letters; those that were still there, by ``id`` and ``command``."""
@@ -291,13 +283,11 @@ def _error(held: Claim) -> dict[str, Any] | None:
 
 
 @asynccontextmanager
-async def open_commands(
-    url: str, cache: Cache, namespace: str, *, stream: str, consumer: str, timeout: float
-) -> AsyncIterator[Commands]:
-    """The commands of a stream in the Redis at ``url``, on a connection of their own for as long as the context lasts."""
-    client = create_client(url, timeout=max(SECONDS, timeout))
+async def open_commands(settings: GatewaySettings, cache: Cache, stream: str, consumer: str) -> AsyncIterator[Commands]:
+    """The commands of a stream, by a connection to its Redis that lasts as long as the context. ``cache`` stays its owner's."""
+    client = create_client(settings.cache, timeout=max(SECONDS, settings.cache_timeout))
     try:
-        yield Commands(CommandStream(client, namespace, stream), cache, namespace, consumer)
+        yield Commands(CommandStream(client, settings.namespace, stream), cache, settings.namespace, consumer)
     finally:
         await client.aclose()
 

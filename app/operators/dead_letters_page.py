@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
 from oncegate.app.operators.answers import LARGE, NO_CACHE, NO_TOKEN, SLOW, WRONG, answer
-from oncegate.app.operators.dead_letters import ENTRY_ID, Commands, NotAnId, OpenCommands, Retried
+from oncegate.app.operators.dead_letters import ENTRY_ID, Commands, NotAnId, OpenCommands
 from oncegate.app.operators.models import Command, DeadLetterList, DiscardedList, Missing, RetriedList
 from oncegate.app.operators.reply import document
 
@@ -16,6 +16,7 @@ log = logging.getLogger("oncegate.commands")
 router = APIRouter(prefix="/dead-letters", tags=["operators"], responses=WRONG | NO_TOKEN | NO_CACHE)
 
 _NO_LETTER = "no dead letter of this id"
+_GONE_CONSUMER = "its consumer reads the stream no more: start its worker first"
 _ABSENT = answer(404, "There is no such command, or no dead letter of it.")
 _UNREAD = answer(409, "It is left where it is: its consumer reads the stream no more. Start its worker first.")
 _OF_A_CHANGE = _ABSENT | SLOW | LARGE
@@ -26,12 +27,10 @@ async def _commands(
     stream: Annotated[str | Missing, Query(description="Which stream: needed where there are several.")] = None,
 ) -> AsyncIterator[Commands]:
     streams: dict[str, OpenCommands] = request.app.state.streams
-    if stream is None and len(streams) > 1:
-        raise NotAnId(f"stream is missing: it is one of {', '.join(streams)}")
-    open_stream = streams.get(stream or next(iter(streams)))
-    if open_stream is None:
-        raise NotAnId(f"no route of this gateway has such a stream: it is one of {', '.join(streams)}")
-    async with open_stream() as commands:
+    name = stream or (next(iter(streams)) if len(streams) == 1 else "")
+    if name not in streams:
+        raise NotAnId(f"stream is one of {', '.join(streams)}")
+    async with streams[name]() as commands:
         yield commands
 
 
@@ -76,15 +75,12 @@ async def show_dead_letter(
 )
 async def retry_dead_letter(commands: Ours, identifier: Identifier) -> Response:
     """Have a command processed again: as many attempts as a new one has, by the consumer that gave it up."""
-    outcome = Retried()
-    for letter in await commands.find(identifier):
-        await commands.put_back(letter, outcome)
-    if outcome.unread and not outcome.retried:
-        raise HTTPException(409, "its consumer reads the stream no more: start its worker first")
-    if not outcome.retried:
-        raise HTTPException(404, _NO_LETTER)
+    done = [await commands.put_back(letter) for letter in await commands.find(identifier)]
+    retried, unread = ([each for one in done for each in one[name]] for name in ("retried", "unread"))
+    if not retried:
+        raise HTTPException(409, _GONE_CONSUMER) if unread else HTTPException(404, _NO_LETTER)
     log.warning("dead letters of %s: retried by an operator", identifier)
-    return document({"retried": outcome.retried, "unread": outcome.unread})
+    return document({"retried": retried, "unread": unread})
 
 
 @router.post(

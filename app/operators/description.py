@@ -3,6 +3,7 @@
 tests/app/cli/test_openapi_description.py holds it against a running gateway.
 """
 
+import json
 from html import escape
 from typing import Any
 
@@ -26,15 +27,9 @@ _INFO = {
         "wherever GET is; what is not there is 404, another method 405, and both are an OperationProblem."
     ),
 }
-_SERVERS = [
-    {
-        "url": "{gateway}{prefix}",
-        "variables": {
-            "gateway": {"default": "http://127.0.0.1:8080"},
-            "prefix": {"default": "/_oncegate", "description": "The setting prefix"},
-        },
-    }
-]
+_GATEWAY = {"default": "http://127.0.0.1:8080"}
+_PREFIX = {"default": "/_oncegate", "description": "The setting prefix"}
+_SERVERS = [{"url": "{gateway}{prefix}", "variables": {"gateway": _GATEWAY, "prefix": _PREFIX}}]
 _TAGS = [
     {"name": "health", "description": "For probes"},
     {"name": "callers", "description": "For those who send keys"},
@@ -50,56 +45,51 @@ _ON_ALL = {
     "Date": {"required": True, "schema": {"type": "string"}},
 }
 
+
+_REQUIRED = {"required": True}
+
+
+def _text(description: str, **schema: Any) -> Description:
+    return {"description": description, "schema": {"type": "string", **schema}}
+
+
+def _on_request(name: str, description: str, schema: Description) -> Description:
+    return {"name": name, "in": "header", "description": description, "schema": schema}
+
+
 _HEADERS = {
-    "Link": {
-        "description": "Leads to the documentation of problems.",
-        "required": True,
-        "schema": {"type": "string", "pattern": '^<[^>]+>; rel="describedby"; type="text/html"$'},
-    },
-    "RetryAfter": {
-        "description": "Seconds until the same request is worth another try.",
-        "required": True,
-        "schema": {"type": "integer", "minimum": 0},
-    },
-    "IdempotencyKey": {
-        "description": "The key, as it was sent; not on key-invalid, key-missing and what has no key.",
-        "schema": {"type": "string"},
-    },
-    "IdempotentReplayed": {
-        "description": "On a response that another request's attempt produced, and only there.",
-        "schema": {"const": "true"},
-    },
-    "CacheStatus": {
-        "description": "RFC 9211; whether this is a replay and for how many seconds more.",
-        "schema": {"type": "string", "pattern": "^oncegate; (hit; ttl=[0-9]+|fwd=miss(; stored)?|fwd=bypass)$"},
-    },
-    "PreferenceApplied": {
-        "description": "respond-async where a command was accepted as it was asked for, and where a wait took place, the seconds "
-        "that were allowed for it.",
-        "schema": {"type": "string", "pattern": "^(respond-async|(respond-async, )?wait=[0-9]+)$"},
-    },
+    "Link": _text("Leads to the documentation of problems.", pattern='^<[^>]+>; rel="describedby"; type="text/html"$')
+    | _REQUIRED,
+    "RetryAfter": _text("Seconds until the same request is worth another try.", type="integer", minimum=0) | _REQUIRED,
+    "IdempotencyKey": _text("The key, as it was sent; not on key-invalid, key-missing and what has no key."),
+    "IdempotentReplayed": _text("On a response that another request's attempt produced, and only there.", const="true"),
+    "CacheStatus": _text(
+        "RFC 9211; whether this is a replay and for how many seconds more.",
+        pattern="^oncegate; (hit; ttl=[0-9]+|fwd=miss(; stored)?|fwd=bypass)$",
+    ),
+    "PreferenceApplied": _text(
+        "respond-async where a command was accepted as it was asked for, and where a wait took place, the seconds that were "
+        "allowed for it.",
+        pattern="^(respond-async|(respond-async, )?wait=[0-9]+)$",
+    ),
 }
 _PARAMETERS = {
-    "IdempotencyKey": {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "description": 'A fresh value for each new request, the same for its retries: an RFC 9651 String ("abc") or a bare token '
-        "(abc).",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 512},
-    },
-    "RaiseOnDuplicate": {
-        "name": "Idempotency-Raise-On-Duplicate",
-        "in": "header",
-        "description": "Answer a duplicate with the problem duplicate instead of the plain replay.",
-        "schema": {"enum": ["?1", "1", "true"]},
-    },
-    "Prefer": {
-        "name": "Prefer",
-        "in": "header",
-        "description": "wait=N (RFC 7240): wait up to N seconds for a request in flight, instead of a 409 at once. "
-        "respond-async, where  the route allows it: accept the command now, process it later.",
-        "schema": {"type": "string"},
-    },
+    "IdempotencyKey": _on_request(
+        "Idempotency-Key",
+        'A fresh value for each new request, the same for its retries: an RFC 9651 String ("abc") or a bare token (abc).',
+        {"type": "string", "minLength": 1, "maxLength": 512},
+    ),
+    "RaiseOnDuplicate": _on_request(
+        "Idempotency-Raise-On-Duplicate",
+        "Answer a duplicate with the problem duplicate instead of the plain replay.",
+        {"enum": ["?1", "1", "true"]},
+    ),
+    "Prefer": _on_request(
+        "Prefer",
+        "wait=N (RFC 7240): wait up to N seconds for a request in flight, instead of a 409 at once. respond-async, where the "
+        "route allows it: accept the command now, process it later.",
+        {"type": "string"},
+    ),
 }
 _PROBLEMS = {
     "key-missing": "The route requires a key and the request has none.",
@@ -121,11 +111,13 @@ _PROBLEMS = {
     "idempotent.",
 }
 _SOMETIMES_RETRYABLE = frozenset({"upstream-failed", "upstream-timeout"})
-_CHALLENGE = {
-    "description": "The scope's headers, one challenge each (RFC 9110 section 11.6.1); any of them will do.",
-    "required": True,
-    "schema": {"type": "string", "pattern": '^Header name="[^"]+"(, Header name="[^"]+")*$'},
-}
+_CHALLENGE = (
+    _text(
+        "The scope's headers, one challenge each (RFC 9110 section 11.6.1); any of them will do.",
+        pattern='^Header name="[^"]+"(, Header name="[^"]+")*$',
+    )
+    | _REQUIRED
+)
 
 
 def operation_id(route: APIRoute) -> str:
@@ -229,7 +221,7 @@ def as_html(description: Description) -> str:
         for method, operation in item.items()
     ]
     schemas = "".join(
-        f"<h2 id='{escape(name)}'>{escape(name)}</h2><p>{escape(schema.get('description', ''))}</p>{_members(schema)}"
+        f"<h2>{escape(name)}</h2><pre>{escape(json.dumps(schema, indent=2))}</pre>"
         for name, schema in description["components"]["schemas"].items()
     )
     return (
@@ -255,28 +247,9 @@ def _contents(response: Description) -> str:
     return ", ".join(_schema(content["schema"]) for content in response.get("content", {}).values())
 
 
-def _members(schema: Description) -> str:
-    required = schema.get("required", ())
-    return _table(
-        [
-            (name, _schema(each) + ("" if name in required else ", optional"), each.get("description", ""))
-            for name, each in schema.get("properties", {}).items()
-        ]
-    )
-
-
 def _schema(schema: Description) -> str:
-    """In a word or two."""
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    for name in ("anyOf", "allOf"):
-        if name in schema:
-            return " or ".join(_schema(each) for each in schema[name])
-    if "enum" in schema or "const" in schema:
-        return ", ".join(map(str, schema.get("enum", [schema.get("const")])))
-    if "items" in schema:
-        return f"list of {_schema(schema['items'])}"
-    return str(schema.get("type", "anything"))
+    """Its name, or its type."""
+    return str(schema.get("$ref") or schema.get("type")).rpartition("/")[2]
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:

@@ -346,20 +346,18 @@ class Command(_Sent):
     dead_letters: list[DeadLetter]
 
 
-class Retried(_Sent):
+class Discarded(_Sent):
     id: Position
     command: str | None
+
+
+class Retried(Discarded):
     entry: Position = Field(description="Its id in the stream, from now on")
 
 
 class RetriedList(_Sent):
     retried: list[Retried]
     unread: list[Position] = Field(description="Those that stay: their consumer reads the stream no more")
-
-
-class Discarded(_Sent):
-    id: Position
-    command: str | None
 
 
 class DiscardedList(_Sent):

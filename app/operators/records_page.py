@@ -9,19 +9,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
+from oncegate.app.operators import models
 from oncegate.app.operators.answers import ABSENT, DAMAGED, LARGE, NO_CACHE, NO_TOKEN, SLOW, WRONG, answer
-from oncegate.app.operators.models import (
-    PATTERN,
-    Find,
-    Missing,
-    Outcome,
-    RecordIds,
-    RecordList,
-    Release,
-    Resolved,
-    State,
-    WholeRecord,
-)
 from oncegate.app.operators.records import WHY_NOT, NotARecord, Records, Resolve, header_lines, response_to_keep
 from oncegate.app.operators.reply import document, problem
 from oncegate.cache import record
@@ -38,7 +27,9 @@ async def _records(request: Request) -> Records:
 
 
 Ours = Annotated[Records, Depends(_records)]
-Identifier = Annotated[str, Path(alias="id", description="As problems and logs carry it", json_schema_extra=PATTERN)]
+Identifier = Annotated[
+    str, Path(alias="id", description="As problems and logs carry it", json_schema_extra=models.PATTERN)
+]
 _OF_A_BODY = SLOW | LARGE
 _NOT_WRITTEN = answer(409, "Nothing was changed: it is in flight, its outcome is known, or another attempt is there.")
 _OF_A_RESOLUTION = ABSENT | _NOT_WRITTEN | _OF_A_BODY | DAMAGED
@@ -46,12 +37,12 @@ _OF_A_RESOLUTION = ABSENT | _NOT_WRITTEN | _OF_A_BODY | DAMAGED
 
 @router.get(
     "/",
-    response_model=RecordList,
+    response_model=models.RecordList,
     response_description="Some, in no order. They go on where cursor is not empty.",
 )
 async def list_records(
     records: Ours,
-    state: Annotated[State | Missing, Query(description="Only those that read so.")] = None,
+    state: Annotated[models.State | models.Missing, Query(description="Only those that read so.")] = None,
     limit: Annotated[int, Query(ge=0, le=99999, description="About how many; at most 1000.")] = 100,
     cursor: Annotated[str, Query(description="Where an earlier list ended.")] = "",
 ) -> Response:
@@ -62,18 +53,21 @@ async def list_records(
 
 @router.post(
     "/find",
-    response_model=RecordIds,
+    response_model=models.RecordIds,
     response_description="None, one, or several where several callers use the key.",
     responses=_OF_A_BODY,
 )
-async def find_records(records: Ours, which: Find) -> Response:
+async def find_records(records: Ours, which: models.Find) -> Response:
     """The ids of a key's records."""
     caller = None if which.caller is None else header_lines(which.caller)
     return document({"ids": await records.of_key(which.key, caller)})
 
 
 @router.get(
-    "/{id}", response_model=WholeRecord, response_description="All that is known of it.", responses=ABSENT | DAMAGED
+    "/{id}",
+    response_model=models.WholeRecord,
+    response_description="All that is known of it.",
+    responses=ABSENT | DAMAGED,
 )
 async def show_record(records: Ours, identifier: Identifier) -> Response:
     """What happened to a request?"""
@@ -83,14 +77,18 @@ async def show_record(records: Ours, identifier: Identifier) -> Response:
     return _not_written(Resolution.ABSENT) if found is None else document(found)
 
 
-@router.post("/{id}/release", response_model=Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION)
-async def release_record(records: Ours, identifier: Identifier, given: Release = Release()) -> Response:  # noqa: B008  # frozen
+@router.post(
+    "/{id}/release", response_model=models.Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION
+)
+async def release_record(records: Ours, identifier: Identifier, given: models.Release = models.Release()) -> Response:  # noqa: B008  # frozen
     """It was not executed: set its key free."""
     return await _write(records, identifier, Resolve(None, force=given.force, attempt=given.attempt))
 
 
-@router.post("/{id}/resolve", response_model=Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION)
-async def resolve_record(records: Ours, identifier: Identifier, given: Outcome) -> Response:
+@router.post(
+    "/{id}/resolve", response_model=models.Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION
+)
+async def resolve_record(records: Ours, identifier: Identifier, given: models.Outcome) -> Response:
     """It was executed: retries get this answer from now on."""
     state, response = record.State(given.outcome), None
     if given.status is not None:
