@@ -25,6 +25,7 @@ from oncegate.middleware.rules.policy import Policies
 if TYPE_CHECKING:
     from oncegate.app.commands.submit import Submitter
     from oncegate.app.operators.commands_page import CommandStatuses
+    from oncegate.app.operators.dead_letters import OpenCommands
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the upstream, TLS included. Nothing was sent by then, so giving up early is safe."""
@@ -148,7 +149,6 @@ def _operators_app(
 ) -> App:
     """What is under the prefix. It loads FastAPI, which takes some tenths of a second."""
     from oncegate.app.operators.api import create_app
-    from oncegate.app.operators.dead_letters import open_commands
 
     asynchronous = {route.stream: route.consumer_name for route in settings.routes if route.mode != "sync"}
     return create_app(
@@ -158,9 +158,15 @@ def _operators_app(
         operators=operators,
         records=create_records(settings, cache),
         statuses=_statuses(settings, policies, cache, operators, readiness) if asynchronous else None,
-        streams={each[0]: partial(open_commands, settings, cache, *each) for each in asynchronous.items()},
+        streams=_streams(settings, cache, asynchronous) if asynchronous else None,
         cors=settings.cors.rules(),
     )
+
+
+def _streams(settings: GatewaySettings, cache: Cache, consumers: dict[str, str]) -> "dict[str, OpenCommands]":
+    from oncegate.app.operators.dead_letters import open_commands
+
+    return {each[0]: partial(open_commands, settings, cache, *each) for each in consumers.items()}
 
 
 def _statuses(

@@ -70,15 +70,7 @@ def _options(
     @click.option("--gateway", metavar="URL", help="Ask this gateway instead; ONCEGATE_ADMIN_TOKEN is its token.")
     @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
     @wraps(command)
-    def with_source(
-        *,
-        cache: str | None,
-        namespace: str | None,
-        config: str | None,
-        gateway: str | None,
-        as_json: bool,
-        **options: Any,
-    ) -> None:
+    def with_source(*, as_json: bool, **options: Any) -> None:
         import logging
 
         from oncegate.app.cli.records_source import SourceError
@@ -89,7 +81,8 @@ def _options(
         # An error is printed once, at the end; the cache's own warnings are for the log of a gateway.
         logging.getLogger("oncegate").addHandler(logging.NullHandler())
         try:
-            source = _source(cache, namespace, config, gateway, in_memory)
+            where = {name: options.pop(name) for name in ("cache", "namespace", "config", "gateway")}
+            source = _source(**where, in_memory=in_memory)
             command(source=source, as_json=as_json, **options)
         except (NotARecord, KeyInvalid) as error:
             end(f"{error}")

@@ -4,26 +4,27 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as NoRoute
 
-from oncegate.app.operators import commands_page, dead_letters_page, description, models, records_page
-from oncegate.app.operators.answers import REALM
+from oncegate.app.operators import commands_page, description, models, records_page
 from oncegate.app.operators.bearer import Bearer
 from oncegate.app.operators.commands_page import CommandStatuses
-from oncegate.app.operators.dead_letters import NotAnId, OpenCommands
 from oncegate.app.operators.operations import LISTS
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import NotARecord, Records
-from oncegate.app.operators.reply import document, problem, unavailable
+from oncegate.app.operators.reply import REALM, document, problem, unavailable
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.request import BodyAgain, read_body
 from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, RequestTimeout
+
+if TYPE_CHECKING:
+    from oncegate.app.operators.dead_letters import OpenCommands
 
 log = logging.getLogger("oncegate.records")
 
@@ -109,7 +110,7 @@ def create_app(
     operators: Bearer | None = None,
     records: Records | None = None,
     statuses: CommandStatuses | None = None,
-    streams: dict[str, OpenCommands] | None = None,
+    streams: "dict[str, OpenCommands] | None" = None,
     cors: CrossOrigin | None = None,
 ) -> FastAPI:
     """The app, whose paths begin behind the prefix.
@@ -125,7 +126,7 @@ def create_app(
     if operators is not None and records is not None:
         app.include_router(records_page.router)
     if operators is not None and streams:
-        app.include_router(dead_letters_page.router)
+        app.include_router(_dead_letters())
     if statuses is not None:
         app.include_router(commands_page.router)
     _answer_errors(app)
@@ -133,11 +134,19 @@ def create_app(
     return app
 
 
+def _dead_letters() -> APIRouter:
+    from oncegate.app.operators.dead_letters_page import (
+        router,
+    )  # loads redis-py's client, which nothing else here needs
+
+    return router
+
+
 @cache
 def described() -> dict[str, Any]:
     """The description of all operations that a gateway may have, as openapi/oncegate.yaml has it."""
     app = FastAPI(generate_unique_id_function=description.operation_id)
-    for each in (router, commands_page.router, records_page.router, dead_letters_page.router):
+    for each in (router, commands_page.router, records_page.router, _dead_letters()):
         app.include_router(each)
     return description.complete(app.openapi())
 
@@ -218,7 +227,7 @@ def _answer_errors(app: FastAPI) -> None:
     async def wrong(_: Request, error: Exception) -> Response:
         return problem(400, str(error))
 
-    for kind in (NotARecord, NotAnId, KeyInvalid):
+    for kind in (NotARecord, KeyInvalid):
         app.add_exception_handler(kind, wrong)
 
     @app.exception_handler(RecordUnreadable)

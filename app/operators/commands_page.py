@@ -15,11 +15,10 @@ from typing import Annotated
 from fastapi import APIRouter, Header, HTTPException, Path, Request, Response
 
 from oncegate.app.commands.status import describe, is_command, is_mismatch, is_over
-from oncegate.app.operators.answers import NO_CACHE, answer
 from oncegate.app.operators.bearer import Bearer
 from oncegate.app.operators.models import PATTERN, CommandStatus, Missing
 from oncegate.app.operators.records import RECORD_ID
-from oncegate.app.operators.reply import document, unavailable
+from oncegate.app.operators.reply import NO_CACHE, answer, document, unavailable
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import Record
 from oncegate.cache.store import Cache

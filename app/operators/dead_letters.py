@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import orjson
 
-from oncegate.app.operators.records import RECORD_ID, summarise
+from oncegate.app.operators.records import RECORD_ID, NotARecord, summarise
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.claim import Claim
 from oncegate.cache.errors import RecordUnreadable
@@ -33,7 +33,7 @@ SECONDS = 5.0
 REDRIVE = Script("redrive")
 
 
-class NotAnId(ValueError):
+class NotAnId(NotARecord):
     """The given text names neither a command nor an entry. The text is one line."""
 
 

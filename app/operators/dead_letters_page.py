@@ -6,10 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
-from oncegate.app.operators.answers import LARGE, NO_CACHE, NO_TOKEN, SLOW, WRONG, answer
 from oncegate.app.operators.dead_letters import ENTRY_ID, Commands, NotAnId, OpenCommands
 from oncegate.app.operators.models import Command, DeadLetterList, DiscardedList, Missing, RetriedList
-from oncegate.app.operators.reply import document
+from oncegate.app.operators.reply import LARGE, NO_CACHE, NO_TOKEN, SLOW, WRONG, answer, document
 
 log = logging.getLogger("oncegate.commands")
 

@@ -32,9 +32,6 @@ class _Received(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-# -- health and rules -------------------------------------------------------------------------------------------------
-
-
 class Health(_Sent):
     status: Literal["up"]
 
@@ -124,9 +121,6 @@ class Policy(_Sent):
     ]
 
 
-# -- problems ---------------------------------------------------------------------------------------------------------
-
-
 class ErrorMember(_Sent):
     """The problem once more, in the form that SDKs of a well-known family look for."""
 
@@ -185,9 +179,6 @@ class OperationProblem(_Sent):
     record: str | Missing = Field(default=None, description="The id of the record that can't be read")
 
 
-# -- commands ---------------------------------------------------------------------------------------------------------
-
-
 class Accepted(_Sent):
     """The body of a 202, with which a command is accepted on a route whose mode is async, or either with
     Prefer: respond-async. Location names its status. A retry gets the same 202."""
@@ -215,9 +206,6 @@ class CommandStatus(_Sent):
     detail: str | Missing = None
     result: OriginalResult | Missing = None
     error: CommandError | OriginalResult | Missing = None
-
-
-# -- records ----------------------------------------------------------------------------------------------------------
 
 
 class Record(_Sent):
@@ -294,9 +282,6 @@ class Outcome(Release):
     ttl: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = Field(
         default=None, description="Seconds; without: the longest of any route"
     )
-
-
-# -- dead letters -----------------------------------------------------------------------------------------------------
 
 
 class Counts(_Sent):

@@ -10,9 +10,19 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
 from oncegate.app.operators import models
-from oncegate.app.operators.answers import ABSENT, DAMAGED, LARGE, NO_CACHE, NO_TOKEN, SLOW, WRONG, answer
 from oncegate.app.operators.records import WHY_NOT, NotARecord, Records, Resolve, header_lines, response_to_keep
-from oncegate.app.operators.reply import document, problem
+from oncegate.app.operators.reply import (
+    ABSENT,
+    DAMAGED,
+    LARGE,
+    NO_CACHE,
+    NO_TOKEN,
+    SLOW,
+    WRONG,
+    answer,
+    document,
+    problem,
+)
 from oncegate.cache import record
 from oncegate.cache.store import Resolution
 

@@ -1,4 +1,4 @@
-"""Whole HTTP answers for the endpoints under the prefix: JSON documents and problems."""
+"""Whole HTTP answers for the endpoints under the prefix: JSON documents and problems; and how these are described."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -10,6 +10,7 @@ from fastapi import Response
 from oncegate.middleware.outcome.problems import FAULT, INVALID_REQUEST, error_member
 
 PROBLEM = "application/problem+json"
+REALM = 'Bearer realm="oncegate records"'
 
 
 def document(members: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -34,3 +35,22 @@ def unavailable(detail: str) -> Response:
 
 _TITLES = {413: "Content Too Large", 503: "Cache Unavailable"}
 """Where Python calls a status otherwise."""
+
+Answers = dict[int | str, dict[str, Any]]
+
+_CONTENT = {PROBLEM: {"schema": {"$ref": "#/components/schemas/OperationProblem"}}}
+
+
+def answer(status: int, description: str, headers: dict[str, Any] | None = None) -> Answers:
+    """The problem of an operation as openapi/oncegate.yaml has it, for FastAPI's ``responses``."""
+    return {status: {"description": description, "content": _CONTENT} | ({"headers": headers} if headers else {})}
+
+
+WRONG = answer(400, "Something that was given is wrong.")
+_CHALLENGE = {"WWW-Authenticate": {"required": True, "schema": {"const": REALM}}}
+NO_TOKEN = answer(401, "Without the operators' token.", _CHALLENGE)
+ABSENT = answer(404, "It was never made, or its time is over.")
+SLOW = answer(408, "The body did not arrive in time.")
+LARGE = answer(413, "The body is larger than 8 MiB.")
+DAMAGED = answer(500, "It is damaged, or of a newer version.")
+NO_CACHE = answer(503, "The cache can't be reached.")
