@@ -1,6 +1,6 @@
 """The API's own description and page, and when the framework behind them is loaded.
 
-Rules of docs/contract.md: R11.20.
+Rules of docs/contract.md: R11.8, R11.20.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """``dead-letters/`` over HTTP: what `oncegate commands` does, for who shows the token.
 
-Rules of docs/contract.md: R8.25, R11.18, R11.19.
+Rules of docs/contract.md: R11.8, R11.18, R11.19.
 """
 
 import logging
