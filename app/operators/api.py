@@ -221,7 +221,10 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
+        if first["type"] == "json_invalid":
+            return problem(400, "the body is no JSON")
+        names = (str(part) for part in first["loc"][1:])
+        where = ".".join(name for name in names if "[" not in name)  # that would be the name of a type
         return problem(400, f"{where}: {first['msg']}".removeprefix(": "))
 
     async def wrong(_: Request, error: Exception) -> Response:

@@ -31,7 +31,7 @@ class Letters:
     def has_a_reader(self) -> None:
         self._redis.command("XGROUP", "CREATE", self._stream, "billing", "0", "MKSTREAM")
 
-    def add(self, command: str, *, consumer: str = "billing", **fields: bytes) -> str:
+    def add(self, command: str, consumer: str = "billing", others: dict[bytes, bytes] | None = None) -> str:
         """Put a command aside; the letter's id."""
         entry = Command(
             command=command,
@@ -52,7 +52,7 @@ class Letters:
             b"dead.at": b"1790000000000",
             b"dead.worker": b"host/1",
         }
-        lines = entry | {name.encode(): value for name, value in fields.items()}
+        lines = entry | (others or {})
         reply: Any = self._redis.command("XADD", self._dead, "*", *[part for pair in lines.items() for part in pair])
         return reply.decode() if isinstance(reply, bytes) else str(reply)
 
@@ -146,7 +146,7 @@ async def test_a_dead_letter_is_discarded(letters: Letters) -> None:
 async def test_an_instant_that_can_t_be_one_hides_nothing(letters: Letters, instant: bytes) -> None:
     """999999999999999 once ended the list in a traceback."""
     command = f"{'c' * 20}:{'d' * 20}"
-    letter = letters.add(command, **{"accepted_at": instant, "dead.at": instant})
+    letter = letters.add(command, others={b"accepted_at": instant, b"dead.at": instant})
     (listed,) = (await letters.get(stream="commands"))["dead_letters"]
     (shown,) = (await letters.get(letter, stream="commands"))["dead_letters"]
     assert listed == shown
