@@ -9,8 +9,8 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.operators.bearer import Bearer
 from oncegate.app.operators.operations import Operations
 from oncegate.app.operators.published_policy import published
+from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
-from oncegate.app.operators.records_page import RecordsPage
 from oncegate.app.operators.trial import try_writing
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.telemetry.metrics import Metrics
@@ -18,13 +18,14 @@ from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Observation, Observe
-from oncegate.middleware.http.cors import CrossOrigin
+from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.policy import Policies
 
 if TYPE_CHECKING:
     from oncegate.app.commands.submit import Submitter
-    from oncegate.app.operators.commands_page import CommandsPage
+    from oncegate.app.operators.commands_page import CommandStatuses
+    from oncegate.app.operators.dead_letters import OpenCommands
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the upstream, TLS included. Nothing was sent by then, so giving up early is safe."""
@@ -41,14 +42,15 @@ def create_gateway(
     rules = settings.idempotency
     policies = Policies(rules, settings.routes)
     cache = create_cache(settings)
+    write = partial(try_writing, cache, settings.namespace)
     metrics = Metrics(
         [(policy.route, methods) for policy, methods in policies.with_methods()],
         submissions=[policy.route for policy in policies.all() if policy.submission is not None],
         workers=settings.workers,
         gauges=_gauges(settings, cache)
         | {
-            "cache_readable": ("Whether the cache answers.", lambda: float(operations.is_readable)),
-            "cache_writable": ("Whether it takes records.", lambda: float(operations.is_writable)),
+            "cache_readable": ("Whether the cache answers.", lambda: float(readiness.is_readable)),
+            "cache_writable": ("Whether it takes records.", lambda: float(readiness.is_writable)),
         },
     )
     cors = settings.cors.rules()
@@ -84,24 +86,17 @@ def create_gateway(
         await forwarder.close()
         await cache.close()
 
-    operators = Bearer(admin_token, metrics.login_refused) if admin_token else None
-    write = partial(try_writing, cache, settings.namespace)
-    operations: Operations = Operations(
-        settings.prefix,
-        probe=forwarder.probe,
-        cache=cache,
-        write=write,
-        needs_cache=settings.ready_needs_cache,
-        metrics=metrics.page,
-        policy=published(policies.with_methods()),
-        records=RecordsPage(create_records(settings, cache), operators) if operators else None,
-        commands=_commands(settings, policies, cache, operators, lambda: operations.draining, cors),
-        own_port=settings.ops_port,
+    readiness: Readiness = Readiness(
+        probe=forwarder.probe, cache=cache, write=write, needs_cache=settings.ready_needs_cache
     )
+    operators = Bearer(admin_token, metrics.login_refused) if admin_token else None
+    create = partial(_operators_app, settings, policies, cache, metrics, readiness, operators)
     return Gateway(
         middleware,
-        operations=operations,
+        operations=Operations(settings.prefix, readiness, create, own_port=settings.ops_port),
+        readiness=readiness,
         prefix=settings.prefix,
+        ops_port=settings.ops_port,
         docs_url=rules.docs_url,
         cache=cache,
         write=write,
@@ -144,30 +139,50 @@ def create_records(settings: GatewaySettings, cache: Cache) -> Records:
     return Records(cache, settings.namespace, policies.all())
 
 
-def _commands(
+def _operators_app(
     settings: GatewaySettings,
     policies: Policies,
     cache: Cache,
+    metrics: Metrics,
+    readiness: Readiness,
     operators: Bearer | None,
-    draining: Callable[[], bool],
-    cors: CrossOrigin | None,
-) -> "CommandsPage | None":
-    """``None`` where no route is asynchronous."""
-    *routes, default = policies.all()
-    submissions = [policy for policy in routes if policy.submission is not None]
-    if not submissions:
-        return None
-    from oncegate.app.operators.commands_page import CommandsPage
+) -> App:
+    """What is under the prefix. It loads FastAPI, which takes some tenths of a second."""
+    from oncegate.app.operators.api import create_app
 
-    return CommandsPage(
+    asynchronous = {route.stream: route.consumer_name for route in settings.routes if route.mode != "sync"}
+    return create_app(
+        readiness=readiness,
+        metrics=metrics.page,
+        policy=published(policies.with_methods()),
+        operators=operators,
+        records=create_records(settings, cache),
+        statuses=_statuses(settings, policies, cache, operators, readiness) if asynchronous else None,
+        streams=_streams(settings, cache, asynchronous) if asynchronous else None,
+        cors=settings.cors.rules(),
+    )
+
+
+def _streams(settings: GatewaySettings, cache: Cache, consumers: dict[str, str]) -> "dict[str, OpenCommands]":
+    from oncegate.app.operators.dead_letters import open_commands
+
+    return {each[0]: partial(open_commands, settings, cache, *each) for each in consumers.items()}
+
+
+def _statuses(
+    settings: GatewaySettings, policies: Policies, cache: Cache, operators: Bearer | None, readiness: Readiness
+) -> "CommandStatuses":
+    from oncegate.app.operators.commands_page import CommandStatuses
+
+    *routes, default = policies.all()
+    return CommandStatuses(
         cache,
         settings.namespace,
-        policies=submissions,
+        policies=[policy for policy in routes if policy.submission is not None],
         consumers=[route.consumer_name for route in settings.routes if route.mode != "sync"],
         rules=default,
         operators=operators,
-        draining=draining,
-        cors=cors,
+        draining=lambda: readiness.draining,
     )
 
 

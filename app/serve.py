@@ -188,6 +188,7 @@ class _Server(uvicorn.Server):
         self._parent = parent
         self._announce = announce
         self._acceptor: Acceptor | None = None
+        self._loading: asyncio.Future[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([each.dup() for each in sockets or ()])
@@ -208,6 +209,12 @@ class _Server(uvicorn.Server):
             log.info("metrics and records on http://%s:%d%s", host, self._settings.ops_port, self._settings.prefix)
         if self._announce:
             self._announce(url)
+        self._loading = asyncio.ensure_future(self._load_operations())
+
+    async def _load_operations(self) -> None:
+        """After the start, which would take longer; before anybody waits for it."""
+        await self._gateway.operations.load()
+        _spare_the_collector()
 
     def _connection(self) -> asyncio.Protocol:
         connection = InboundConnection(self.config, self.server_state, self.lifespan.state)
@@ -224,7 +231,7 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._gateway.operations.draining = True
+        self._gateway.readiness.draining = True
         log.info("stopping: attempts in flight are finished first")
         until = asyncio.get_running_loop().time() + self._settings.drain_delay
         while asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110  # a signal handler sets it

@@ -29,27 +29,27 @@ def check(config: str | None, strict: bool, as_json: bool, **options: str | None
     import asyncio
     import logging
 
-    from oncegate.app.cli.findings import Finding, Verdict, examine
+    from oncegate.app.cli.findings import Finding, Severity, examine
     from oncegate.app.settings.sources import ConfigurationError, admin_token, load
 
     try:
         settings = load({name: value for name, value in options.items() if value is not None}, config)
         token = admin_token()
     except ConfigurationError as error:
-        _tell([Finding("configuration", Verdict.FAILED, str(error))], as_json=as_json)
+        _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
         sys.exit(2)
     logging.getLogger("oncegate").addHandler(logging.NullHandler())  # each warning is a finding, printed below
     found = asyncio.run(examine(settings, token))
-    _tell(found, as_json=as_json)
-    worst = {finding.verdict for finding in found}
-    sys.exit(1 if Verdict.FAILED in worst or (strict and Verdict.ADVICE in worst) else 0)
+    _show(found, as_json=as_json)
+    worst = {finding.severity for finding in found}
+    sys.exit(1 if Severity.FAILED in worst or (strict and Severity.ADVICE in worst) else 0)
 
 
-def _tell(found: "Sequence[Finding]", *, as_json: bool) -> None:
+def _show(found: "Sequence[Finding]", *, as_json: bool) -> None:
     if as_json:
         import orjson
 
-        findings = [{"area": each.area, "verdict": each.verdict.value, "text": each.text} for each in found]
+        findings = [{"area": each.area, "verdict": each.severity.value, "text": each.text} for each in found]
         click.echo(orjson.dumps({"findings": findings}, option=orjson.OPT_INDENT_2).decode())
         return
     from rich.console import Console
@@ -57,5 +57,5 @@ def _tell(found: "Sequence[Finding]", *, as_json: bool) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for each in found:
-        mark, style = _MARKS[each.verdict.value]
+        mark, style = _MARKS[each.severity.value]
         console.print(Text.assemble((mark, style), f"  {each.area:<14} {each.text}"))

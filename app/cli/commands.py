@@ -1,16 +1,15 @@
 """``oncegate commands``: shows accepted commands, and retries or discards those that were given up. For 3 a.m."""
 
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from oncegate.app.cli.usage import end, redis_settings
+
 if TYPE_CHECKING:
     from oncegate.app.operators.dead_letters import Commands, Letter
-    from oncegate.app.settings.gateway import GatewaySettings
 
 
 @click.group(short_help="Look at accepted commands, and retry those that were given up.")
@@ -35,6 +34,9 @@ def commands() -> None:
     """
 
 
+_SETTINGS = ("cache", "namespace"), ("stream", "consumer")
+
+
 def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """The options of every command: which stream, and the output format."""
 
@@ -45,37 +47,33 @@ def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @click.option("--config", metavar="FILE", help="The gateway's TOML file (or ONCEGATE_CONFIG).")
     @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
     @wraps(command)
-    def with_commands(
-        *,
-        cache: str | None,
-        namespace: str | None,
-        stream: str | None,
-        consumer: str | None,
-        config: str | None,
-        as_json: bool,
-        **options: Any,
-    ) -> None:
+    def with_commands(*, config: str | None, as_json: bool, **options: Any) -> None:
         import asyncio
         import logging
 
-        from oncegate.app.operators.dead_letters import NotAnId
+        from oncegate.app.factory import create_cache
+        from oncegate.app.operators.dead_letters import NotAnId, open_commands
         from oncegate.cache.errors import CacheError
 
         # An error is printed once, at the end; the cache's own warnings are for the log of a worker.
         logging.getLogger("oncegate").addHandler(logging.NullHandler())
-        given = {"cache": cache, "namespace": namespace}
-        settings = _settings(given, {"stream": stream, "consumer": consumer}, config)
+        given, of_worker = ({name: options.pop(name) for name in names} for names in _SETTINGS)
+        settings = redis_settings(given, of_worker, config, needed="commands are in")
 
-        async def ask() -> None:
-            async with _commands(settings) as found:
-                await command(found=found, as_json=as_json, **options)
+        async def run() -> None:
+            cache, of = create_cache(settings), settings.worker
+            try:
+                async with open_commands(settings, cache, of.stream, of.consumer_name) as found:
+                    await command(found=found, as_json=as_json, **options)
+            finally:
+                await cache.close()
 
         try:
-            asyncio.run(ask())
+            asyncio.run(run())
         except NotAnId as error:
-            _end(str(error), 2)
+            end(str(error))
         except CacheError as error:
-            _end(str(error), 1)
+            end(str(error), 1)
 
     return with_commands
 
@@ -91,21 +89,13 @@ async def list_(found: "Commands", as_json: bool, pending: bool, limit: int, aft
     from oncegate.app.operators.dead_letters import ENTRY_ID
 
     if after is not None and not ENTRY_ID.fullmatch(after):
-        _end("--after takes the id of a dead letter: 1795281703248-0", 2)
+        end("--after takes the id of a dead letter: 1795281703248-0")
     if not await found.exist():
-        _end(f"there is no stream {found.name} in namespace {found.namespace}: see --stream, --namespace, --config", 1)
-    counts = await found.counts()
+        end(f"there is no stream {found.name} in namespace {found.namespace}: see --stream, --namespace, --config", 1)
     if pending:
-        show_pending(await found.pending(limit), counts, as_json=as_json)
+        show_pending(await found.pending(limit), await found.counts(), as_json=as_json)
         return
-    letters: list[dict[str, Any]] = []
-    more = ""
-    async for letter in found.letters(after=after or "-"):
-        if len(letters) == limit:
-            more = letters[-1]["id"]
-            break
-        letters.append(letter.told())
-    show_letters(letters, counts, more, as_json=as_json)
+    show_letters(await found.listing(after=after or "", limit=limit), as_json=as_json)
 
 
 @commands.command()
@@ -116,10 +106,10 @@ async def show(found: "Commands", as_json: bool, identifier: str, body: bool) ->
     """Tell what is known of a command: by its id, by that of its entry, or by that of its dead letter."""
     from oncegate.app.cli.commands_view import show_command
 
-    told = await found.show(identifier, body=body)
-    if told is None:
-        _end("no such command: it was never accepted, or its time is over", 1)
-    show_command(told, as_json=as_json)
+    command = await found.show(identifier, body=body)
+    if command is None:
+        end("no such command: it was never accepted, or its time is over", 1)
+    show_command(command, as_json=as_json)
 
 
 @commands.command()
@@ -134,28 +124,32 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
     from oncegate.app.cli.commands_view import show_retried
 
     if bool(identifiers) == everything:
-        _end("give ids, or --all", 2)
+        end("give ids, or --all")
     retried: list[dict[str, Any]] = []
-    missing: list[str] = []
     unread: list[str] = []
+    missing: list[str] = []
+
+    async def put_back(letter: "Letter") -> None:
+        done = await found.put_back(letter)
+        retried.extend(done["retried"])
+        unread.extend(done["unread"])
+
     for identifier in identifiers:
         letters = await found.find(identifier)
         if not letters:
             missing.append(identifier)
         for letter in letters:
-            retried += await _retry(found, letter, unread)
+            await put_back(letter)
     if everything and (last := await found.newest()) is not None:
         # Up to what was there at the beginning: what dies again meanwhile is not driven round and round.
         async for letter in found.letters(last=last):
-            retried += await _retry(found, letter, unread)
+            await put_back(letter)
     show_retried(retried, as_json=as_json)
     if missing:
-        _end(f"no dead letter of {', '.join(missing)}", 1)
+        end(f"no dead letter of {', '.join(missing)}", 1)
     if unread:
-        _end(
-            f"left where they are, since their consumer reads the stream no more (start its worker first): {', '.join(unread)}",
-            1,
-        )
+        ids = ", ".join(unread)
+        end(f"left where they are, since their consumer reads the stream no more (start its worker first): {ids}", 1)
 
 
 @commands.command()
@@ -168,62 +162,9 @@ async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...]
     discarded: list[dict[str, Any]] = []
     missing: list[str] = []
     for identifier in identifiers:
-        letters = await found.find(identifier)
-        gone = [letter for letter in letters if await found.discard(letter.id)]
-        discarded += [{"id": letter.id, "command": letter.command or None} for letter in gone]
+        discarded += (gone := await found.discard_each(await found.find(identifier)))
         if not gone:
             missing.append(identifier)
     show_discarded(discarded, as_json=as_json)
     if missing:
-        _end(f"no dead letter of {', '.join(missing)}", 1)
-
-
-async def _retry(found: "Commands", letter: "Letter", unread: list[str]) -> list[dict[str, Any]]:
-    from oncegate.cache.errors import GroupMissing
-
-    try:
-        entry = await found.retry(letter.id)
-    except GroupMissing:
-        unread.append(letter.id)
-        return []
-    return [{"id": letter.id, "command": letter.command or None, "entry": entry}] if entry else []
-
-
-@asynccontextmanager
-async def _commands(settings: "GatewaySettings") -> AsyncIterator["Commands"]:
-    from oncegate.app.factory import create_cache
-    from oncegate.app.operators.dead_letters import Commands
-    from oncegate.cache.redis.streams.client import StreamClient
-    from oncegate.cache.redis.streams.stream import CommandStream
-
-    cache = create_cache(settings)
-    client = StreamClient(settings.cache, timeout=max(5.0, settings.cache_timeout))  # an operator has time
-    try:
-        stream = CommandStream(client, settings.namespace, settings.worker.stream)
-        yield Commands(stream, cache, settings.namespace, settings.worker.consumer_name)
-    finally:
-        await client.close()
-        await cache.close()
-
-
-def _settings(given: dict[str, str | None], worker: dict[str, str | None], config: str | None) -> "GatewaySettings":
-    from oncegate.app.settings.sources import ConfigurationError, load
-    from oncegate.cache.redis.url import REDIS_SCHEMES
-
-    arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    arguments["worker"] = {name: value for name, value in worker.items() if value is not None}
-    try:
-        settings = load(arguments, config, defaults={"upstream": "http://localhost"})
-    except ConfigurationError as error:
-        _end(str(error), 2)
-    if settings.cache_scheme not in REDIS_SCHEMES:
-        _end(
-            "cache: commands are in the Redis that the gateway uses: give --cache redis://host:6379/0, or --config FILE",
-            2,
-        )
-    return settings
-
-
-def _end(line: str, code: int) -> NoReturn:
-    click.echo(f"oncegate: {line}", err=True)
-    sys.exit(code)
+        end(f"no dead letter of {', '.join(missing)}", 1)

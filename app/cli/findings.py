@@ -1,4 +1,4 @@
-"""``oncegate check``: checks whether this gateway could keep its promises. Each finding is a verdict with what to do about it.
+"""``oncegate check``: checks whether this gateway could keep its promises. Each finding has a severity, and what to do about it.
 
 One record is written to the cache and removed again; nothing else is changed anywhere. The upstream gets one HEAD request,
 which changes nothing either (RFC 9110 section 9.2.1).
@@ -25,7 +25,7 @@ SHORT_TOKEN = 16
 HEAD_SECONDS = 5.0
 
 
-class Verdict(enum.StrEnum):
+class Severity(enum.StrEnum):
     """How severe a finding is."""
 
     GOOD = "good"
@@ -38,7 +38,7 @@ class Finding:
     """One thing that was checked: ``area`` is configuration, cache, stream or upstream; ``text`` one line without secrets."""
 
     area: str
-    verdict: Verdict
+    severity: Severity
     text: str
 
 
@@ -64,14 +64,14 @@ def _configuration(settings: GatewaySettings, admin_token: str | None) -> list[F
         )
     if admin_token and len(admin_token) < SHORT_TOKEN:
         advice.append(f"ONCEGATE_ADMIN_TOKEN is shorter than {SHORT_TOKEN} characters: it opens every record")
-    found = [Finding("configuration", Verdict.ADVICE, line) for line in advice]
-    return found or [Finding("configuration", Verdict.GOOD, "complete and consistent")]
+    found = [Finding("configuration", Severity.ADVICE, line) for line in advice]
+    return found or [Finding("configuration", Severity.GOOD, "complete and consistent")]
 
 
 async def _cache(settings: GatewaySettings) -> list[Finding]:
     if settings.cache_scheme == "memory":
         line = "memory:// is for one process and forgets every record at a restart; a shared Redis keeps them"
-        return [Finding("cache", Verdict.ADVICE, line)]
+        return [Finding("cache", Severity.ADVICE, line)]
     where = redact(settings.cache)
     cache = create_cache(settings)
     refusal: CacheError | None = None
@@ -82,16 +82,16 @@ async def _cache(settings: GatewaySettings) -> list[Finding]:
         except CacheError as error:
             refusal = error
     except CacheUnsupported as error:
-        return [Finding("cache", Verdict.FAILED, f"{where}: {error}")]
+        return [Finding("cache", Severity.FAILED, f"{where}: {error}")]
     except CacheError as error:
         line = f"{where} can't be used: {error}; is it up, and are address and login right?"
-        return [Finding("cache", Verdict.FAILED, line)]
+        return [Finding("cache", Severity.FAILED, line)]
     finally:
         await cache.close()
-    found = [Finding("cache", Verdict.ADVICE, f"{where}: {line}") for line in advice]
+    found = [Finding("cache", Severity.ADVICE, f"{where}: {line}") for line in advice]
     if refusal is not None:
-        return [*found, Finding("cache", Verdict.FAILED, f"{where} answers, and takes no records: {refusal}")]
-    return found or [Finding("cache", Verdict.GOOD, f"{where} answers, keeps what it is given, and is new enough")]
+        return [*found, Finding("cache", Severity.FAILED, f"{where} answers, and takes no records: {refusal}")]
+    return found or [Finding("cache", Severity.GOOD, f"{where} answers, keeps what it is given, and is new enough")]
 
 
 async def _streams(settings: GatewaySettings) -> list[Finding]:
@@ -100,13 +100,13 @@ async def _streams(settings: GatewaySettings) -> list[Finding]:
     from oncegate.app.cli.stream_findings import look  # loads redis-py's client, which nothing else here needs
 
     try:
-        told = await look(settings)
+        streams = await look(settings)
     except CacheError as error:
-        return [Finding("stream", Verdict.FAILED, f"the command streams can't be looked at: {error}")]
+        return [Finding("stream", Severity.FAILED, f"the command streams can't be looked at: {error}")]
     found = []
-    for advice, state in told:
-        found.append(Finding("stream", Verdict.GOOD, state))
-        found += [Finding("stream", Verdict.ADVICE, line) for line in advice]
+    for advice, state in streams:
+        found.append(Finding("stream", Severity.GOOD, state))
+        found += [Finding("stream", Severity.ADVICE, line) for line in advice]
     return found
 
 
@@ -120,30 +120,30 @@ async def _upstream(settings: GatewaySettings) -> list[Finding]:
             ca_file=settings.upstream_ca or None,
         )
     except (OSError, ValueError) as error:
-        return [Finding("upstream", Verdict.FAILED, f"upstream or upstream_ca can't be used: {error}")]
+        return [Finding("upstream", Severity.FAILED, f"upstream or upstream_ca can't be used: {error}")]
     try:
         connection = await upstream.ready()
     except NotProcessed as error:
-        return [Finding("upstream", Verdict.FAILED, f"{error}; is it up, and is the address right?")]
+        return [Finding("upstream", Severity.FAILED, f"{error}; is it up, and is the address right?")]
     try:
         async with asyncio.timeout(HEAD_SECONDS):
-            persistent = await _ask(connection, upstream)
+            persistent = await _send_head(connection, upstream)
         if not persistent:
             line = f"{where} closes its connection after each answer: safe, and every request opens a new one"
-            return [Finding("upstream", Verdict.ADVICE, line)]
+            return [Finding("upstream", Severity.ADVICE, line)]
         return [await _wait_idle(connection, settings.upstream_keepalive, where)]
     except TimeoutError:
         line = f"{where} accepts connections and did not answer a HEAD request within {HEAD_SECONDS:g} s"
-        return [Finding("upstream", Verdict.ADVICE, line)]
+        return [Finding("upstream", Severity.ADVICE, line)]
     except OutcomeUnknown as error:
-        return [Finding("upstream", Verdict.FAILED, f"{error}; does it speak HTTP/1.1?")]
+        return [Finding("upstream", Severity.FAILED, f"{error}; does it speak HTTP/1.1?")]
     finally:
         connection.abort()
         await upstream.close()
 
 
-async def _ask(connection: UpstreamConnection, upstream: Upstream) -> bool:
-    """Send one HEAD request: may its connection carry another one?"""
+async def _send_head(connection: UpstreamConnection, upstream: Upstream) -> bool:
+    """Send one HEAD request: whether its connection may carry another one."""
     address = upstream.address
     connection.begin(is_head=True)
     path = address.base + b"/"
@@ -161,14 +161,14 @@ async def _wait_idle(connection: UpstreamConnection, keepalive: float, where: st
     began = loop.time()
     await asyncio.wait((connection.closed,), timeout=keepalive + KEEPALIVE_MARGIN)
     if not connection.lost:
-        return Finding("upstream", Verdict.GOOD, f"{where} answers, and keeps idle connections longer than we do")
+        return Finding("upstream", Severity.GOOD, f"{where} answers, and keeps idle connections longer than we do")
     waited = loop.time() - began
     if announced is not None:
         line = f"{where} answers, and announces after how long it closes idle connections ({announced:g} s)"
-        return Finding("upstream", Verdict.GOOD, line)
+        return Finding("upstream", Severity.GOOD, line)
     return Finding(
         "upstream",
-        Verdict.ADVICE,
+        Severity.ADVICE,
         f"{where} closes idle connections after {waited:.1f} s: a request that meets the close may be of unknown outcome; "
         f"set upstream_keepalive below {max(0.0, waited - KEEPALIVE_MARGIN):.1f} (it is {keepalive:g}; 0 keeps none)",
     )

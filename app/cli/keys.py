@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from oncegate.app.cli.usage import end
 
 if TYPE_CHECKING:
     from oncegate.app.cli.records_source import Source
@@ -68,15 +70,7 @@ def _options(
     @click.option("--gateway", metavar="URL", help="Ask this gateway instead; ONCEGATE_ADMIN_TOKEN is its token.")
     @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
     @wraps(command)
-    def with_source(
-        *,
-        cache: str | None,
-        namespace: str | None,
-        config: str | None,
-        gateway: str | None,
-        as_json: bool,
-        **options: Any,
-    ) -> None:
+    def with_source(*, as_json: bool, **options: Any) -> None:
         import logging
 
         from oncegate.app.cli.records_source import SourceError
@@ -87,12 +81,13 @@ def _options(
         # An error is printed once, at the end; the cache's own warnings are for the log of a gateway.
         logging.getLogger("oncegate").addHandler(logging.NullHandler())
         try:
-            source = _source(cache, namespace, config, gateway, in_memory)
+            where = {name: options.pop(name) for name in ("cache", "namespace", "config", "gateway")}
+            source = _source(**where, in_memory=in_memory)
             command(source=source, as_json=as_json, **options)
         except (NotARecord, KeyInvalid) as error:
-            _end(f"{error}", 2)
+            end(f"{error}")
         except (CacheError, SourceError) as error:
-            _end(f"{error}", 1)
+            end(f"{error}", 1)
 
     return with_source
 
@@ -135,13 +130,14 @@ def show(source: "Source", as_json: bool, key: str | None, record: str | None, c
     from oncegate.app.cli.keys_view import show_records
 
     found = _find(source, key, record, caller)
-    there = [told for told in (_told(source, identifier, alone=len(found) == 1) for identifier in found) if told]
+    records = (_record(source, identifier, alone=len(found) == 1) for identifier in found)
+    there = [record for record in records if record]
     if not there:
-        _end("no such record: it was never made, or its time is over", 1)
+        end("no such record: it was never made, or its time is over", 1)
     show_records(there, as_json=as_json)
 
 
-def _told(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] | None:
+def _record(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] | None:
     from oncegate.cache.errors import RecordUnreadable
 
     try:
@@ -207,14 +203,14 @@ def resolve(
     from oncegate.cache.record import State
     from oncegate.cache.transitions import ResolveRequest
 
-    state = State(outcome or ("succeeded" if status is not None else _usage("say --status, or --as failed")))
+    state = State(outcome or ("succeeded" if status is not None else end("say --status, or --as failed")))
     if status is None and (state is State.SUCCEEDED or body or headers):
-        _usage("--status is missing: a success is answered with one, and so is whatever has a body")
+        end("--status is missing: a success is answered with one, and so is whatever has a body")
     if caller is not None and body == "@-":
-        _usage("standard input can't be both the caller and the body")
+        end("standard input can't be both the caller and the body")
     response = None if status is None else _response(status, headers, body)
     if ttl is not None and not 0 < ttl <= MOST_SECONDS:
-        _usage("--ttl is above 0 seconds, and at most ten years")
+        end("--ttl is above 0 seconds, and at most ten years")
     ttl_ms = max(1, round(ttl * 1000)) if ttl is not None else 0
     identifier = _one(source, key, record, caller)
     _resolve(source, identifier, ResolveRequest(state, response, ttl_ms, force, attempt or 0), as_json=as_json)
@@ -250,13 +246,13 @@ def purge(
     from oncegate.app.operators.purge import Which
 
     if caller is None and route is None and older is None:
-        _usage("give --caller -, --route PATTERN or --older AGE, or several of them")
+        end("give --caller -, --route PATTERN or --older AGE, or several of them")
     before_ms = _before_ms(older)
     if not isinstance(source, SharedCache):
-        _usage(f"purge works on the shared cache itself: give --cache URL or --config FILE; {_ONLY_SHARED}")
+        end(f"purge works on the shared cache itself: give --cache URL or --config FILE; {_ONLY_SHARED}")
     lines = _caller_lines(caller)
     if lines is not None and not lines:
-        _usage("standard input has no header lines: nobody in particular is no caller whose records could be purged")
+        end("standard input has no header lines: nobody in particular is no caller whose records could be purged")
     with purging(Console(stderr=True)) as progress:
         purged = source.purge(lines, Which(None, route, force, before_ms), dry_run=dry_run, progress=progress)
     show_purged(purged, dry_run=dry_run, as_json=as_json)
@@ -268,18 +264,18 @@ def _before_ms(older: str | None) -> int:
         return 0
     amount, unit = older[:-1], older[-1:]
     if not (amount.isascii() and amount.isdigit() and len(amount) < 8 and int(amount) and unit in _UNITS):
-        _usage("--older takes an age above 0: 45s, 90m, 12h, 30d")
+        end("--older takes an age above 0: 45s, 90m, 12h, 30d")
     return max(1, round(time() * 1000) - int(amount) * _UNITS[unit] * 1000)
 
 
 def _resolve(source: "Source", identifier: str, resolve: Any, *, as_json: bool) -> None:
     from oncegate.app.cli.keys_view import show_resolution
-    from oncegate.app.operators.records_page import WHY_NOT
+    from oncegate.app.operators.records import WHY_NOT
     from oncegate.cache.transitions import Resolution
 
     resolution = source.resolve(identifier, resolve)
     if resolution is not Resolution.RESOLVED:
-        _end(f"nothing was changed: {WHY_NOT[resolution][1]}", 1)
+        end(f"nothing was changed: {WHY_NOT[resolution][1]}", 1)
     show_resolution(identifier, resolve.state.value if resolve.state else "absent", as_json=as_json)
 
 
@@ -291,34 +287,34 @@ def _source(
 
     if gateway is not None:
         if cache is not None or namespace is not None or config is not None:
-            _usage("--gateway excludes --cache, --namespace and --config: the gateway knows its own")
+            end("--gateway excludes --cache, --namespace and --config: the gateway knows its own")
         try:
             token = admin_token()
         except ConfigurationError as error:
-            _usage(str(error))
+            end(str(error))
         if token is None:
-            _usage("ONCEGATE_ADMIN_TOKEN is not set: it is the gateway's token for operators")
+            end("ONCEGATE_ADMIN_TOKEN is not set: it is the gateway's token for operators")
         try:
             return RemoteGateway(gateway, token)
         except ValueError as error:
-            _usage(str(error))
+            end(str(error))
     given = {name: value for name, value in (("cache", cache), ("namespace", namespace)) if value is not None}
     try:
         # Records are found without an upstream, so none has to be named.
         settings = load(given, config, defaults={"upstream": "http://localhost"})
     except ConfigurationError as error:
-        _usage(str(error))
+        end(str(error))
     if settings.cache_scheme == "memory":
-        _usage(f"which records? Give --cache URL or --config FILE; {in_memory}")
+        end(f"which records? Give --cache URL or --config FILE; {in_memory}")
     return SharedCache(settings)
 
 
 def _find(source: "Source", key: str | None, record: str | None, caller: str | None) -> Sequence[str]:
     if (key is None) == (record is None):
-        _usage("give either a key or --record ID")
+        end("give either a key or --record ID")
     if record is not None:
         if caller is not None:
-            _usage("--record ID already says whose record it is: leave out --caller")
+            end("--record ID already says whose record it is: leave out --caller")
         return [record]
     return source.of_key(key or "", _caller_lines(caller))
 
@@ -327,7 +323,7 @@ def _caller_lines(caller: str | None) -> list[str] | None:
     if caller is None:
         return None
     if caller != "-":
-        _usage(
+        end(
             "--caller takes - only, and reads header lines from standard input: a credential is nothing for a command line"
         )
     text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
@@ -337,9 +333,9 @@ def _caller_lines(caller: str | None) -> list[str] | None:
 def _one(source: "Source", key: str | None, record: str | None, caller: str | None) -> str:
     found = _find(source, key, record, caller)
     if not found:
-        _end("no such record: it was never made, or its time is over", 1)
+        end("no such record: it was never made, or its time is over", 1)
     if len(found) > 1:
-        _end(f"several callers have used this key; say which with --caller - or --record: {', '.join(found)}", 1)
+        end(f"several callers have used this key; say which with --caller - or --record: {', '.join(found)}", 1)
     return found[0]
 
 
@@ -350,7 +346,7 @@ def _response(status: int, headers: tuple[str, ...], body: str) -> "StoredRespon
     for line in headers:
         name, colon, value = line.partition(":")
         if not colon:
-            _usage("--header takes a header line: 'Location: /payments/17'")
+            end("--header takes a header line: 'Location: /payments/17'")
         lines.append((name.strip(), value.strip(" \t")))
     try:
         content = body.encode("utf-8", "surrogateescape")
@@ -359,14 +355,5 @@ def _response(status: int, headers: tuple[str, ...], body: str) -> "StoredRespon
         elif body.startswith("@"):
             content = Path(body[1:]).read_bytes()
     except OSError as error:
-        _usage(f"--body: the file can't be read: {error.strerror}")
+        end(f"--body: the file can't be read: {error.strerror}")
     return response_to_keep(status, lines, content)
-
-
-def _usage(line: str) -> NoReturn:
-    _end(line, 2)
-
-
-def _end(line: str, code: int) -> NoReturn:
-    click.echo(f"oncegate: {line}", err=True)
-    sys.exit(code)

@@ -8,21 +8,19 @@ from typing import Any
 import orjson
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
-from oncegate.app.cli.terminal import ago, as_document, console, duration, moment, plain, print_table
+from oncegate.app.cli.terminal import (
+    MOST_OF_BODY,
+    ago,
+    as_document,
+    console,
+    duration,
+    moment,
+    print_details,
+    print_table,
+)
 from oncegate.app.operators.purge import Purged
 from oncegate.cache.record import State
-
-_STYLES = {
-    "succeeded": "green",
-    "failed": "yellow",
-    "unknown": "bold red",
-    "in-flight": "cyan",
-    "unreadable": "bold red",
-}
-MOST_OF_BODY = 2000
 
 
 def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) -> None:
@@ -32,14 +30,8 @@ def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) 
         return
     out = console()
     if records:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("record", "state", "attempt", "began", "took", "request", "gateway", "status", "gone in"):
-            table.add_column(name, no_wrap=name in ("record", "state", "began"))
-        for each in records:
-            # Text, not strings: what comes from elsewhere is no markup.
-            state = Text(each["state"], _STYLES.get(each["state"], ""))
-            table.add_row(Text(each["id"]), state, *map(Text, _cells(each)))
-        print_table(table)
+        names = ("record", "state", "attempt", "began", "took", "request", "gateway", "status", "gone in")
+        print_table(names, map(_cells, records), folded=set(names) - {"record", "state", "began"})
     else:
         out.print("No such records." if not cursor else "None so far.")
     if cursor:
@@ -48,13 +40,15 @@ def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) 
 
 def _cells(record: dict[str, Any]) -> list[str]:
     if "attempt" not in record:
-        return []
+        return [record["id"], record["state"]]
     return [
+        record["id"],
+        record["state"],
         str(record["attempt"]),
         moment(record["began_at"]),
         duration(record["took"]),
-        plain(" ".join(part for part in (record.get("method"), record.get("route")) if part) or "-"),
-        plain(record["gateway"] or "-"),
+        " ".join(part for part in (record.get("method"), record.get("route")) if part) or "-",
+        record["gateway"] or "-",
         str(record["status"] or "-"),
         duration(record["expires_in"]),
     ]
@@ -69,12 +63,7 @@ def show_records(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     for number, record in enumerate(records):
         if number:
             out.print()
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column()
-        for name, value in _lines(record):
-            table.add_row(name, Text(value, _STYLES.get(record["state"], "") if name == "state" else ""))
-        print_table(table)
+        print_details(_lines(record))
 
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -91,10 +80,10 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
         took = f", after {duration(record['took'])}" if record["took"] is not None else ""
         lines.append(("ended", ago(record["ended_at"]).removesuffix("-") + took if record["ended_at"] else took[2:]))
     if record.get("method"):
-        lines.append(("request", plain(f"{record['method']}, by the rules of {record['route']}")))
-    lines += [("gateway", plain(record["gateway"] or "not known")), ("upstream", _upstream(record))]
+        lines.append(("request", f"{record['method']}, by the rules of {record['route']}"))
+    lines += [("gateway", record["gateway"] or "not known"), ("upstream", _upstream(record))]
     if record["note"]:
-        lines.append(("note", plain(record["note"])))
+        lines.append(("note", record["note"]))
     lines.append(("gone in", duration(record["expires_in"])))
     if submission and record["state"] == State.UNKNOWN:
         lines.append(("a retry", "is accepted anew, which is harmless: copies of a command count as one"))
@@ -134,13 +123,13 @@ def _upstream(record: dict[str, Any]) -> str:
         return "no answer is known"
     body = response.get("body")
     if response.get("body_omitted"):
-        told = "a body that was not kept"
+        text = "a body that was not kept"
     elif response.get("body_encoding"):
-        told = "a body that is no text"
+        text = "a body that is no text"
     else:
-        text = body if isinstance(body, str) else orjson.dumps(body).decode()
-        told = plain(text[:MOST_OF_BODY]) + (" ..." if len(text) > MOST_OF_BODY else "")
-    return f"{response['status']}  {told}".rstrip()
+        whole = body if isinstance(body, str) else orjson.dumps(body).decode()
+        text = whole[:MOST_OF_BODY] + (" ..." if len(whole) > MOST_OF_BODY else "")
+    return f"{response['status']}  {text}".rstrip()
 
 
 @contextmanager

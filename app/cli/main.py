@@ -10,6 +10,7 @@ from oncegate import __version__
 from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
 from oncegate.app.cli.keys import keys
+from oncegate.app.cli.usage import end
 from oncegate.app.cli.worker import worker
 
 SERVE_HELP = """Enforce idempotency keys in front of an HTTP service.
@@ -87,8 +88,7 @@ def serve(config: str | None, **options: str | None) -> None:
         # Strings, on purpose: the settings check each value, with the same messages for every source.
         settings = load({name: value for name, value in options.items() if value is not None}, config)
     except ConfigurationError as error:
-        click.echo(f"oncegate: {error}", err=True)
-        sys.exit(2)
+        end(str(error))
     from oncegate.app.serve import serve as run
 
     sys.exit(run(settings))
@@ -119,8 +119,7 @@ def openapi(upstream_spec: str, config: str | None, prefix: str | None, out: Lit
         settings = load({"upstream": "http://not.needed.here"}, config)
         click.echo(describe_upstream(settings, upstream_spec, prefix=prefix, out=out), nl=False)
     except (ConfigurationError, SpecError) as error:
-        click.echo(f"oncegate: {error}", err=True)
-        sys.exit(2)
+        end(str(error))
 
 
 main.add_command(keys)

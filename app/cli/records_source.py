@@ -1,4 +1,4 @@
-"""The command line's sources of records: a shared cache, or a gateway's ``records/``, behind one interface."""
+"""The command line's sources of records: a shared cache, or a gateway's ``records/``, both with the methods of `Records`."""
 
 import asyncio
 import http.client
@@ -6,50 +6,42 @@ import ssl
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from oncegate.app.cli.record_shapes import ToldIds, ToldListing, ToldProblem, ToldRecord, ToldResolution
 from oncegate.app.factory import create_cache, create_records
-from oncegate.app.operators.purge import Purged, Which, callers_of, purge
-from oncegate.app.operators.records import Listing, NotARecord, Records
-from oncegate.app.operators.records_page import header_lines
+from oncegate.app.operators.models import RecordIds, RecordList, Resolved, WholeRecord
+from oncegate.app.operators.purge import Purged, Which, purge
+from oncegate.app.operators.records import Listing, NotARecord, Records, header_lines
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution, ResolveRequest
+from oncegate.middleware.rules.key import scope_digest
 
-Told = TypeVar("Told")
+Found = TypeVar("Found")
 
 SECONDS = 30.0
 """The time-out for a gateway's answer."""
 PREFIX = "/_oncegate"
 
 
+class _NotWritten(BaseModel):
+    resolution: Literal["absent", "in-flight", "settled", "other-attempt"]
+
+
+class _Problem(BaseModel):
+    """The answer to any refused request, as far as it is relied on: a newer gateway may have other problems."""
+
+    title: str
+    status: int
+    detail: str | None = None
+
+
 class SourceError(Exception):
     """The source did not answer, or refused. The text is one line for the operator."""
-
-
-class Source(Protocol):
-    """Synchronous access to records."""
-
-    def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
-        """See `Records.listing`."""
-        ...
-
-    def show(self, identifier: str) -> dict[str, Any] | None:
-        """See `Records.show`."""
-        ...
-
-    def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
-        """See `Records.of_key`; ``caller`` as header lines."""
-        ...
-
-    def resolve(self, identifier: str, resolve: ResolveRequest) -> Resolution:
-        """See `Records.resolve`."""
-        ...
 
 
 class SharedCache:
@@ -59,21 +51,21 @@ class SharedCache:
         self._settings = settings
 
     def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
-        """See `Source`."""
-        return self._ask(lambda records: records.listing(state, cursor=cursor, limit=limit))
+        """See `Records`; a caller is given by header lines."""
+        return self._run(lambda records: records.listing(state, cursor=cursor, limit=limit))
 
     def show(self, identifier: str) -> dict[str, Any] | None:
-        """See `Source`."""
-        return self._ask(lambda records: records.show(identifier))
+        """See `Records`; a caller is given by header lines."""
+        return self._run(lambda records: records.show(identifier))
 
     def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
-        """See `Source`."""
+        """See `Records`; a caller is given by header lines."""
         lines = None if caller is None else header_lines(caller)
-        return self._ask(lambda records: records.of_key(key, lines))
+        return self._run(lambda records: records.of_key(key, lines))
 
     def resolve(self, identifier: str, resolve: ResolveRequest) -> Resolution:
-        """See `Source`."""
-        return self._ask(lambda records: records.resolve(identifier, resolve))
+        """See `Records`; a caller is given by header lines."""
+        return self._run(lambda records: records.resolve(identifier, resolve))
 
     def purge(
         self,
@@ -85,27 +77,28 @@ class SharedCache:
     ) -> Purged:
         """See `oncegate.app.operators.purge.purge`; ``caller`` as header lines, in the place of the callers of ``which``."""
 
-        async def ask() -> Purged:
+        async def run() -> Purged:
             cache = RedisCache.from_url(self._settings.cache, timeout=self._settings.cache_timeout)
             try:
                 records = create_records(self._settings, cache)
-                callers = None if caller is None else callers_of(records, header_lines(caller))
-                asked = replace(which, callers=callers)
-                return await purge(cache, self._settings.namespace, asked, dry_run=dry_run, progress=progress)
+                scopes = None if caller is None else records.callers(header_lines(caller))
+                callers = None if scopes is None else frozenset(map(scope_digest, scopes))
+                theirs = replace(which, callers=callers)
+                return await purge(cache, self._settings.namespace, theirs, dry_run=dry_run, progress=progress)
             finally:
                 await cache.close()
 
-        return asyncio.run(ask())
+        return asyncio.run(run())
 
-    def _ask(self, question: Callable[[Records], Awaitable[Told]]) -> Told:
-        async def ask() -> Told:
+    def _run(self, call: Callable[[Records], Awaitable[Found]]) -> Found:
+        async def run() -> Found:
             cache = create_cache(self._settings)
             try:
-                return await question(create_records(self._settings, cache))
+                return await call(create_records(self._settings, cache))
             finally:
                 await cache.close()
 
-        return asyncio.run(ask())
+        return asyncio.run(run())
 
 
 class RemoteGateway:
@@ -127,22 +120,22 @@ class RemoteGateway:
         self._token = token
 
     def listing(self, state: str | None, cursor: str, limit: int) -> Listing:
-        """See `Source`."""
-        asked = {"cursor": cursor, "limit": str(limit), **({"state": state} if state else {})}
-        told = self._ask("GET", "?" + urlencode(asked), ToldListing)
-        return Listing(told["records"], told["cursor"])
+        """See `Records`; a caller is given by header lines."""
+        query = {"cursor": cursor, "limit": str(limit), **({"state": state} if state else {})}
+        page = self._fetch("GET", "?" + urlencode(query), RecordList)
+        return Listing(page["records"], page["cursor"])
 
     def show(self, identifier: str) -> dict[str, Any] | None:
-        """See `Source`."""
-        told = self._ask("GET", quote(identifier, safe=":"), ToldRecord)
-        return None if told.get("resolution") == Resolution.ABSENT else told
+        """See `Records`; a caller is given by header lines."""
+        record = self._fetch("GET", quote(identifier, safe=":"), WholeRecord)
+        return None if record.get("resolution") == Resolution.ABSENT else record
 
     def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
-        """See `Source`."""
-        return list(self._ask("POST", "find", ToldIds, {"key": key, "caller": caller})["ids"])
+        """See `Records`; a caller is given by header lines."""
+        return list(self._fetch("POST", "find", RecordIds, {"key": key, "caller": caller})["ids"])
 
     def resolve(self, identifier: str, resolve: ResolveRequest) -> Resolution:
-        """See `Source`."""
+        """See `Records`; a caller is given by header lines."""
         members: dict[str, Any] = {"force": resolve.force, "attempt": resolve.attempt}
         action = "release"
         if resolve.state is not None:
@@ -159,10 +152,10 @@ class RemoteGateway:
                     if name != b"content-length"
                 ]
                 members |= {"body": b64encode(response.body or b"").decode(), "body_encoding": "base64"}
-        told = self._ask("POST", f"{quote(identifier, safe=':')}/{action}", ToldResolution, members)
-        return Resolution(told["resolution"])
+        answer = self._fetch("POST", f"{quote(identifier, safe=':')}/{action}", Resolved, members)
+        return Resolution(answer["resolution"])
 
-    def _ask(
+    def _fetch(
         self, method: str, path: str, shape: type[BaseModel], members: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """The gateway's answer in ``shape``, also to a change that it refused. Raises `SourceError`, `NotARecord`."""
@@ -171,11 +164,11 @@ class RemoteGateway:
         if status != 200 and not about_a_record:
             raise _refused(status, content)
         try:
-            (ToldResolution if about_a_record else shape).model_validate_json(content)
+            (_NotWritten if about_a_record else shape).model_validate_json(content)
         except ValidationError:
             raise SourceError(f"that is no gateway's records/: it answered {status}") from None
-        told: dict[str, Any] = orjson.loads(content)
-        return told
+        document: dict[str, Any] = orjson.loads(content)
+        return document
 
     def _exchange(self, method: str, path: str, members: dict[str, Any] | None) -> tuple[int, bytes]:
         connection = (
@@ -199,14 +192,17 @@ class RemoteGateway:
             connection.close()
 
 
+Source = SharedCache | RemoteGateway
+
+
 def _refused(status: int, content: bytes) -> Exception:
     try:
-        told = ToldProblem.model_validate_json(content)
+        refusal = _Problem.model_validate_json(content)
     except ValidationError:
         return SourceError(f"that is no gateway's records/: it answered {status}")
     if status == 404:
         return SourceError("no records here: the gateway has no ONCEGATE_ADMIN_TOKEN, or keeps them on its ops_port")
-    words = "".join(character if character.isprintable() else " " for character in told.detail or told.title)
+    words = "".join(character if character.isprintable() else " " for character in refusal.detail or refusal.title)
     return NotARecord(words) if status == 400 else SourceError(f"the gateway answered {status}: {words}")
 
 

@@ -61,8 +61,8 @@ async def look(settings: GatewaySettings) -> list[tuple[list[str], str]]:
     finally:
         await client.close()
     return [
-        judge(name, consumer, settings.stream_limit, *told)
-        for (name, consumer), told in zip(consumers.items(), found, strict=True)
+        judge(name, consumer, settings.stream_limit, *state)
+        for (name, consumer), state in zip(consumers.items(), found, strict=True)
     ]
 
 

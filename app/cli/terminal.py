@@ -1,5 +1,6 @@
 """Output of the operators' commands: tables and times for a terminal, plain columns or JSON for a program."""
 
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -7,9 +8,13 @@ import click
 import orjson
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 _WIDE = 200
 """Columns where a program reads the output: its tables must not be folded."""
+MOST_OF_BODY = 2000
+_BAD = "bold red"
+_STYLES = {"succeeded": "green", "failed": "yellow", "unknown": _BAD, "in-flight": "cyan", "unreadable": _BAD}
 
 
 def console() -> Console:
@@ -18,8 +23,33 @@ def console() -> Console:
     return out if out.is_terminal else Console(highlight=False, width=_WIDE)
 
 
-def print_table(table: Table) -> None:
-    """Print a table; without padding at the line ends where a program reads it."""
+def print_table(names: Sequence[str], rows: Iterable[Sequence[str]], *, folded: Collection[str]) -> None:
+    """Print a table, whose columns ``folded`` may take several lines."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(name, no_wrap=name not in folded)
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    _print(table)
+
+
+def print_details(lines: Iterable[tuple[str, str]]) -> None:
+    """Print what is known of one thing, a line each with its name."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, value in lines:
+        table.add_row(name, _cell(value))
+    _print(table)
+
+
+def _cell(value: str) -> Text:
+    """Text, not a string: what comes from elsewhere is no markup. A state has its colour."""
+    return Text(plain(value), _STYLES.get(value.partition(":")[0].partition(",")[0], ""))
+
+
+def _print(table: Table) -> None:
+    """Without padding at the line ends where a program reads it."""
     out = console()
     if out.is_terminal:
         out.print(table)

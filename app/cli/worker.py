@@ -1,9 +1,10 @@
 """The command line of ``oncegate worker``."""
 
 import sys
-from typing import NoReturn
 
 import click
+
+from oncegate.app.cli.usage import redis_settings
 
 WORKER_HELP = """Process the commands that the gateway has accepted.
 
@@ -37,29 +38,8 @@ _OF_WORKER = ("stream", "consumer", "handler", "forward", "concurrency", "max_at
 @click.option("--config", metavar="FILE", help="A TOML file with settings (or ONCEGATE_CONFIG).")
 def worker(config: str | None, **options: str | None) -> None:
     """See `WORKER_HELP`."""
-    from oncegate.app.settings.sources import ConfigurationError, load
-
-    given = {name: value for name, value in options.items() if value is not None}
-    arguments = {name: value for name, value in given.items() if name not in _OF_WORKER}
-    try:
-        settings = load(
-            {**arguments, "worker": {name: value for name, value in given.items() if name in _OF_WORKER}},
-            config,
-            defaults={"upstream": "http://localhost"},  # nothing is forwarded there
-        )
-    except ConfigurationError as error:
-        _refuse(str(error))
-    from oncegate.cache.redis.url import REDIS_SCHEMES
-
-    if settings.cache_scheme not in REDIS_SCHEMES:
-        _refuse(
-            "cache: a worker needs the Redis that the gateway uses: give --cache redis://host:6379/0, or --config FILE"
-        )
+    of_worker = {name: options.pop(name) for name in _OF_WORKER}
+    settings = redis_settings(options, of_worker, config, needed="a worker needs")
     from oncegate.app.work import run_worker
 
     sys.exit(run_worker(settings))
-
-
-def _refuse(line: str) -> NoReturn:
-    click.echo(f"oncegate: {line}", err=True)
-    sys.exit(2)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.operators.operations import Operations
+from oncegate.app.operators.readiness import Readiness
 from oncegate.app.server.head import requests_websocket
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import IDEMPOTENT
@@ -42,6 +43,7 @@ class Gateway:
         forward: App,
         *,
         operations: Operations,
+        readiness: Readiness,
         prefix: str,
         docs_url: str,
         cache: Cache,
@@ -54,14 +56,17 @@ class Gateway:
         fast_path: FastPath | None = None,
         cors: CrossOrigin | None = None,
         unread: Unread | None = None,
+        ops_port: int = 0,
     ) -> None:
         self.unread = unread
         """Where connections count what waits for their clients."""
         self.operations = operations
+        self.readiness = readiness
         self.refusal: str | None = None
         self._forward = forward
         self._prefix = prefix
         self._below = prefix + "/"
+        self._ops_port = ops_port
         self._docs_url = docs_url
         self._cache = cache
         self._write = write
@@ -80,7 +85,8 @@ class Gateway:
         Requests for a WebSocket don't come here.
         """
         scope, fast_path = request.scope, self._fast_path
-        if fast_path is None or scope["path"].startswith(self._prefix) or self.operations.owns(scope):
+        below = scope["path"].startswith(self._prefix)
+        if fast_path is None or below or (self._ops_port and self._is_on_ops_port(scope)):
             return False
         return fast_path.take(request, self.answer)
 
@@ -90,16 +96,18 @@ class Gateway:
             await self._other(scope, receive, send)
             return
         path: str = scope["path"]
-        if self.operations.owns(scope):
-            await self.operations(scope, receive, send)
-            return
-        if path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below)):
+        below = path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below))
+        if below or (self._ops_port and self._is_on_ops_port(scope)):
             await self.operations(scope, receive, send)
             return
         if requests_websocket(scope["headers"]) and scope["http_version"] == "1.1":
             await self._fail(scope, send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
             return
         await self.answer(self._forward(scope, receive, send), scope, send)
+
+    def _is_on_ops_port(self, scope: Scope) -> bool:
+        """Whether the request came in on the operators' own port, by its socket, not by what the request says."""
+        return bool(scope["server"] and scope["server"][1] == self._ops_port)
 
     async def answer(self, work: Awaitable[None], scope: Scope, send: Send) -> None:
         """Await ``work``, which answers a request by the upstream; where it can't, answer with the problem that says why."""

@@ -1,2 +1,2 @@
-"""Endpoints for operators (`Operations`: health, metrics, records, commands), and the access to records (`Records`) and dead
-letters (`Commands`) that the command line shares."""
+"""What operators get over HTTP (`Operations`: health, metrics, records, commands, dead letters), by FastAPI; and the access to
+records (`Records`) and dead letters (`Commands`) that the command line shares."""

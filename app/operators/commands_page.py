@@ -8,19 +8,20 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from time import monotonic
+from typing import Annotated
+
+from fastapi import APIRouter, Header, HTTPException, Path, Request, Response
 
 from oncegate.app.commands.status import describe, is_command, is_mismatch, is_over
 from oncegate.app.operators.bearer import Bearer
-from oncegate.app.operators.records_page import unreadable
-from oncegate.app.operators.reply import Reply, method_not_allowed, problem, told
+from oncegate.app.operators.models import PATTERN, CommandStatus, Missing
+from oncegate.app.operators.reply import NO_CACHE, answer, document, unavailable
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import Record
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.asgi import Receive, Scope
-from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.keyed_request import wanted_wait
 from oncegate.middleware.rules.key import RECORD_ID, execution_key, pick, scope_digest, scope_parts
 from oncegate.middleware.rules.policy import Policy
@@ -31,15 +32,48 @@ MAX_WAITERS = 1000
 """Requests of a process that wait for a command's end; more are answered at once."""
 _PAUSES = Backoff(0.0025, 1.25, least=0.6, factor=1.5)
 _NAMELESS = scope_digest(None)
-_NO_COMMAND = problem(404, "Not Found", "No such command, or not yours.")
+_NO_COMMAND = "No such command, or not yours."
+
+router = APIRouter(tags=["callers"])
 
 
-class CommandsPage:
-    """Answers requests below ``commands/``.
+@router.get(
+    "/commands/{id}",
+    response_model=CommandStatus,
+    response_description="How it stands.",
+    responses={200: {"headers": {"Preference-Applied": {"schema": {"type": "string", "pattern": "^wait=[0-9]+$"}}}}}
+    | answer(404, "There is no such command, or it is somebody else's.")
+    | answer(500, "A record of it is damaged, or of a newer version.")
+    | NO_CACHE,
+)
+async def show_command(
+    request: Request,
+    identifier: Annotated[str, Path(alias="id", description="As Location names it", json_schema_extra=PATTERN)],
+    _: Annotated[  # described; `wanted_wait` reads all of its lines
+        str | Missing, Header(alias="Prefer", description="wait=N: up to N seconds for the command's end")
+    ] = None,
+) -> Response:
+    """What became of an asynchronous command? For the caller that submitted it, and for operators.
+
+    The caller is known by the headers of the route's scope (by default Authorization), which are to be sent as with the
+    submission. With [cors], OPTIONS is answered here too: a preflight.
+    """
+    statuses: CommandStatuses = request.app.state.statuses
+    try:
+        return await statuses.show(request.scope, request.receive, identifier)
+    except RecordUnreadable:
+        raise
+    except CacheError as error:
+        log.warning("record %s: its status can't be told: %s", identifier, error)
+        return unavailable("The record cache can't be reached.")
+
+
+class CommandStatuses:
+    """The statuses of the commands in ``namespace``.
 
     ``policies`` are those of the asynchronous routes: their scopes identify a caller. ``consumers`` are those whose processing
     is shown. ``rules`` bounds ``Prefer: wait``. ``operators`` may see all commands. While ``draining()`` is true, no request is
-    kept waiting. ``cors`` says which scripts may read the answers.
+    kept waiting.
     """
 
     def __init__(
@@ -52,7 +86,6 @@ class CommandsPage:
         rules: Policy,
         operators: Bearer | None = None,
         draining: Callable[[], bool] = lambda: False,
-        cors: CrossOrigin | None = None,
     ) -> None:
         self._cache = cache
         self._namespace = namespace
@@ -61,34 +94,35 @@ class CommandsPage:
         self._rules = rules
         self._operators = operators
         self._draining = draining
-        self._cors = cors
-        self._waiters = 0
+        self.waiters = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, identifier: str) -> Reply:
-        """The answer to one request. A script in a browser may read it where ``cors`` says so."""
-        cors = self._cors
-        if cors is None:
-            return await self._answer(scope, receive, identifier)
-        if scope["method"] == "OPTIONS":  # below the prefix, nothing else answers it
-            allowed = [*dict.fromkeys(name.decode() for names in self._scopes for name in names), "prefer"]
-            return Reply(
-                200, b"", headers=tuple(cors.preflight(scope["headers"], methods="GET, HEAD", allowed=allowed))
-            )
-        reply = await self._answer(scope, receive, identifier)
-        return replace(reply, headers=(*reply.headers, *cors.headers(scope["headers"])))
+    @property
+    def caller_headers(self) -> list[str]:
+        """The headers by which callers are known."""
+        return [*dict.fromkeys(name.decode() for names in self._scopes for name in names)]
 
-    async def _answer(self, scope: Scope, receive: Receive, identifier: str) -> Reply:
-        if scope["method"] not in ("GET", "HEAD"):
-            return method_not_allowed("GET, HEAD")
+    async def show(self, scope: Scope, receive: Receive, identifier: str) -> Response:
+        """The status, to whom it belongs. Raises ``HTTPException`` (404), `CacheError`."""
         if not RECORD_ID.fullmatch(identifier) or not self._may_see(scope, identifier):
-            return _NO_COMMAND
-        try:
-            return await self._tell(scope, receive, identifier)
-        except RecordUnreadable as error:
-            return unreadable(identifier, error)
-        except CacheError as error:
-            log.warning("record %s: its status can't be told: %s", identifier, error)
-            return problem(503, "Cache Unavailable", "The record cache can't be reached.", (b"retry-after", b"1"))
+            raise HTTPException(404, _NO_COMMAND)
+        key = f"{self._namespace}:{identifier}"
+        claim = await self._cache.get(key)
+        submission = claim.record if claim is not None else None
+        if submission is None and identifier.endswith(_NAMELESS):
+            raise HTTPException(404, _NO_COMMAND)  # what a consumer did for no caller may never have been a request
+        execution = await self._execution(key, submission)
+        if not is_command(submission, execution):
+            raise HTTPException(404, _NO_COMMAND)
+        wait = wanted_wait(pick(scope["headers"], self._rules.wanted), self._rules)
+        applied = {}
+        if wait > 0 and not is_over(submission, execution) and self.waiters < MAX_WAITERS:
+            applied["preference-applied"] = f"wait={wait}"
+            self.waiters += 1
+            try:
+                execution = await self._ended(key, submission, receive, monotonic() + wait) or execution
+            finally:
+                self.waiters -= 1
+        return document(describe(identifier, submission, execution), headers=applied)
 
     def _may_see(self, scope: Scope, identifier: str) -> bool:
         if self._operators is not None and self._operators.is_brought(scope):
@@ -96,27 +130,6 @@ class CommandsPage:
         given = identifier.partition(":")[2]
         own = [scope_digest(scope_parts(pick(scope["headers"], frozenset(names)), names)) for names in self._scopes]
         return any(hmac.compare_digest(given, digest) for digest in own)
-
-    async def _tell(self, scope: Scope, receive: Receive, identifier: str) -> Reply:
-        key = f"{self._namespace}:{identifier}"
-        claim = await self._cache.get(key)
-        submission = claim.record if claim is not None else None
-        if submission is None and identifier.endswith(_NAMELESS):
-            return _NO_COMMAND  # what a consumer did under a key without a caller may never have been a request
-        execution = await self._execution(key, submission)
-        if not is_command(submission, execution):
-            return _NO_COMMAND
-        wait = wanted_wait(pick(scope["headers"], self._rules.wanted), self._rules)
-        waited = False
-        if wait > 0 and not is_over(submission, execution) and self._waiters < MAX_WAITERS:
-            waited = True
-            self._waiters += 1
-            try:
-                execution = await self._ended(key, submission, receive, monotonic() + wait) or execution
-            finally:
-                self._waiters -= 1
-        reply = told(describe(identifier, submission, execution))
-        return Reply(200, reply.body, headers=((b"preference-applied", b"wait=%d" % wait),)) if waited else reply
 
     async def _execution(self, key: str, submission: Record | None) -> Record | None:
         """The execution record, of whichever consumer has one; that of this payload first."""

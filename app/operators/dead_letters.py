@@ -1,18 +1,23 @@
 """Commands for operators: lists dead letters and pending entries, shows one command, retries or discards dead letters.
 
+The command line (``oncegate commands``) and ``dead-letters/`` over HTTP do the same by these functions.
+
 Dead letters are in a stream of their own beside the one that they come from, each with all the fields of its entry, and with
 those that describe why it was given up (``dead.``...). An operator removes them; workers trim those that are too many or too
 old (``acknowledge.lua``), and count them.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from oncegate.app.operators.records import summarise
-from oncegate.cache.errors import RecordUnreadable
+from oncegate.app.operators.records import NotARecord, summarise
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.cache.errors import GroupMissing, RecordUnreadable
 from oncegate.cache.record import Claim
+from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
 from oncegate.cache.store import Cache
 from oncegate.middleware.consumers.begun import kept_members
@@ -21,9 +26,11 @@ from oncegate.middleware.rules.key import RECORD_ID, execution_key
 
 ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AT_ONCE = 100
+SECONDS = 5.0
+"""The time-out of a Redis for an operator, who has time; longer where ``cache_timeout`` is."""
 
 
-class NotAnId(ValueError):
+class NotAnId(NotARecord):
     """The given text names neither a command nor an entry. The text is one line."""
 
 
@@ -44,9 +51,9 @@ class Letter:
         """The id that it had in the stream."""
         return self._text(b"dead.entry")
 
-    def told(self, *, body: bool = False) -> dict[str, Any]:
+    def as_json(self, *, body: bool = False) -> dict[str, Any]:
         """Its description; with ``body``, the key and the payload too."""
-        told: dict[str, Any] = {
+        members: dict[str, Any] = {
             "id": self.id,
             "command": self.command or None,
             "entry": self.entry or None,
@@ -65,8 +72,8 @@ class Letter:
             "bytes": len(self.fields.get(b"body", b"")),
         }
         if body:
-            told |= {"key": self._text(b"key"), "target": self._text(b"target"), "body": self._text(b"body")}
-        return told
+            members |= {"key": self._text(b"key"), "target": self._text(b"target"), "body": self._text(b"body")}
+        return members
 
     def _text(self, name: bytes) -> str:
         return self.fields.get(name, b"").decode("utf-8", "replace")
@@ -120,6 +127,17 @@ class Commands:
                 return
             start = f"({some[-1][0]}"
 
+    async def listing(self, *, after: str = "", limit: int = 100) -> dict[str, Any]:
+        """At most ``limit`` dead letters behind ``after``, the oldest first, where to go on, and the `counts`."""
+        letters: list[Letter] = []
+        more = ""
+        async for letter in self.letters(after=after or "-"):
+            if len(letters) == limit:
+                more = letters[-1].id
+                break
+            letters.append(letter)
+        return {"dead_letters": [each.as_json() for each in letters], "counts": await self.counts(), "after": more}
+
     async def find(self, identifier: str) -> list[Letter]:
         """The dead letters of a command's id, of an entry's, or with that id themselves. Raises `NotAnId`."""
         if ENTRY_ID.fullmatch(identifier):
@@ -146,7 +164,7 @@ class Commands:
             "attempt": execution.get("attempt", 0) if execution else 0,
             "worker": held.worker,
             "silent_for": held.idle_ms / 1000,
-            "accepted_at": letter.told()["accepted_at"],
+            "accepted_at": letter.as_json()["accepted_at"],
         }
 
     async def show(self, identifier: str, *, body: bool = False) -> dict[str, Any] | None:
@@ -164,7 +182,7 @@ class Commands:
             "consumer": self._consumer,
             "submission": submission,
             "execution": execution,
-            "dead_letters": [letter.told(body=body) for letter in letters],
+            "dead_letters": [letter.as_json(body=body) for letter in letters],
         }
 
     async def _execution(self, command: str) -> dict[str, Any] | None:
@@ -188,6 +206,21 @@ class Commands:
 
     # -- and the way back ---------------------------------------------------------------------------------------------
 
+    async def put_back(self, letter: Letter) -> dict[str, list[Any]]:
+        """`retry` one. What was ``retried`` (its ``id``, ``command`` and ``entry``); what is ``unread``, and stays: the id of one
+        whose consumer reads the stream no more. Neither: it is gone."""
+        try:
+            entry = await self.retry(letter.id)
+        except GroupMissing:
+            return {"retried": [], "unread": [letter.id]}
+        done = [{"id": letter.id, "command": letter.command or None, "entry": entry}] if entry else []
+        return {"retried": done, "unread": []}
+
+    async def discard_each(self, letters: Iterable[Letter]) -> list[dict[str, str | None]]:
+        """Delete these dead letters; those that were still there, by ``id`` and ``command``."""
+        gone = [letter for letter in letters if await self.discard(letter.id)]
+        return [{"id": letter.id, "command": letter.command or None} for letter in gone]
+
     async def retry(self, letter: str) -> str | None:
         """Put a dead letter back into its stream, for the consumer that gave it up; returns the new entry's id.
 
@@ -206,11 +239,23 @@ class Commands:
 
 
 def _summary(command: str, held: Claim) -> dict[str, Any]:
-    told = summarise(command, held)
-    del told["id"]
-    return told
+    return {name: value for name, value in summarise(command, held).items() if name != "id"}
 
 
 def _error(held: Claim) -> dict[str, Any] | None:
     """The error kept in an execution record."""
     return kept_members(held.record.response) or None if held.record.state == "failed" else None
+
+
+@asynccontextmanager
+async def open_commands(settings: GatewaySettings, cache: Cache, stream: str, consumer: str) -> AsyncIterator[Commands]:
+    """The commands of a stream, by a connection to its Redis that lasts as long as the context. ``cache`` stays its owner's."""
+    client = StreamClient(settings.cache, timeout=max(SECONDS, settings.cache_timeout))
+    try:
+        yield Commands(CommandStream(client, settings.namespace, stream), cache, settings.namespace, consumer)
+    finally:
+        await client.close()
+
+
+OpenCommands = Callable[[], AbstractAsyncContextManager[Commands]]
+"""Opens the commands of one stream."""

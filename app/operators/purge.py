@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from oncegate.app.operators.records import Records
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import MAX_ROUTE_BYTES, Claim, Record, State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution
-from oncegate.middleware.rules.key import RECORD_ID, record_id, scope_digest
+from oncegate.middleware.rules.key import RECORD_ID, record_id
 
 STEP = 500
 AT_ONCE = 50
@@ -100,11 +99,6 @@ async def _purge(cache: RedisCache, key: str, which: Which, purged: Purged, *, d
 def _written_ms(record: Record) -> int:
     """When it was completed, else begun (Unix time); 0: not known."""
     return record.response.completed_at_ms if record.response is not None else record.trace.begun_at_ms
-
-
-def callers_of(records: Records, lines: Sequence[tuple[bytes, bytes]]) -> frozenset[str]:
-    """The callers that these field lines identify, as look-up keys end. Raises `NotARecord` where they identify none."""
-    return frozenset(scope_digest(scope) for scope in records.callers(lines))
 
 
 def _in_parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,18 @@ MOST_STEPS_FOR_A_KEY = 5000
 """The same, where all records of a key are looked for: millions of keys, some seconds of a Redis that goes on serving others."""
 BY_OPERATOR = "resolved by an operator"
 _UNREADABLE = "unreadable"
+
+
+WHY_NOT = {
+    Resolution.ABSENT: (404, "no such record"),
+    Resolution.IN_FLIGHT: (
+        409,
+        "in flight: its owner is alive; only force does it, and its attempt runs on all the same",
+    ),
+    Resolution.SETTLED: (409, "its outcome is known: a record that succeeded or failed is left alone"),
+    Resolution.OTHER_ATTEMPT: (409, "another attempt is there by now: look again"),
+}
+"""Why nothing was written, as a status and in words."""
 
 
 class NotARecord(ValueError):
@@ -66,9 +78,9 @@ class Records:
                 page = await self._cache.scan(self._namespace, cursor=cursor, limit=limit)
             except ValueError as error:
                 raise NotARecord(str(error)) from None
-            for told in await self._tell([key for key in page.keys if key not in found]):
-                if state is None or told["state"] == state:
-                    found[told["id"]] = told
+            for row in await self._rows([key for key in page.keys if key not in found]):
+                if state is None or row["state"] == state:
+                    found[row["id"]] = row
             cursor = page.cursor
             if not cursor or len(found) >= limit:
                 break
@@ -146,16 +158,16 @@ class Records:
         except RecordUnreadable:
             return _UNREADABLE
 
-    async def _tell(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+    async def _rows(self, keys: Sequence[str]) -> list[dict[str, Any]]:
         ours = [key for key in keys if RECORD_ID.fullmatch(record_id(key))]
         held = await asyncio.gather(*[self._peek(key) for key in ours])
-        told = []
+        rows = []
         for key, there in zip(ours, held, strict=True):
             if isinstance(there, str):
-                told.append({"id": record_id(key), "state": there})
+                rows.append({"id": record_id(key), "state": there})
             elif there is not None:
-                told.append(summarise(record_id(key), there))
-        return told
+                rows.append(summarise(record_id(key), there))
+        return rows
 
 
 def summarise(identifier: str, held: Claim) -> dict[str, Any]:
@@ -224,3 +236,16 @@ def _plain_key(key: str) -> str:
     except UnicodeEncodeError:
         raise NotARecord("the key is no UTF-8 text") from None
     return parse_key(line) if key.startswith('"') else key
+
+
+def header_lines(lines: Iterable[str]) -> list[tuple[bytes, bytes]]:
+    """Header lines as a person writes them, ``Name: value``. Raises `NotARecord`, without quoting them."""
+    fields = []
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise NotARecord("a caller is given by header lines: Authorization: Bearer ...")
+        fields.append(
+            (name.strip().lower().encode("utf-8", "replace"), value.strip(" \t").encode("utf-8", "surrogateescape"))
+        )
+    return fields

@@ -1,55 +1,56 @@
-"""Whole HTTP answers for the endpoints under the prefix: JSON objects and problems."""
+"""Whole HTTP answers for the endpoints under the prefix: JSON documents and problems; and how these are described."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
 
 import orjson
+from fastapi import Response
 
-from oncegate.middleware.http.asgi import Scope, Send
 from oncegate.middleware.outcome.problems import FAULT, INVALID_REQUEST, error_member
-from oncegate.middleware.outcome.responses import date
 
-JSON = "application/json"
 PROBLEM = "application/problem+json"
+REALM = 'Bearer realm="oncegate records"'
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A whole answer, never to be stored on the way (``no-store``)."""
-
-    status: int
-    body: bytes
-    content_type: str = JSON
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-    async def send(self, scope: Scope, send: Send) -> None:
-        """Send it as the answer to the request of ``scope``, without the body where the method is HEAD."""
-        start = [
-            (b"content-type", self.content_type.encode()),
-            (b"content-length", b"%d" % len(self.body)),
-            (b"cache-control", b"no-store"),
-            date(),
-            *self.headers,
-        ]
-        await send({"type": "http.response.start", "status": self.status, "headers": start})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else self.body})
-
-
-def told(members: Mapping[str, object], status: int = 200) -> Reply:
+def document(members: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON object."""
-    return Reply(status, orjson.dumps(members))
+    return Response(orjson.dumps(members), status, headers, "application/json")
 
 
-def problem(status: int, title: str, detail: str = "", *headers: tuple[bytes, bytes]) -> Reply:
-    """A problem (RFC 9457) of an operation's own: these have no page in the docs, so no type."""
+def problem(
+    status: int, detail: str = "", title: str = "", headers: Mapping[str, str] | None = None, **extra: Any
+) -> Response:
+    """A problem (RFC 9457) of an operation's own: these have no page in the docs, so no type. ``extra`` are more members."""
+    title = title or _TITLES.get(status) or HTTPStatus(status).phrase
     error = error_member(INVALID_REQUEST if status < 500 else FAULT, title.lower().replace(" ", "-"), detail or title)
     members = {"title": title, "status": status, **({"detail": detail} if detail else {}), "error": error}
-    return Reply(status, orjson.dumps(members), PROBLEM, headers)
+    return Response(orjson.dumps(members | extra), status, headers, PROBLEM)
 
 
-NOT_FOUND = problem(404, "Not Found", "No such operation.")
+def unavailable(detail: str) -> Response:
+    """The answer where the cache can't be reached."""
+    return problem(503, detail, headers={"retry-after": "1"})
 
 
-def method_not_allowed(allowed: str) -> Reply:
-    """405, with what is allowed."""
-    return problem(405, "Method Not Allowed", "", (b"allow", allowed.encode()))
+_TITLES = {413: "Content Too Large", 503: "Cache Unavailable"}
+"""Where Python calls a status otherwise."""
+
+Answers = dict[int | str, dict[str, Any]]
+
+_CONTENT = {PROBLEM: {"schema": {"$ref": "#/components/schemas/OperationProblem"}}}
+
+
+def answer(status: int, description: str, headers: dict[str, Any] | None = None) -> Answers:
+    """The problem of an operation as openapi/oncegate.yaml has it, for FastAPI's ``responses``."""
+    return {status: {"description": description, "content": _CONTENT} | ({"headers": headers} if headers else {})}
+
+
+WRONG = answer(400, "Something that was given is wrong.")
+_CHALLENGE = {"WWW-Authenticate": {"required": True, "schema": {"const": REALM}}}
+NO_TOKEN = answer(401, "Without the operators' token.", _CHALLENGE)
+ABSENT = answer(404, "It was never made, or its time is over.")
+SLOW = answer(408, "The body did not arrive in time.")
+LARGE = answer(413, "The body is larger than 8 MiB.")
+DAMAGED = answer(500, "It is damaged, or of a newer version.")
+NO_CACHE = answer(503, "The cache can't be reached.")

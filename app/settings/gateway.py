@@ -78,11 +78,11 @@ class GatewaySettings(BaseSettings):
     shutdown_timeout: Seconds = Field(default=30, description="for attempts in flight to finish")
     prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
         default="/_oncegate",
-        description="where operations are (healthz, readyz, metrics, policy, commands, records); never forwarded",
+        description="where operations are (healthz, readyz, policy, metrics, commands, records, dead-letters, docs)",
     )
     ops_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=0,
-        description="0: operations are under prefix on the main port; else metrics and records on this port alone",
+        description="0: operations are under prefix on the main port; else those for operators on this port alone",
     )
     ready_needs_cache: bool = Field(default=False, description="readyz is 503 while the cache can't be reached")
     sample_records: Annotated[float, Field(ge=0, le=86400)] = Field(

@@ -205,8 +205,10 @@ def test_odd_instants_of_entries_are_told_as_not_known(shop: Shop) -> None:
     """Waiting, read by a worker, or given up: an entry's instants are for people, and anybody may have written them."""
     fields = shop.command("k").fields()
     waiting = [
-        shop.redis.xadd(shop.stream, fields | {b"accepted_at": instant})  # type: ignore[arg-type]  # a dict of bytes is one of those
-        for instant in ODD_INSTANTS
+        shop.redis.xadd(shop.stream, fields | {b"accepted_at": instant}, id=f"{number}-0")  # type: ignore[arg-type]  # a dict of bytes is one of those
+        for number, instant in enumerate(
+            ODD_INSTANTS, 1
+        )  # ids of their own: a dead letter may be of the same millisecond
     ]
     shop.redis.xgroup_create(shop.stream, "commands", id="0")
     shop.redis.xreadgroup("commands", "somebody", {shop.stream: ">"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.cli.findings import Finding, Verdict, examine
+from oncegate.app.cli.findings import Finding, Severity, examine
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from testing.command_line import run
@@ -30,7 +30,7 @@ async def found(
 
 async def test_a_good_configuration_is_good(redis_url: str) -> None:
     (finding,) = await found("configuration", cache=redis_url)
-    assert finding.verdict is Verdict.GOOD
+    assert finding.severity is Severity.GOOD
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ async def test_a_good_configuration_is_good(redis_url: str) -> None:
 )
 async def test_what_is_probably_not_meant_is_advised_about(redis_url: str, settings: dict[str, Any], said: str) -> None:
     (finding,) = await found("configuration", cache=redis_url, **settings)
-    assert finding.verdict is Verdict.ADVICE
+    assert finding.severity is Severity.ADVICE
     assert said in finding.text
     assert "short" not in finding.text.replace("shorter", "")
 
@@ -58,7 +58,7 @@ async def test_a_cache_that_would_lose_records_is_advised_about() -> None:
     with RedisServer(config=config) as redis:
         findings = await found("cache", cache=redis.url)
     texts = [finding.text for finding in findings]
-    assert [finding.verdict for finding in findings] == [Verdict.ADVICE] * 2
+    assert [finding.severity for finding in findings] == [Severity.ADVICE] * 2
     assert "set noeviction" in texts[0]
     assert "no persistence" in texts[1]
 
@@ -66,15 +66,15 @@ async def test_a_cache_that_would_lose_records_is_advised_about() -> None:
 async def test_a_cache_that_keeps_records_is_good() -> None:
     with RedisServer(persist=True) as redis:
         (finding,) = await found("cache", cache=redis.url)
-    assert finding.verdict is Verdict.GOOD
+    assert finding.severity is Severity.GOOD
 
 
 async def test_a_cache_that_is_away_fails_and_its_password_is_not_told() -> None:
     (finding,) = await found("cache", cache=f"redis://:hunter2@127.0.0.1:{free_port()}")
-    assert finding.verdict is Verdict.FAILED
+    assert finding.severity is Severity.FAILED
     assert "hunter2" not in finding.text
     (finding,) = await found("cache")
-    assert (finding.verdict, "memory://" in finding.text) == (Verdict.ADVICE, True)
+    assert (finding.severity, "memory://" in finding.text) == (Severity.ADVICE, True)
 
 
 async def test_a_cache_that_is_too_old_fails() -> None:
@@ -88,13 +88,13 @@ async def test_a_cache_that_is_too_old_fails() -> None:
 
     async with Upstream(old) as server:
         (finding,) = await found("cache", cache=server.url.replace("http", "redis"))
-    assert (finding.verdict, "6.2.14 is too old" in finding.text) == (Verdict.FAILED, True), finding.text
+    assert (finding.severity, "6.2.14 is too old" in finding.text) == (Severity.FAILED, True), finding.text
 
 
 async def test_an_upstream_that_keeps_connections_longer_is_good() -> None:
     async with Upstream(answering(HEAD)) as upstream:
         (finding,) = await found("upstream", upstream.url)
-        assert finding.verdict is Verdict.GOOD, finding.text
+        assert finding.severity is Severity.GOOD, finding.text
         assert upstream.arrivals == 1
 
 
@@ -106,7 +106,7 @@ async def test_an_upstream_that_closes_idle_connections_early_is_found_out() -> 
 
     async with Upstream(early) as upstream:
         (finding,) = await found("upstream", upstream.url, upstream_keepalive=60)
-    assert finding.verdict is Verdict.ADVICE
+    assert finding.severity is Severity.ADVICE
     assert "closes idle connections after" in finding.text
     assert "upstream_keepalive" in finding.text
 
@@ -120,27 +120,27 @@ async def test_an_upstream_that_announces_when_it_closes_is_believed() -> None:
 
     async with Upstream(early) as upstream:
         (finding,) = await found("upstream", upstream.url, upstream_keepalive=60)
-    assert finding.verdict is Verdict.GOOD, finding.text
+    assert finding.severity is Severity.GOOD, finding.text
 
 
 async def test_an_upstream_that_keeps_no_connections_is_told() -> None:
     async with Upstream(closing_after(HEAD.replace(b"200 OK", b"200 OK\r\nconnection: close"))) as upstream:
         (finding,) = await found("upstream", upstream.url)
-    assert finding.verdict is Verdict.ADVICE
+    assert finding.severity is Severity.ADVICE
     assert "closes its connection after each answer" in finding.text
 
 
 async def test_an_upstream_that_is_away_hangs_or_speaks_otherwise_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     (finding,) = await found("upstream", f"http://127.0.0.1:{free_port()}")
-    assert finding.verdict is Verdict.FAILED
+    assert finding.severity is Severity.FAILED
     async with Upstream(hanging) as upstream:
         with monkeypatch.context() as patched:
             patched.setattr("oncegate.app.cli.findings.HEAD_SECONDS", 0.2)
             (finding,) = await found("upstream", upstream.url)
-        assert (finding.verdict, "did not answer" in finding.text) == (Verdict.ADVICE, True)
+        assert (finding.severity, "did not answer" in finding.text) == (Severity.ADVICE, True)
     async with Upstream(answering(b"SSH-2.0-OpenSSH_9\r\n\r\n")) as upstream:
         (finding,) = await found("upstream", upstream.url)
-        assert finding.verdict is Verdict.FAILED
+        assert finding.severity is Severity.FAILED
 
 
 async def test_exit_codes_and_json(redis_url: str) -> None:
@@ -163,7 +163,7 @@ async def test_ok_is_not_asked_for_a_body() -> None:
     """An upstream that answers HEAD with a body has its connection closed; nobody hangs."""
     async with Upstream(answering(OK)) as upstream:
         (finding,) = await found("upstream", upstream.url)
-    assert finding.verdict in (Verdict.ADVICE, Verdict.FAILED)
+    assert finding.severity in (Severity.ADVICE, Severity.FAILED)
 
 
 ASYNC: dict[str, Any] = {"routes": [{"path": "/a", "mode": "either", "consumer": "billing"}], "stream_limit": 4}
@@ -173,13 +173,13 @@ async def test_a_stream_is_told_of_with_its_groups() -> None:
     with RedisServer() as redis:
         (good, missing) = await found("stream", cache=redis.url, **ASYNC)
         assert good.text == "stream commands: 0 entries, at most 4 (no group reads it)"
-        assert missing.verdict is Verdict.ADVICE
+        assert missing.severity is Severity.ADVICE
         assert "nobody has begun to read it as billing" in missing.text
 
         key = stream_key("checked", "commands")
         redis.command("XGROUP", "CREATE", key, "billing", "0", "MKSTREAM")
         (good,) = await found("stream", cache=redis.url, **ASYNC)
-        assert good.verdict is Verdict.GOOD
+        assert good.severity is Severity.GOOD
         assert good.text.endswith("(billing has 0 to read and 0 to acknowledge)")
 
         for _ in range(2):
@@ -190,7 +190,7 @@ async def test_a_stream_is_told_of_with_its_groups() -> None:
         assert "2 entries" in good.text
         assert "billing has 1 to read and 1 to acknowledge, of 4" in behind.text
         assert "has given up commands, 1 so far" in dead.text
-        assert behind.verdict is dead.verdict is Verdict.ADVICE
+        assert behind.severity is dead.severity is Severity.ADVICE
 
 
 async def test_streams_are_looked_at_only_where_a_route_is_asynchronous_and_fail_with_their_redis(
@@ -198,7 +198,7 @@ async def test_streams_are_looked_at_only_where_a_route_is_asynchronous_and_fail
 ) -> None:
     assert await found("stream", cache=redis_url) == []
     (finding,) = await found("stream", cache=f"redis://:hunter2@127.0.0.1:{free_port()}", **ASYNC)
-    assert finding.verdict is Verdict.FAILED
+    assert finding.severity is Severity.FAILED
     assert "hunter2" not in finding.text
 
 
@@ -222,7 +222,7 @@ async def test_a_cache_that_takes_no_records_is_found_and_said_what_to_do(
         for command in commands:
             redis.command(*command)
         findings = await found("cache", cache=redis.url)
-    assert findings[-1].verdict is Verdict.FAILED
+    assert findings[-1].severity is Severity.FAILED
     assert "takes no records" in findings[-1].text
     assert said in findings[-1].text
 

@@ -33,10 +33,10 @@ async def test_a_caller_can_wait_for_the_end(submitted: Submitted) -> None:
 
 async def _polls(submitted: Submitted, waiters: int = 1) -> None:
     """Until so many wait."""
-    page: Any = submitted.gateway.operations._commands
+    operations: Any = submitted.gateway.operations
 
     async def waits() -> bool:
-        return bool(page._waiters == waiters)
+        return operations.app is not None and bool(operations.app.state.statuses.waiters == waiters)
 
     await until(waits)
 
@@ -91,5 +91,5 @@ async def test_nobody_waits_for_a_client_that_has_left_or_in_a_gateway_that_stop
         await _polls(there, 0)
         stays = asyncio.create_task(there.client.get(location, headers=headers))
         await _polls(there)
-        there.gateway.operations.draining = True
+        there.gateway.readiness.draining = True
         assert (await stays).json()["status"] == "accepted"

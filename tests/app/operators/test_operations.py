@@ -4,11 +4,15 @@ Rules of docs/contract.md: R11.1, R11.2, R11.7.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from oncegate.app.operators.api import create_app
 from oncegate.app.operators.operations import Operations
+from oncegate.app.operators.readiness import Readiness
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.outcome.errors import NotProcessed
@@ -23,6 +27,12 @@ class Away(MemoryCache):
 
     async def check(self) -> list[str]:
         raise CacheUnavailable("no connection")
+
+
+def ready(probe: Callable[[], Awaitable[object]], cache: MemoryCache, **options: Any) -> Operations:
+    readiness = Readiness(probe=probe, cache=cache, **options)
+    create = partial(create_app, readiness=readiness, metrics=lambda _: (b"", ""), policy=b"")
+    return Operations("/_oncegate", readiness, create)
 
 
 async def ask(operations: Operations) -> Client:
@@ -53,7 +63,7 @@ async def test_ready_follows_the_upstream() -> None:
 
 async def test_not_ready_while_draining() -> None:
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, gateway):
-        gateway.operations.draining = True
+        gateway.readiness.draining = True
         answer = await client.get("/_oncegate/readyz")
         assert (answer.status_code, answer.json()["status"]) == (503, "draining")
         assert (await client.get("/_oncegate/healthz")).status_code == 200
@@ -63,7 +73,7 @@ async def test_not_ready_while_draining() -> None:
 async def test_the_cache_counts_only_where_it_is_asked_to(needs_cache: bool, status: int) -> None:
     async def probe() -> None: ...
 
-    client = await ask(Operations("/_oncegate", probe=probe, cache=Away(), needs_cache=needs_cache))
+    client = await ask(ready(probe, Away(), needs_cache=needs_cache))
     assert client.status == status
     assert b'"cache":"unavailable"' in client.body
 
@@ -94,7 +104,7 @@ async def test_many_who_ask_cost_one_probe() -> None:
         begun.set()
         await answered.wait()
 
-    operations = Operations("/_oncegate", probe=probe, cache=MemoryCache())
+    operations = ready(probe, MemoryCache())
     first = asyncio.create_task(ask(operations))
     await begun.wait()
     others = [asyncio.create_task(ask(operations)) for _ in range(5)]
@@ -108,7 +118,7 @@ async def test_many_who_ask_cost_one_probe() -> None:
 
 
 async def test_a_state_is_asked_for_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncegate.app.operators.operations.KEEP_SECONDS", 0.0)
+    monkeypatch.setattr("oncegate.app.operators.readiness.KEEP_SECONDS", 0.0)
     answers: list[Exception | None] = [None, NotProcessed("refused"), TimeoutError(), OSError(), None]
 
     async def probe() -> None:
@@ -116,18 +126,18 @@ async def test_a_state_is_asked_for_again_after_a_while(monkeypatch: pytest.Monk
         if answer:
             raise answer
 
-    operations = Operations("/_oncegate", probe=probe, cache=MemoryCache())
+    operations = ready(probe, MemoryCache())
     assert [(await ask(operations)).status for _ in range(5)] == [200, 503, 503, 503, 200]
 
 
 async def test_a_probe_that_hangs_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncegate.app.operators.operations.PROBE_SECONDS", 0.01)
+    monkeypatch.setattr("oncegate.app.operators.readiness.PROBE_SECONDS", 0.01)
     never = asyncio.Event()
 
     async def probe() -> Any:
         await never.wait()
 
-    assert (await ask(Operations("/_oncegate", probe=probe, cache=MemoryCache()))).status == 503
+    assert (await ask(ready(probe, MemoryCache()))).status == 503
 
 
 async def test_reading_is_told_from_writing() -> None:
@@ -138,9 +148,9 @@ async def test_reading_is_told_from_writing() -> None:
             async with Upstream(answering(OK)) as upstream, served(upstream.url, **settings) as (client, _):
                 answer = await client.get("/_oncegate/readyz")
                 assert (answer.status_code, answer.json()["cache"]) == (status, "read-only")
-                told = (await client.get("/_oncegate/metrics")).text
-                assert "oncegate_cache_readable 1.0" in told
-                assert "oncegate_cache_writable 0.0" in told
+                shown = (await client.get("/_oncegate/metrics")).text
+                assert "oncegate_cache_readable 1.0" in shown
+                assert "oncegate_cache_writable 0.0" in shown
 
 
 async def test_probes_write_to_the_cache_now_and_then_and_leave_nothing() -> None:

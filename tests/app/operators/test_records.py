@@ -115,6 +115,22 @@ async def test_a_list_that_makes_no_sense_is_refused(query: dict[str, str]) -> N
         assert (await get(client, **query)).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("?state=absurd", None, "state: Input should be 'in-flight', 'succeeded', 'failed' or 'unknown'"),
+        ("find", b"{", "the body is no JSON"),
+        ("find", b"{}", "key: Field required"),
+        (f"{'a' * 20}:{'b' * 20}/resolve", b'{"as":"failed","headers":[["x"]]}', "headers.0.1: Field required"),
+    ],
+)
+async def test_what_is_wrong_is_named(path: str, body: bytes | None, detail: str) -> None:
+    async with guarded(f"http://127.0.0.1:{free_port()}") as client:
+        method = "GET" if body is None else "POST"
+        answer = await client.request(method, RECORDS + path, content=body, headers=operator())
+        assert (answer.status_code, answer.json()["detail"]) == (400, detail)
+
+
 async def test_a_record_tells_what_happened() -> None:
     async with Upstream(answering(OK)) as upstream, guarded(upstream.url) as client:
         await pay(client, "k-1")

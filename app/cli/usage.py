@@ -1,0 +1,33 @@
+"""How commands end that can't do what they are to, and the settings of those that need the gateway's Redis."""
+
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from oncegate.app.settings.gateway import GatewaySettings
+
+
+def end(line: str, code: int = 2) -> NoReturn:
+    """End with one line on standard error; 2 is the exit code for wrong usage or configuration."""
+    click.echo(f"oncegate: {line}", err=True)
+    sys.exit(code)
+
+
+def redis_settings(
+    given: dict[str, str | None], worker: dict[str, str | None], config: str | None, *, needed: str
+) -> "GatewaySettings":
+    """The settings, where their cache is a Redis; ``needed`` says for what. ``worker`` are those of its table."""
+    from oncegate.app.settings.sources import ConfigurationError, load
+    from oncegate.cache.redis.url import REDIS_SCHEMES
+
+    arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    arguments["worker"] = {name: value for name, value in worker.items() if value is not None}
+    try:
+        settings = load(arguments, config, defaults={"upstream": "http://localhost"})  # nothing is forwarded there
+    except ConfigurationError as error:
+        end(str(error))
+    if settings.cache_scheme not in REDIS_SCHEMES:
+        end(f"cache: {needed} the Redis that the gateway uses: give --cache redis://host:6379/0, or --config FILE")
+    return settings

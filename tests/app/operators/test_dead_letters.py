@@ -1,0 +1,199 @@
+"""``dead-letters/`` over HTTP: what `oncegate commands` does, for who shows the token.
+
+Rules of docs/contract.md: R11.8, R11.18, R11.19.
+"""
+
+import logging
+from typing import Any
+
+import httpx
+import pytest
+
+from oncegate.cache.redis.streams.stream import Command, dead_letters_key, stream_key
+from testing.servers import RedisServer
+from tests.app.described import DESCRIPTION, assert_described
+from tests.app.submitted import ALICE, TOKEN, Submitted, serving
+
+LETTERS = "/_oncegate/dead-letters/"
+OPERATOR = {"authorization": f"Bearer {TOKEN}"}
+NOBODY = f"{'a' * 20}:{'b' * 20}"
+
+
+class Letters:
+    """The dead letters of a gateway's stream ``commands``, which its consumer ``billing`` reads."""
+
+    def __init__(self, there: Submitted, redis: RedisServer) -> None:
+        self.client = there.client
+        self._redis = redis
+        self._stream = stream_key(there.namespace, "commands")
+        self._dead = dead_letters_key(there.namespace, "commands")
+
+    def has_a_reader(self) -> None:
+        self._redis.command("XGROUP", "CREATE", self._stream, "billing", "0", "MKSTREAM")
+
+    def add(self, command: str, consumer: str = "billing", others: dict[bytes, bytes] | None = None) -> str:
+        """Put a command aside; the letter's id."""
+        entry = Command(
+            command=command,
+            key="secret-key",
+            fingerprint=b"f" * 16,
+            method="POST",
+            target="/reports?token=secret",
+            route="/reports",
+            body=b'{"secret": 1}',
+            accepted_at_ms=1_790_000_000_000,
+        ).fields() | {
+            b"dead.entry": b"1-0",
+            b"dead.consumer": consumer.encode(),
+            b"dead.reason": b"rejected",
+            b"dead.attempts": b"3",
+            b"dead.error_type": b"NotRetryable",
+            b"dead.error": b"no such account",
+            b"dead.at": b"1790000000000",
+            b"dead.worker": b"host/1",
+        }
+        lines = entry | (others or {})
+        reply: Any = self._redis.command("XADD", self._dead, "*", *[part for pair in lines.items() for part in pair])
+        return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+    async def get(self, path: str = "", status: int = 200, **query: Any) -> Any:
+        return described(await self.client.get(LETTERS + path, params=query or None, headers=OPERATOR), status)
+
+    async def post(self, path: str, status: int = 200) -> Any:
+        return described(
+            await self.client.post(LETTERS + path, headers=OPERATOR, params={"stream": "commands"}), status
+        )
+
+
+def described(answer: httpx.Response, status: int) -> Any:
+    """The content of an answer of ``status``, which is as openapi/oncegate.yaml says."""
+    assert answer.status_code == status, answer.text
+    identifier, _, action = answer.request.url.path.removeprefix(LETTERS).partition("/")
+    path = "/dead-letters/" + "/".join(part for part in ("{id}" if identifier else "", action) if part)
+    assert_described(answer, DESCRIPTION["paths"][path][answer.request.method.lower()]["responses"][str(status)])
+    return answer.json()
+
+
+@pytest.fixture
+def letters(submitted: Submitted, redis_server: RedisServer) -> Letters:
+    return Letters(submitted, redis_server)
+
+
+async def test_dead_letters_are_listed_the_oldest_first_and_go_on_where_a_list_ended(letters: Letters) -> None:
+    ids = [letters.add(f"{'c' * 19}{number}:{'d' * 20}") for number in range(3)]
+    first = await letters.get(stream="commands", limit=2)
+    assert [each["id"] for each in first["dead_letters"]] == ids[:2]
+    assert first["counts"] == {"unread": 0, "pending": 0, "dead": 3, "trimmed": 0}
+    rest = await letters.get(stream="commands", after=first["after"])
+    assert ([each["id"] for each in rest["dead_letters"]], rest["after"]) == (ids[2:], "")
+    letter = rest["dead_letters"][0]
+    assert (letter["error_type"], letter["error"], letter["path"]) == ("NotRetryable", "no such account", "/reports")
+    assert "secret" not in str(first) + str(rest)
+
+
+async def test_a_command_is_shown_by_each_of_its_ids_and_its_payload_where_it_is_wanted(letters: Letters) -> None:
+    command = f"{'c' * 20}:{'d' * 20}"
+    letter = letters.add(command)
+    for identifier in (command, letter, "1-0"):
+        shown = await letters.get(identifier, stream="commands")
+        assert (shown["command"], shown["consumer"]) == (command, "billing")
+        assert [each["id"] for each in shown["dead_letters"]] == [letter]
+        assert "secret" not in str(shown)
+    (whole,) = (await letters.get(letter, stream="commands", body="true"))["dead_letters"]
+    assert (whole["key"], whole["target"], whole["body"]) == ("secret-key", "/reports?token=secret", '{"secret": 1}')
+
+
+async def test_a_command_that_was_submitted_is_shown_with_its_records(submitted: Submitted, letters: Letters) -> None:
+    identifier = (await submitted.submit()).json()["command"]
+    shown = await letters.get(identifier, stream="commands")
+    assert (shown["submission"]["state"], shown["execution"], shown["dead_letters"]) == ("succeeded", None, [])
+
+
+async def test_a_dead_letter_is_retried_once(
+    letters: Letters, submitted: Submitted, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    letters.has_a_reader()
+    command = f"{'c' * 20}:{'d' * 20}"
+    letter = letters.add(command)
+    with caplog.at_level(logging.WARNING, "oncegate.commands"):
+        done = await letters.post(f"{command}/retry")
+    (retried,) = done["retried"]
+    assert (retried["id"], retried["command"], done["unread"]) == (letter, command, [])
+    assert f"dead letters of {command}: retried by an operator" in caplog.text
+    ((entry, fields),) = redis_server.command("XRANGE", stream_key(submitted.namespace, "commands"), "-", "+")
+    assert (entry.decode(), b"attempts_before" in fields) == (retried["entry"], True)
+    assert (await letters.get(stream="commands"))["counts"]["dead"] == 0
+    await letters.post(f"{command}/retry", 404)
+
+
+async def test_a_dead_letter_whose_consumer_reads_no_more_stays(letters: Letters) -> None:
+    letter = letters.add(f"{'c' * 20}:{'d' * 20}", consumer="gone")
+    refused = await letters.post(f"{letter}/retry", 409)
+    assert "start its worker first" in refused["detail"]
+    assert (await letters.get(stream="commands"))["counts"]["dead"] == 1
+
+
+async def test_a_dead_letter_is_discarded(letters: Letters) -> None:
+    letter, other = letters.add(f"{'c' * 20}:{'d' * 20}"), letters.add(f"{'e' * 20}:{'d' * 20}")
+    assert (await letters.post(f"{letter}/discard"))["discarded"] == [
+        {"id": letter, "command": f"{'c' * 20}:{'d' * 20}"}
+    ]
+    assert [each["id"] for each in (await letters.get(stream="commands"))["dead_letters"]] == [other]
+    await letters.post(f"{letter}/discard", 404)
+
+
+@pytest.mark.parametrize("instant", [b"999999999999999", b"253402300800000", b"9" * 30, b"-1", b"soon"])
+async def test_an_instant_that_can_t_be_one_hides_nothing(letters: Letters, instant: bytes) -> None:
+    """999999999999999 once ended the list in a traceback."""
+    command = f"{'c' * 20}:{'d' * 20}"
+    letter = letters.add(command, others={b"accepted_at": instant, b"dead.at": instant})
+    (listed,) = (await letters.get(stream="commands"))["dead_letters"]
+    (shown,) = (await letters.get(letter, stream="commands"))["dead_letters"]
+    assert listed == shown
+    assert (shown["id"], shown["accepted_at"], shown["died_at"]) == (letter, None, None)
+
+
+@pytest.mark.parametrize("authorization", [None, "Bearer alice", f"Basic {TOKEN}", f"Bearer {TOKEN}x"])
+async def test_without_the_token_nothing_is_shown_or_done(letters: Letters, authorization: str | None) -> None:
+    letter = letters.add(f"{'c' * 20}:{'d' * 20}")
+    headers = {"authorization": authorization} if authorization else {}
+    for method, path in (("GET", ""), ("GET", letter), ("POST", f"{letter}/retry"), ("POST", f"{letter}/discard")):
+        answer = await letters.client.request(method, LETTERS + path, headers=headers)
+        assert letter not in str(described(answer, 401))
+    assert (await letters.get(stream="commands"))["counts"]["dead"] == 1
+
+
+async def test_what_names_no_command_or_stream_is_refused(letters: Letters) -> None:
+    which = await letters.get(status=400)
+    assert which["detail"] == "stream is one of commands, tenants"
+    assert await letters.get(status=400, stream="another") == which
+    assert (await letters.get(stream="tenants"))["dead_letters"] == []
+    for query in ({"limit": "0"}, {"limit": "many"}, {"after": "x"}):
+        await letters.get(status=400, stream="commands", **query)
+    for identifier in ("x", "1", "a:b"):
+        await letters.get(identifier, 400, stream="commands")
+        await letters.post(f"{identifier}/retry", 400)
+    for identifier in (NOBODY, "1-1"):
+        await letters.get(identifier, 404, stream="commands")
+        await letters.post(f"{identifier}/retry", 404)
+        await letters.post(f"{identifier}/discard", 404)
+
+
+async def test_the_only_stream_needs_no_name_and_a_redis_that_is_away_is_503() -> None:
+    with RedisServer() as redis:
+        async with serving(redis, routes=[{"path": "/reports", "mode": "either", "consumer": "billing"}]) as there:
+            letters = Letters(there, redis)
+            letter = letters.add(f"{'c' * 20}:{'d' * 20}")
+            assert [each["id"] for each in (await letters.get())["dead_letters"]] == [letter]
+            redis.stop()
+            await letters.get(status=503)
+
+
+async def test_they_are_on_the_operators_port_alone_and_not_without_an_asynchronous_route(
+    redis_server: RedisServer,
+) -> None:
+    async with serving(redis_server, ops_port=65000) as there:
+        assert (await there.client.get(LETTERS, headers=OPERATOR)).status_code == 404
+    async with serving(redis_server, routes=[]) as there:
+        assert (await there.client.get(LETTERS, headers=OPERATOR)).status_code == 404
+        assert (await there.client.get(LETTERS, headers=ALICE)).status_code == 401
