@@ -21,6 +21,7 @@ from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command, NotACommand
 from oncegate.middleware.consumers.begun import Begun, Recording
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
+from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown
 
@@ -130,7 +131,8 @@ class Processing:
         after = 0.0
         try:
             async with asyncio.timeout(timeout) as limit:
-                response = await self._executor.execute(command, context, begun.confirm)
+                with executing(begun):
+                    response = await self._executor.execute(command, context, begun.confirm)
         except NotProcessed as error:
             log.warning("record %s: nothing was begun: %s", begun.record, self._loggable(error))
             after = error.after if isinstance(error, CommandPutOff) else 0.0

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Engine, MetaData, NullPool, create_engine, text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate.sql import Inbox
 
@@ -63,6 +63,10 @@ class Place:
         """The result of ``work``, which begins and ends its transactions itself."""
         raise NotImplementedError
 
+    def handler(self, inbox: Inbox, work: Callable[[Session, Any], Any]) -> Callable[..., Any]:
+        """A consumer's handler, which does ``work`` in a session, with a payload, in the inbox's transaction."""
+        raise NotImplementedError
+
     def in_a_thread(self, work: Callable[[], Any]) -> Any:
         """The result of ``work`` in a thread of its own, which may have an event loop."""
         with ThreadPoolExecutor(1) as pool:
@@ -113,6 +117,13 @@ class SyncPlace(Place):
         with Session(self.engine) as session:
             return work(session)
 
+    def handler(self, inbox: Inbox, work: Callable[[Session, Any], Any]) -> Callable[..., Any]:
+        @inbox.transaction(sessionmaker(self.engine))
+        def pay(payload: Any, session: Session) -> Any:
+            return work(session, payload)
+
+        return pay
+
     def deliver(
         self,
         inbox: Inbox,
@@ -161,6 +172,13 @@ class AsyncPlace(Place):
                 return await session.run_sync(work)
 
         return asyncio.run(run())
+
+    def handler(self, inbox: Inbox, work: Callable[[Session, Any], Any]) -> Callable[..., Any]:
+        @inbox.transaction(async_sessionmaker(self.engine))
+        async def pay(payload: Any, session: AsyncSession) -> Any:
+            return await session.run_sync(work, payload)
+
+        return pay
 
     def deliver(
         self,

@@ -50,12 +50,7 @@ def meaning(error: Exception, table: str) -> Exception:
     text = str(found)
     if state in _BUSY or code in _SQLITE_BUSY:
         return InboxBusy(f"another transaction was in the way ({state or 'SQLITE_BUSY'})")
-    if (
-        state in _GONE
-        or state[:2] == "08"
-        or isinstance(error, OSError)
-        or getattr(error, "connection_invalidated", False)
-    ):
+    if _is_gone(state) or _is_away(error, state):
         return InboxUnavailable(f"the database can't be reached ({state or type(found).__name__})")
     if state in _MISSING or "no such table" in text:
         return InboxMisused(f"there is no table {table}: {_CREATE}")
@@ -72,9 +67,13 @@ def _is_away(error: Exception, state: str) -> bool:
     return isinstance(error, OSError) or (isinstance(error, DBAPIError) and error.connection_invalidated)
 
 
-def is_unsettled(error: BaseException) -> bool:
+def is_unsettled(error: Exception) -> bool:
     """Whether an error out of a COMMIT leaves open what the server did: it has not answered, or was ending."""
-    state = str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
-    if isinstance(error, DBAPIError) and state and state not in _GONE and state[:2] != "08":
-        return False
-    return not isinstance(getattr(error, "orig", None), sqlite3.Error)
+    if not isinstance(error, DBAPIError):
+        return isinstance(error, OSError)
+    state = str(getattr(error.orig, "sqlstate", None) or "")
+    return not isinstance(error.orig, sqlite3.Error) and (not state or _is_gone(state))
+
+
+def _is_gone(state: str) -> bool:
+    return state in _GONE or state[:2] == "08"

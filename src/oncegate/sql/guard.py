@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, ExceptionContext, event, select
 from sqlalchemy.orm import Session, SessionTransaction
 
 from oncegate.sql.errors import InboxMisused
@@ -69,6 +69,16 @@ def let_go(session: Session, transaction: SessionTransaction | None) -> None:
     _watched(session).held = False
 
 
+def check_not_aborted(session: Session) -> None:
+    """Raises what the database says to any statement where an error that the handler went on after has undone its transaction.
+
+    PostgreSQL answers such a COMMIT with a ROLLBACK, which drivers take for a success. It is asked only after an error.
+    """
+    connection = session.connection()
+    if connection.info.get(_INFO) is connection.get_transaction():
+        connection.execute(select(1))
+
+
 def _watched(session: Session) -> _Watched:
     transaction = session.get_transaction()
     found: _Watched | None = session.info.get(_INFO)
@@ -82,6 +92,12 @@ def _refuse_another(watched: _Watched) -> None:
     if watched.strict:
         raise InboxMisused(f"{line}: use a session for each (strict=False only warns)")
     log.warning("%s", line)
+
+
+@event.listens_for(Engine, "handle_error")
+def _on_error(context: ExceptionContext) -> None:
+    if context.connection is not None and not context.is_disconnect:
+        context.connection.info[_INFO] = context.connection.get_transaction()
 
 
 @event.listens_for(Session, "after_begin")

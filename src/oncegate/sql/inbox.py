@@ -8,14 +8,17 @@ All of it is written once, for SQLAlchemy's synchronous sessions and connections
 ``run_sync``.
 """
 
+import functools
+import inspect
 import logging
-from collections.abc import Sequence
-from typing import Any, Literal, NoReturn, overload
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 from sqlalchemy import Connection, MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError, UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.util import await_only
 
 from oncegate.middleware.consumers.delivery import (
     CONSUMER,
@@ -33,8 +36,14 @@ from oncegate.sql.errors import InboxMisused, KeyReused, meaning
 from oncegate.sql.guard import check_commits_nothing, marked
 from oncegate.sql.statements import DIALECTS, Statements, statements
 from oncegate.sql.table import inbox_table
+from oncegate.sql.transaction import execute, without_session
 
 log = logging.getLogger("oncegate.inbox")
+
+P = ParamSpec("P")
+Payload = TypeVar("Payload")
+AsyncOf = TypeVar("AsyncOf", bound=AsyncSession)
+SyncOf = TypeVar("SyncOf", bound=Session)
 
 _KEY_NEEDED = SubscriptionSettings(on_missing_key="reject")
 
@@ -154,6 +163,54 @@ class Inbox:
         else:
             entry = await session.run_sync(self.mark, message, fingerprint)
         return AsyncEntry(entry, session)
+
+    @overload
+    def transaction(
+        self, sessions: async_sessionmaker[AsyncOf]
+    ) -> Callable[
+        [Callable[Concatenate[Payload, AsyncOf, P], Coroutine[Any, Any, Any]]],
+        Callable[Concatenate[Payload, P], Coroutine[Any, Any, Any]],
+    ]: ...
+
+    @overload
+    def transaction(
+        self, sessions: sessionmaker[SyncOf]
+    ) -> Callable[[Callable[Concatenate[Payload, SyncOf, P], Any]], Callable[Concatenate[Payload, P], Any]]: ...
+
+    def transaction(self, sessions: async_sessionmaker[Any] | sessionmaker[Any]) -> Callable[[Any], Any]:
+        """Decorates a consumer's handler of a payload and a session: begin, mark, call, keep its result, commit.
+
+        What it makes is a handler for a worker or for `Subscription.execute`, whose delivery it marks. A duplicate returns the
+        kept result. The handler doesn't commit: it returns, or raises to roll back.
+
+        Besides what `first` raises: `CommitUnknown` where the connection broke during COMMIT, `InboxBusy` and `InboxUnavailable`
+        for the database's errors in the handler too.
+        """
+        of_asyncio = isinstance(sessions, async_sessionmaker)
+        if not of_asyncio and not isinstance(sessions, sessionmaker):
+            raise TypeError(f"sessions is a {type(sessions).__name__}: give a sessionmaker or an async_sessionmaker")
+
+        def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:
+            if inspect.iscoroutinefunction(handler) is not of_asyncio:
+                raise TypeError("an async_sessionmaker is for a coroutine function, a sessionmaker for a plain one")
+
+            async def awaited(payload: Any, /, *args: Any, **kwargs: Any) -> Any:
+                async with sessions() as session:
+
+                    def call() -> Any:
+                        return await_only(handler(payload, session, *args, **kwargs))
+
+                    return await session.run_sync(execute, self.mark, call)
+
+            def called(payload: Any, /, *args: Any, **kwargs: Any) -> Any:
+                with sessions() as session:
+                    return execute(session, self.mark, functools.partial(handler, payload, session, *args, **kwargs))
+
+            shown = functools.wraps(handler)(awaited if of_asyncio else called)
+            without_session(handler, shown)
+            return shown
+
+        return decorate
 
     def mark(self, session: Session | Connection, message: str, fingerprint: bytes | None) -> Entry:
         """As `first`, for a record's id and the fingerprint of a payload."""
