@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from testing.postgresql import PostgreSQLServer
+from tests.sql.held import PATIENT, Pool
 from tests.sql.places import AsyncPlace, Place, SyncPlace
 
 SESSIONS = ("asyncpg", "psycopg", "aiosqlite", "pysqlite")
@@ -50,3 +51,16 @@ def at(request: pytest.FixtureRequest, way: str, folder: Path) -> Place:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A database of each kind, by each driver's sessions; ``indirect`` chooses among `WAYS`."""
     return at(request, request.param, tmp_path)
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool() as threads:
+        yield threads
+
+
+@pytest.fixture
+def patient(place: Place) -> Place:
+    if not place.is_postgresql:
+        place.connect_with(connect_args={"timeout": PATIENT})
+    return place

@@ -1,8 +1,9 @@
-"""Deliveries of one message at the same time: the body runs once, and nobody gets an error of it."""
+"""Deliveries of one message at the same time: the body runs once, and nobody gets an error of it.
+
+Rules of docs/contract.md: R12.14.
+"""
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,58 +13,13 @@ from oncegate.middleware.outcome.errors import NotProcessed
 from oncegate.sql import Inbox, InboxBusy
 from testing.waiting import wait_until
 from tests.sql.conftest import ON_POSTGRESQL
+from tests.sql.held import PATIENT, Held, Pool, is_waiting
 from tests.sql.places import Outcome, Place
 
-# Patient: what is shown is not how slow a machine may be. SQLite's driver has the limit.
-PATIENT = 60.0
 billing = Inbox("billing", wait_timeout=PATIENT)
 
 
-class Held:
-    """A first delivery in a thread, held after its effect and before its commit."""
-
-    def __init__(self, place: Place, inbox: Inbox, key: str, pool: ThreadPoolExecutor, **options: Any) -> None:
-        self._entered, self._released = threading.Event(), threading.Event()
-        self._error: Exception | None = None
-        self.outcome: Future[Outcome] = pool.submit(place.deliver, inbox, key, effect=self._hold, **options)
-        assert self._entered.wait(PATIENT)
-
-    def _hold(self) -> None:
-        self._entered.set()
-        assert self._released.wait(PATIENT)
-        if self._error is not None:
-            raise self._error
-
-    def release(self, error: Exception | None = None) -> None:
-        """Let it commit, or roll back for ``error``."""
-        self._error = error
-        self._released.set()
-
-
-@pytest.fixture
-def pool() -> Any:
-    with ThreadPoolExecutor(16) as pool:
-        yield pool
-
-
-@pytest.fixture
-def patient(place: Place) -> Place:
-    if not place.is_postgresql:
-        place.connect_with(connect_args={"timeout": PATIENT})
-    return place
-
-
-def is_waiting(place: Place) -> Callable[[], bool]:
-    """Whether somebody waits for another transaction; SQLite doesn't tell."""
-    return lambda: bool(
-        not place.is_postgresql
-        or place.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-    )
-
-
-def test_ten_at_once_run_the_body_once(patient: Place, pool: ThreadPoolExecutor) -> None:
+def test_ten_at_once_run_the_body_once(patient: Place, pool: Pool) -> None:
     together = threading.Barrier(10)
 
     def deliver() -> Outcome:
@@ -75,7 +31,7 @@ def test_ten_at_once_run_the_body_once(patient: Place, pool: ThreadPoolExecutor)
     assert patient.effects() == ["a"]
 
 
-def test_the_second_waits_and_skips(patient: Place, pool: ThreadPoolExecutor) -> None:
+def test_the_second_waits_and_skips(patient: Place, pool: Pool) -> None:
     first = Held(patient, billing, "a", pool, keep=7)
     second = pool.submit(patient.deliver, billing, "a")
     wait_until(is_waiting(patient), "the second waits")
@@ -86,7 +42,7 @@ def test_the_second_waits_and_skips(patient: Place, pool: ThreadPoolExecutor) ->
     assert patient.effects() == ["a"]
 
 
-def test_the_second_runs_where_the_first_rolls_back(patient: Place, pool: ThreadPoolExecutor) -> None:
+def test_the_second_runs_where_the_first_rolls_back(patient: Place, pool: Pool) -> None:
     first = Held(patient, billing, "a", pool)
     second = pool.submit(patient.deliver, billing, "a")
     wait_until(is_waiting(patient), "the second waits")
@@ -97,7 +53,7 @@ def test_the_second_runs_where_the_first_rolls_back(patient: Place, pool: Thread
     assert patient.effects() == ["a"]
 
 
-def test_who_waits_too_long_is_delivered_again(place: Place, pool: ThreadPoolExecutor) -> None:
+def test_who_waits_too_long_is_delivered_again(place: Place, pool: Pool) -> None:
     if not place.is_postgresql:
         place.connect_with(connect_args={"timeout": 0.05})
     hasty = Inbox("billing", wait_timeout=0.05)
@@ -112,9 +68,7 @@ def test_who_waits_too_long_is_delivered_again(place: Place, pool: ThreadPoolExe
 
 @pytest.mark.parametrize("place", ON_POSTGRESQL, indirect=True)
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_a_stricter_isolation_delivers_again_and_never_twice(
-    place: Place, level: str, pool: ThreadPoolExecutor
-) -> None:
+def test_a_stricter_isolation_delivers_again_and_never_twice(place: Place, level: str, pool: Pool) -> None:
     place.connect_with(isolation_level=level)
     first = Held(place, billing, "a", pool)
     second = pool.submit(place.deliver, billing, "a", before="SELECT count(*) FROM effects")
@@ -128,7 +82,7 @@ def test_a_stricter_isolation_delivers_again_and_never_twice(
 
 
 @pytest.mark.parametrize("place", ON_POSTGRESQL, indirect=True)
-def test_messages_in_another_order_do_not_wait_for_each_other_for_ever(place: Place, pool: ThreadPoolExecutor) -> None:
+def test_messages_in_another_order_do_not_wait_for_each_other_for_ever(place: Place, pool: Pool) -> None:
     """PostgreSQL ends one of two transactions that wait for each other; that one is delivered again."""
     both = threading.Barrier(2)
 

@@ -1,4 +1,7 @@
-"""The first delivery of a message does its effect, a second one doesn't: by every driver, in sessions and connections."""
+"""The first delivery of a message does its effect, a second one doesn't: by every driver, in sessions and connections.
+
+Rules of docs/contract.md: R12.14.
+"""
 
 import asyncio
 from decimal import Decimal

@@ -1,4 +1,7 @@
-"""What can't hold the promise is refused in one line, before anything is committed."""
+"""What can't hold the promise is refused in one line, before anything is committed.
+
+Rules of docs/contract.md: R12.14.
+"""
 
 from pathlib import Path
 from typing import Any

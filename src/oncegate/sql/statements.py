@@ -22,6 +22,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    cast,
     func,
     literal,
     select,
@@ -74,7 +75,9 @@ def _mark(dialect: str, table: Table, names: Sequence[str], wait_timeout: float,
             now,
             literal(name, Text()),
             bindparam("_message", type_=Text()),
-            bindparam("_fingerprint", type_=LargeBinary()),
+            cast(
+                bindparam("_fingerprint", type_=LargeBinary()), LargeBinary()
+            ),  # psycopg doesn't, and in a UNION it counts
         ).where(limits)
         for name in names
     ]
