@@ -62,7 +62,7 @@ class PostgreSQLServer:
         return Path(binaries)
 
     def _run(self, name: str, *arguments: str) -> None:
-        command = [self._binaries / name, *arguments]
+        command = [str(self._binaries / name), *arguments]
         done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, **self._as)
         if done.returncode:
             raise RuntimeError(f"{name} failed: {done.stderr}")

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,13 @@ def arm(engine: Engine, point: str) -> None:
     """Have the process die at ``point`` of the transaction."""
     marks = "INSERT INTO oncegate_inbox"
     if point == "before the marker":
-        event.listen(engine, "before_cursor_execute", lambda _c, _u, statement, *_: marks in statement and die())
+        event.listen(
+            engine, "before_cursor_execute", lambda _c, _u, statement, *_: die() if marks in statement else None
+        )
     elif point == "after the marker":
-        event.listen(engine, "after_cursor_execute", lambda _c, _u, statement, *_: marks in statement and die())
+        event.listen(
+            engine, "after_cursor_execute", lambda _c, _u, statement, *_: die() if marks in statement else None
+        )
     elif point == "after the effect":
         event.listen(engine, "commit", die)  # before it is sent
     elif point == "after COMMIT":
@@ -91,14 +95,14 @@ async def consume(message: dict[str, Any], pay: Pay, point: str) -> bool:
     return begun.action is Action.ACKNOWLEDGE and begun.returned == {"amount": message["amount"]}
 
 
-def forked(work: Callable[[], Awaitable[bool]]) -> int:
+def forked(work: Callable[[], Coroutine[Any, Any, bool]]) -> int:
     """The id of a process that does ``work``, and ends with 0 if it is true."""
     process = os.fork()
     if process:
         return process
     code = 1
     try:
-        code = 0 if asyncio.run(work()) else 2  # type: ignore[arg-type]  # a coroutine
+        code = 0 if asyncio.run(work()) else 2
     finally:
         os._exit(code)
 

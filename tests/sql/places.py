@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Engine, MetaData, NullPool, create_engine, text
+from sqlalchemy import CursorResult, Engine, MetaData, NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -77,7 +77,7 @@ class Place:
 
         def execute(session: Session) -> list[Any]:
             result = session.execute(text(statement), parameters)
-            return list(result.all()) if result.returns_rows else []
+            return list(result.all()) if isinstance(result, CursorResult) and result.returns_rows else []
 
         rows: list[Any] = self.run(execute)
         return rows
