@@ -6,6 +6,10 @@
 from dataclasses import dataclass
 from typing import Any, assert_type
 
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
 from oncegate import (
     Begun,
     Cache,
@@ -31,6 +35,7 @@ from oncegate import (
     idempotent,
 )
 from oncegate.prometheus import MiddlewareMetrics
+from oncegate.sql import AsyncEntry, Entry, Inbox
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -209,3 +214,48 @@ async def use() -> None:
         await processor.process(1)
     except OncegateError as error:
         assert_type(error, OncegateError)
+
+
+billing = Inbox("billing", aliases=["payments"], on_mismatch="warn")
+Inbox("billing", on_mismatch="ignore")  # type: ignore[arg-type]  # wrong, and to be seen
+sync_sessions = sessionmaker(create_engine("sqlite://"))
+async_sessions = async_sessionmaker(create_async_engine("sqlite+aiosqlite://"))
+
+
+def mark(session: Session, connection: Connection) -> None:
+    """Without asyncio."""
+    assert_type(billing.first(session, "a"), Entry)
+    assert_type(billing.first(connection, 7, payload={"amount": 5}), Entry)
+    billing.first(session, 1.5)  # type: ignore[call-overload]  # wrong, and to be seen
+    billing.first(sync_sessions, "a")  # type: ignore[call-overload]  # wrong, and to be seen
+
+
+async def mark_later(session: AsyncSession, connection: AsyncConnection) -> None:
+    """The same call, awaited."""
+    entry = await billing.first(session, "a")
+    assert_type(entry, AsyncEntry)
+    assert_type(entry.result, Any)
+    await entry.keep({"paid": 5})
+    assert_type(await billing.first(connection, "a"), AsyncEntry)
+
+
+@billing.transaction(sync_sessions)
+def pay_order(order: Order, session: Session) -> int:
+    """A handler in a thread."""
+    return order.total
+
+
+@billing.transaction(async_sessions)
+async def pay_order_later(order: Order, session: AsyncSession, again: bool) -> int:
+    """The same as a coroutine, with one argument more."""
+    return order.total
+
+
+billing.transaction(async_sessions)(pay)  # type: ignore[arg-type]  # wrong, and to be seen
+
+
+async def use_transactions(order: Order) -> None:
+    """What they are called with."""
+    pay_order(order)
+    await pay_order_later(order, True)
+    pay_order(5)  # type: ignore[arg-type]  # wrong, and to be seen

@@ -9,6 +9,7 @@ import click
 from oncegate import __version__
 from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
+from oncegate.app.cli.inbox import inbox
 from oncegate.app.cli.keys import keys
 from oncegate.app.cli.usage import end
 from oncegate.app.cli.worker import worker
@@ -126,3 +127,4 @@ main.add_command(keys)
 main.add_command(check)
 main.add_command(worker)
 main.add_command(commands)
+main.add_command(inbox)

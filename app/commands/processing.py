@@ -18,6 +18,7 @@ from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command, NotACommand
 from oncegate.middleware.consumers.begun import FAILED, Begun, Recording, kept_members
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
+from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.handling import settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown
@@ -129,7 +130,8 @@ class Processing:
         after = 0.0
         try:
             async with asyncio.timeout(timeout) as limit:
-                response = await self._executor.execute(command, context, begun.confirm)
+                with executing(begun):
+                    response = await self._executor.execute(command, context, begun.confirm)
         except asyncio.CancelledError:  # the worker's end
             raise
         except BaseException as error:  # noqa: BLE001  # whatever an executor raises is its command's outcome

@@ -94,6 +94,11 @@ class Begun:
         """The stored result that a duplicate repeats; ``None`` where there is none, or it was too large."""
         return self.response.body if self.response and self.decision is DeliveryDecision.DUPLICATE else None
 
+    @property
+    def fingerprint(self) -> bytes | None:
+        """The fingerprint by which this delivery's payload is compared; ``None`` where it doesn't run, or has no key."""
+        return self._attempt.fingerprint if self._attempt is not None and self.record else None
+
     # -- of a delivery that runs --------------------------------------------------------------------------------------
 
     @property

@@ -37,6 +37,7 @@ from oncegate.middleware.consumers.delivery import (
     command_key,
     delivery_fingerprint,
 )
+from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.gate import Allowance, allowance, by_execution, by_submission, last_error
 from oncegate.middleware.consumers.handling import run_handler
 from oncegate.middleware.consumers.once import Once, leave
@@ -229,7 +230,8 @@ class Subscription:
         self._sole.call(handler)
         begun = await self.begin(delivery)
         if begun.run:
-            await run_handler(begun, functools.partial(handler, *args, **kwargs), handler, self.settings.timeout)
+            with executing(begun):
+                await run_handler(begun, functools.partial(handler, *args, **kwargs), handler, self.settings.timeout)
         return begun
 
     def handler(

@@ -23,6 +23,7 @@ GUIDES = [
     "async",
     "worker",
     "subscriptions",
+    "inbox",
     "problems",
     "security",
     "functions",

@@ -1,0 +1,25 @@
+"""The delivery that is being executed: for what a handler stands on, which is called without it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from oncegate.middleware.consumers.begun import Begun
+
+_CURRENT: Final[ContextVar[Begun | None]] = ContextVar("oncegate.executing", default=None)
+
+
+def current() -> Begun | None:
+    """The delivery for which this task or thread executes a handler; ``None`` outside of one."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def executing(begun: Begun) -> Iterator[None]:
+    """Within it, and in the tasks and threads that are started in it, ``begun`` is `current`."""
+    token = _CURRENT.set(begun)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

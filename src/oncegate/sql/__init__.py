@@ -1,0 +1,30 @@
+"""The transactional inbox: a consumer's effect in its database happens once, whatever the broker and the hook's records do.
+
+    billing = Inbox("billing")
+
+    async with sessions.begin() as session:
+        if await billing.first(session, key):
+            session.add(Payment(...))
+
+A marker of each message is written in the transaction of its effect: both are committed, or neither.
+"""
+
+try:
+    import sqlalchemy as _sqlalchemy  # noqa: F401  # for the line that says what is missing
+except ImportError as missing:  # pragma: no cover
+    raise ImportError("oncegate.sql needs SQLAlchemy 2: pip install 'oncegate[sql]', and a driver") from missing
+
+from oncegate.sql.entry import AsyncEntry, Entry
+from oncegate.sql.errors import CommitUnknown, InboxBusy, InboxMisused, InboxUnavailable, KeyReused
+from oncegate.sql.inbox import Inbox
+
+__all__ = [
+    "AsyncEntry",
+    "CommitUnknown",
+    "Entry",
+    "Inbox",
+    "InboxBusy",
+    "InboxMisused",
+    "InboxUnavailable",
+    "KeyReused",
+]

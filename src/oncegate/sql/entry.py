@@ -1,0 +1,95 @@
+"""A delivery's entry in the inbox: whether it is the first, and what the first one returned."""
+
+import logging
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, NoReturn
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from oncegate.cache.record import StoredResponse
+from oncegate.middleware.outcome.results import JsonCodec
+
+log = logging.getLogger("oncegate.inbox")
+
+_CODEC = JsonCodec(Any)
+
+
+class Entry:
+    """True where this delivery is the first one of its message: then do the effect, in the same transaction.
+
+    ``record`` is the message's id, fit for logs. ``result`` is what the first delivery has kept, as JSON gives it back; ``None``
+    where it has kept nothing, and for the first one itself.
+    """
+
+    def __init__(self, record: str, *, first: bool, result: Any, store: Callable[[str], None], max_result: int) -> None:
+        self.record = record
+        self.first = first
+        self.result = result
+        self._store = store
+        self._max_result = max_result
+
+    def __bool__(self) -> bool:
+        return self.first
+
+    def keep(self, result: Any) -> None:
+        """Store ``result`` as JSON with the marker, in the same transaction, for the deliveries that come second.
+
+        What has no JSON form, or is over the inbox's ``max_result``, is left out, with a line in the log. Raises
+        ``RuntimeError`` where this delivery isn't the first.
+        """
+        if not self.first:
+            raise RuntimeError("this delivery is not the first of its message: it has nothing to keep")
+        kept = self._as_json(result)
+        if kept is not None:
+            self._store(kept)
+
+    def _as_json(self, result: Any) -> str | None:
+        if isinstance(result, StoredResponse):  # it would come back as a list
+            log.warning("record %s: the inbox keeps no StoredResponse", self.record)
+            return None
+        try:
+            kept = _CODEC.dump(result)
+        except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect is to happen all the same
+            log.warning("record %s: the result can't be kept: %s", self.record, type(error).__name__)
+            return None
+        if len(kept) > self._max_result:
+            log.warning("record %s: the result is too large to be kept", self.record)
+            return None
+        return kept.decode()
+
+
+def read_result(kept: str | None) -> Any:
+    """What `Entry.keep` was given, as JSON gives it back."""
+    return None if kept is None else _CODEC.load(kept.encode())
+
+
+class AsyncEntry:
+    """An `Entry` whose `keep` is awaited."""
+
+    def __init__(self, entry: Entry, session: AsyncSession | AsyncConnection) -> None:
+        self.record = entry.record
+        self.first = entry.first
+        self.result: Any = entry.result
+        self._entry = entry
+        self._session = session
+
+    def __bool__(self) -> bool:
+        return self.first
+
+    async def keep(self, result: Any) -> None:
+        """See `Entry.keep`."""
+        await self._session.run_sync(lambda _: self._entry.keep(result))
+
+
+class Marking:
+    """The entry, to be awaited. Asked for its truth without that, it raises: as an object it would be true for every delivery."""
+
+    def __init__(self, marking: Coroutine[Any, Any, AsyncEntry]) -> None:
+        self._marking = marking
+
+    def __await__(self) -> Generator[Any, Any, AsyncEntry]:
+        return self._marking.__await__()
+
+    def __bool__(self) -> NoReturn:
+        self._marking.close()
+        raise TypeError("first(...) of an AsyncSession or AsyncConnection has to be awaited")

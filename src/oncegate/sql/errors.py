@@ -1,0 +1,79 @@
+"""The errors of an inbox, each one of those by which a handler says what came of its command; and what a driver's errors mean."""
+
+import sqlite3
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown
+
+
+class InboxUnavailable(NotProcessed):
+    """The database can't be reached, or ended the connection: nothing was done. Deliver the message again."""
+
+
+class InboxBusy(InboxUnavailable):
+    """Another transaction was in the way (lock time-out, serialization failure, deadlock): nothing was done. Deliver it again."""
+
+
+class InboxMisused(NotProcessed):
+    """The inbox is used in a way that can't hold its promise. Refused before anything is committed; the text says what to do."""
+
+
+class CommitUnknown(OutcomeUnknown):
+    """The connection broke during COMMIT: nobody knows whether it took place. The next delivery's marker will show it."""
+
+
+class KeyReused(NotRetryable):
+    """The message's key was used for another payload: this one is never executed."""
+
+
+_BUSY: Final = frozenset({"55P03", "40001", "40P01"})
+"""lock_not_available, serialization_failure, deadlock_detected."""
+_GONE: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300"})
+"""The server shuts down or starts, has ended a connection that stood idle, or has no connection left."""
+_MISSING: Final = frozenset({"42P01", "3F000"})
+_OTHER_TABLE: Final = frozenset({"42P10", "42703"})
+"""Without its primary key, or a column."""
+_SQLITE_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_CREATE: Final = "create it with: oncegate inbox create --database URL"
+
+
+def meaning(error: Exception, table: str) -> Exception:
+    """What an error of SQLAlchemy's or of the driver's says of an inbox; ``error`` itself where it is none of its concern.
+
+    Of the driver's own errors only what has an SQLSTATE is known, and ``OSError``: asyncpg's attempts to connect raise those.
+    """
+    found = getattr(error, "orig", None) or error
+    state = str(getattr(found, "sqlstate", None) or "")
+    code = getattr(found, "sqlite_errorcode", 0) & 0xFF
+    text = str(found)
+    if state in _BUSY or code in _SQLITE_BUSY:
+        return InboxBusy(f"another transaction was in the way ({state or 'SQLITE_BUSY'})")
+    if _is_gone(state) or _is_away(error, state):
+        return InboxUnavailable(f"the database can't be reached ({state or type(found).__name__})")
+    if state in _MISSING or "no such table" in text:
+        return InboxMisused(f"there is no table {table}: {_CREATE}")
+    if state in _OTHER_TABLE or "ON CONFLICT clause does not match" in text or "has no column named" in text:
+        return InboxMisused(f"the table {table} is not as an inbox needs it: {_CREATE}")
+    if state == "42501":
+        return InboxMisused(f"the role may not use the table {table}: it needs INSERT, SELECT and UPDATE")
+    return error
+
+
+def _is_away(error: Exception, state: str) -> bool:
+    if isinstance(error, OperationalError) and not state and not isinstance(error.orig, sqlite3.Error):
+        return True  # psycopg's attempts to connect have no SQLSTATE
+    return isinstance(error, OSError) or (isinstance(error, DBAPIError) and error.connection_invalidated)
+
+
+def is_unsettled(error: Exception) -> bool:
+    """Whether an error out of a COMMIT leaves open what the server did: it has not answered, or was ending."""
+    if not isinstance(error, DBAPIError):
+        return isinstance(error, OSError)
+    state = str(getattr(error.orig, "sqlstate", None) or "")
+    return not isinstance(error.orig, sqlite3.Error) and (not state or _is_gone(state))
+
+
+def _is_gone(state: str) -> bool:
+    return state in _GONE or state[:2] == "08"

@@ -1,0 +1,118 @@
+"""Refuses, before anything is committed, what a marker can't cover: autocommit, a second database, a commit halfway.
+
+What is known of a session's transaction is kept in its ``info``, where SQLAlchemy's events find it. Whatever is of an earlier
+transaction doesn't count.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, ExceptionContext, event, select
+from sqlalchemy.orm import Session, SessionTransaction
+
+from oncegate.sql.errors import InboxMisused
+
+log = logging.getLogger("oncegate.inbox")
+
+_INFO: Final = "oncegate.sql"
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is known of a session's transaction."""
+
+    transaction: SessionTransaction | None
+    databases: list[Engine] = field(default_factory=list)
+    strict: bool | None = None
+    """Of the inbox whose marker is in it; ``None`` without one."""
+    held: bool = False
+    """It is not for the handler to commit."""
+
+
+def check_commits_nothing(connection: Connection) -> None:
+    """Raises `InboxMisused` where each statement is committed by itself: the marker would stand without its effect."""
+    pooled, dialect = connection.connection, connection.dialect
+    bare = pooled.dbapi_connection
+    found = bare is not None and dialect.detect_autocommit_setting(bare)
+    if dialect.name == "sqlite":
+        driver: Any = pooled.driver_connection
+        # A usual recipe turns the driver's own transactions off, and begins them in an event of SQLAlchemy's.
+        found = (found or getattr(driver, "autocommit", None) is True) and not driver.in_transaction
+    if found:
+        raise InboxMisused(
+            "the connection is in AUTOCOMMIT: the marker would be committed without its effect; use an engine without it"
+        )
+
+
+def marked(session: Session, *, strict: bool) -> None:
+    """A marker is about to be written in the session's transaction. Raises `InboxMisused` if it has spoken to two databases."""
+    watched = _watched(session)
+    watched.strict = strict
+    if len(watched.databases) > 1:
+        _refuse_another(watched)
+
+
+def hold(session: Session) -> SessionTransaction | None:
+    """From now on a commit in this transaction is refused; the transaction."""
+    watched = _watched(session)
+    watched.held = True
+    return watched.transaction
+
+
+def let_go(session: Session, transaction: SessionTransaction | None) -> None:
+    """Allow the commit. Raises `InboxMisused` where ``transaction``, which has the marker, has ended meanwhile."""
+    if session.get_transaction() is not transaction:
+        raise InboxMisused(
+            "the handler has ended the transaction that its marker is in: let the inbox commit, and raise to roll back"
+        )
+    _watched(session).held = False
+
+
+def check_not_aborted(session: Session) -> None:
+    """Raises what the database says to any statement where an error that the handler went on after has undone its transaction.
+
+    PostgreSQL answers such a COMMIT with a ROLLBACK, which drivers take for a success. It is asked only after an error.
+    """
+    connection = session.connection()
+    if connection.info.get(_INFO) is connection.get_transaction():
+        connection.execute(select(1))
+
+
+def _watched(session: Session) -> _Watched:
+    transaction = session.get_transaction()
+    found: _Watched | None = session.info.get(_INFO)
+    if found is None or found.transaction is not transaction:
+        found = session.info[_INFO] = _Watched(transaction)
+    return found
+
+
+def _refuse_another(watched: _Watched) -> None:
+    line = "the session has used a second database in this transaction, which its marker can't cover"
+    if watched.strict:
+        raise InboxMisused(f"{line}: use a session for each (strict=False only warns)")
+    log.warning("%s", line)
+
+
+@event.listens_for(Engine, "handle_error")
+def _on_error(context: ExceptionContext) -> None:
+    if context.connection is not None and not context.is_disconnect:
+        context.connection.info[_INFO] = context.connection.get_transaction()
+
+
+@event.listens_for(Session, "after_begin")
+def _on_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:  # noqa: ARG001  # the event's parameters
+    watched = _watched(session)
+    if connection.engine not in watched.databases:
+        watched.databases.append(connection.engine)
+        if watched.strict is not None and len(watched.databases) > 1:
+            _refuse_another(watched)
+
+
+@event.listens_for(Session, "before_commit")
+def _on_commit(session: Session) -> None:
+    watched: _Watched | None = session.info.get(_INFO)
+    if watched is None or not watched.held or session.in_nested_transaction():  # a savepoint commits nothing
+        return
+    if watched.transaction is session.get_transaction():
+        raise InboxMisused("the handler may not commit: its marker would be committed before its effect is whole")

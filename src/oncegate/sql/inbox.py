@@ -1,0 +1,278 @@
+"""`Inbox`: marks each message in the transaction of its effect, so that a second delivery finds it.
+
+Strategy. The marker comes first, and by one statement: who writes it has the message, and a concurrent delivery waits until
+that transaction has ended (oncegate.sql.statements). A look before, and a marker after the effect, would run both, and fail one
+of them at its commit.
+
+All of it is written once, for SQLAlchemy's synchronous sessions and connections; for asynchronous ones it runs in their
+``run_sync``.
+"""
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
+
+from sqlalchemy import Connection, MetaData, Table
+from sqlalchemy.exc import SQLAlchemyError, UnboundExecutionError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.util import await_only
+
+from oncegate.middleware.consumers.delivery import (
+    CONSUMER,
+    Delivery,
+    Rejected,
+    SubscriptionSettings,
+    command_key,
+    delivery_fingerprint,
+)
+from oncegate.middleware.rules.errors import KeyInvalid
+from oncegate.middleware.rules.key import record_id
+from oncegate.middleware.rules.key_text import KeyText
+from oncegate.sql.entry import AsyncEntry, Entry, Marking, read_result
+from oncegate.sql.errors import InboxMisused, KeyReused, meaning
+from oncegate.sql.guard import check_commits_nothing, marked
+from oncegate.sql.statements import DIALECTS, Statements, statements
+from oncegate.sql.table import inbox_table
+from oncegate.sql.transaction import execute, without_session
+
+log = logging.getLogger("oncegate.inbox")
+
+P = ParamSpec("P")
+Payload = TypeVar("Payload")
+AsyncOf = TypeVar("AsyncOf", bound=AsyncSession)
+SyncOf = TypeVar("SyncOf", bound=Session)
+
+_KEY_NEEDED = SubscriptionSettings(on_missing_key="reject")
+
+
+class Inbox:
+    """The inbox of ``consumer``, in the table ``oncegate_inbox`` of the database that its effects are in.
+
+    ``consumer`` is a name as a `Subscription` has one, the same over all processes that share the work and for as long as
+    markers are kept. With ``aliases``, its former names, a message is marked under each of them, so that old and new processes
+    may run side by side. ``schema`` is where the table is, if it isn't where the connection looks by itself. A result of more
+    than ``max_result`` bytes is not kept. Another payload under a key is a `KeyReused`, with ``on_mismatch = "warn"`` a duplicate
+    that is logged. A session that uses a second database in its transaction is refused, or with ``strict=False`` warned of.
+
+    On PostgreSQL a transaction with a marker waits ``wait_timeout`` seconds at most for a lock, that of a concurrent delivery's
+    marker first of all, and the server ends it when it stands idle for ``idle_timeout`` seconds; a session's own limits stay.
+    """
+
+    def __init__(
+        self,
+        consumer: str,
+        *,
+        aliases: Sequence[str] = (),
+        schema: str | None = None,
+        max_result: int = 65536,
+        on_mismatch: Literal["reject", "warn"] = "reject",
+        strict: bool = True,
+        wait_timeout: float = 5.0,
+        idle_timeout: float = 60.0,
+    ) -> None:
+        if isinstance(aliases, str):
+            raise TypeError("aliases is a str: give a list of names")
+        for name in (consumer, *aliases):
+            if not CONSUMER.fullmatch(name):
+                raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
+        if consumer in aliases or len(set(aliases)) != len(aliases):
+            raise ValueError("aliases are former names of the consumer, each given once")
+        if on_mismatch not in ("reject", "warn"):
+            raise ValueError(f"on_mismatch is 'reject' or 'warn', not {on_mismatch!r}")
+        if not (wait_timeout > 0 and idle_timeout > 0 and max_result >= 0):
+            raise ValueError("wait_timeout and idle_timeout are above 0 seconds, max_result is no less than 0 bytes")
+        self.consumer = consumer
+        self.aliases = tuple(aliases)
+        self.schema = schema
+        self.max_result = max_result
+        self._warns = on_mismatch == "warn"
+        self._strict = strict
+        self._table = inbox_table(MetaData(), schema)
+        self._statements = {
+            dialect: statements(
+                dialect,
+                self._table,
+                (consumer, *aliases),
+                wait_timeout=wait_timeout,
+                idle_timeout=idle_timeout,
+            )
+            for dialect in DIALECTS
+        }
+
+    def table(self, metadata: MetaData) -> Table:
+        """The inbox's table as a part of ``metadata``, for your own migrations; one for all inboxes of a schema."""
+        return inbox_table(metadata, self.schema)
+
+    @overload
+    def first(
+        self,
+        session: AsyncSession | AsyncConnection,
+        key: KeyText,
+        *,
+        caller: KeyText = "",
+        record: str = "",
+        payload: Any = None,
+    ) -> Marking: ...
+
+    @overload
+    def first(
+        self,
+        session: Session | Connection,
+        key: KeyText,
+        *,
+        caller: KeyText = "",
+        record: str = "",
+        payload: Any = None,
+    ) -> Entry: ...
+
+    def first(
+        self,
+        session: AsyncSession | AsyncConnection | Session | Connection,
+        key: KeyText,
+        *,
+        caller: KeyText = "",
+        record: str = "",
+        payload: Any = None,
+    ) -> Marking | Entry:
+        """Mark a message in the session's transaction; true where this delivery is the first. Awaited, where the session is.
+
+        A concurrent delivery of the message waits here until this transaction has ended. ``key`` and ``caller`` name the message
+        as in a `Delivery`; ``record`` does so instead, where the message brings a record's id of the gateway's. With a
+        ``payload``, another one under the same key raises `KeyReused`.
+
+        Raises `KeyInvalid` for an empty key, `InboxBusy` where another transaction was in the way, `InboxUnavailable`
+        without the database, `InboxMisused` where a marker would not hold, ``TypeError`` for another kind of session.
+        """
+        message, fingerprint = _identified(key, caller, record, payload)
+        if isinstance(session, AsyncSession | AsyncConnection):
+            return Marking(self._first_async(session, message, fingerprint))
+        if not isinstance(session, Session | Connection):
+            raise TypeError(
+                f"the session is a {type(session).__name__}: give a Session, AsyncSession, Connection or AsyncConnection"
+            )
+        return self.mark(session, message, fingerprint)
+
+    async def _first_async(
+        self, session: AsyncSession | AsyncConnection, message: str, fingerprint: bytes | None
+    ) -> AsyncEntry:
+        if isinstance(session, AsyncSession):
+            entry = await session.run_sync(self.mark, message, fingerprint)
+        else:
+            entry = await session.run_sync(self.mark, message, fingerprint)
+        return AsyncEntry(entry, session)
+
+    @overload
+    def transaction(
+        self, sessions: async_sessionmaker[AsyncOf]
+    ) -> Callable[
+        [Callable[Concatenate[Payload, AsyncOf, P], Coroutine[Any, Any, Any]]],
+        Callable[Concatenate[Payload, P], Coroutine[Any, Any, Any]],
+    ]: ...
+
+    @overload
+    def transaction(
+        self, sessions: sessionmaker[SyncOf]
+    ) -> Callable[[Callable[Concatenate[Payload, SyncOf, P], Any]], Callable[Concatenate[Payload, P], Any]]: ...
+
+    def transaction(self, sessions: async_sessionmaker[Any] | sessionmaker[Any]) -> Callable[[Any], Any]:
+        """Decorates a consumer's handler of a payload and a session: begin, mark, call, keep its result, commit.
+
+        What it makes is a handler for a worker or for `Subscription.execute`, whose delivery it marks. A duplicate returns the
+        kept result. The handler doesn't commit: it returns, or raises to roll back.
+
+        Besides what `first` raises: `CommitUnknown` where the connection broke during COMMIT, `InboxBusy` and `InboxUnavailable`
+        for the database's errors in the handler too.
+        """
+        of_asyncio = isinstance(sessions, async_sessionmaker)
+        if not of_asyncio and not isinstance(sessions, sessionmaker):
+            raise TypeError(f"sessions is a {type(sessions).__name__}: give a sessionmaker or an async_sessionmaker")
+
+        def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:
+            if inspect.iscoroutinefunction(handler) is not of_asyncio:
+                raise TypeError("an async_sessionmaker is for a coroutine function, a sessionmaker for a plain one")
+
+            async def awaited(payload: Any, /, *args: Any, **kwargs: Any) -> Any:
+                async with sessions() as session:
+
+                    def call() -> Any:
+                        return await_only(handler(payload, session, *args, **kwargs))
+
+                    return await session.run_sync(execute, self.mark, call)
+
+            def called(payload: Any, /, *args: Any, **kwargs: Any) -> Any:
+                with sessions() as session:
+                    return execute(session, self.mark, functools.partial(handler, payload, session, *args, **kwargs))
+
+            shown = functools.wraps(handler)(awaited if of_asyncio else called)
+            without_session(handler, shown)
+            return shown
+
+        return decorate
+
+    def mark(self, session: Session | Connection, message: str, fingerprint: bytes | None) -> Entry:
+        """As `first`, for a record's id and the fingerprint of a payload."""
+        try:
+            connection = session if isinstance(session, Connection) else session.connection()
+            known = self._known(connection)
+            if isinstance(session, Session):
+                marked(session, strict=self._strict)
+            parameters = {"_message": message, "_fingerprint": fingerprint}
+            written = connection.scalars(known.mark, parameters).all()
+            first = len(written) == len(self.aliases) + 1
+            result = None if first else self._earlier(connection, known, message, fingerprint, written)
+        except (SQLAlchemyError, OSError) as error:
+            self._raise(error)
+
+        def store(kept: str) -> None:
+            connection.execute(known.keep, {"_message": message, "_result": kept})
+
+        return Entry(message, first=first, result=result, store=store, max_result=self.max_result)
+
+    def _raise(self, error: SQLAlchemyError | OSError) -> NoReturn:
+        if isinstance(error, UnboundExecutionError):
+            raise InboxMisused(
+                "the session has no database of its own: give it one (bind=), or use a connection"
+            ) from None
+        if (found := meaning(error, self._table.fullname)) is error:
+            raise error
+        raise found from error
+
+    def _known(self, connection: Connection) -> Statements:
+        known = self._statements.get(connection.dialect.name)
+        if known is None:
+            raise InboxMisused(f"the database is {connection.dialect.name}: an inbox needs PostgreSQL or SQLite")
+        check_commits_nothing(connection)
+        return known
+
+    def _earlier(
+        self,
+        connection: Connection,
+        known: Statements,
+        message: str,
+        fingerprint: bytes | None,
+        written: Sequence[str],
+    ) -> Any:
+        """The result that the first delivery has kept. Raises `KeyReused`."""
+        rows = connection.execute(known.read, {"_message": message}).all()
+        earlier = [row for row in rows if row.consumer not in written]
+        for row in earlier:
+            if fingerprint is not None and row.fingerprint is not None and row.fingerprint != fingerprint:
+                if not self._warns:
+                    raise KeyReused(f"record {message}: the key was used for another payload")
+                log.warning("record %s: the key was used for another payload: taken for a duplicate", message)
+                break
+        return next((read_result(row.result) for row in earlier if row.result is not None), None)
+
+
+def _identified(key: KeyText, caller: KeyText, record: str, payload: Any) -> tuple[str, bytes | None]:
+    """The record's id and the payload's fingerprint, as the hook makes them. Raises `KeyInvalid`."""
+    delivery = Delivery(key, payload, record=record, caller=caller)
+    try:
+        look_up_key = command_key("inbox", delivery, _KEY_NEEDED)
+        fingerprint = None if payload is None else delivery_fingerprint(delivery)
+    except Rejected as error:
+        raise KeyInvalid(str(error)) from None
+    return record_id(look_up_key or ""), fingerprint

@@ -1,0 +1,58 @@
+"""A first delivery that is held in the middle of its transaction, while others come."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from oncegate.sql import Inbox
+from tests.sql.places import Outcome, Place
+
+PATIENT = 60.0
+"""Seconds for waits that must only not hang: what is shown is not how slow a machine may be."""
+
+
+class Pool(ThreadPoolExecutor):
+    """Threads for deliveries. A test that fails leaves none of them held."""
+
+    def __init__(self) -> None:
+        super().__init__(16)
+        self.held: list[Held] = []
+
+    def __exit__(self, *exc: Any) -> None:
+        for held in self.held:
+            held.release()
+        super().__exit__(*exc)
+
+
+class Held:
+    """A first delivery in a thread, held after its effect and before its commit."""
+
+    def __init__(self, place: Place, inbox: Inbox, key: str, pool: Pool, **options: Any) -> None:
+        self._entered, self._released = threading.Event(), threading.Event()
+        self._error: Exception | None = None
+        self.outcome: Future[Outcome] = pool.submit(place.deliver, inbox, key, effect=self._hold, **options)
+        pool.held.append(self)
+        assert self._entered.wait(PATIENT)
+
+    def _hold(self) -> None:
+        self._entered.set()
+        assert self._released.wait(PATIENT)
+        if self._error is not None:
+            raise self._error
+
+    def release(self, error: Exception | None = None) -> None:
+        """Let it commit, or roll back for ``error``."""
+        if not self._released.is_set():
+            self._error = error
+            self._released.set()
+
+
+def is_waiting(place: Place) -> Callable[[], bool]:
+    """Whether somebody waits for another transaction; SQLite doesn't tell."""
+    return lambda: bool(
+        not place.is_postgresql
+        or place.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+    )

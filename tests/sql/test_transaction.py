@@ -1,0 +1,221 @@
+"""`Inbox.transaction`: begin, mark, call, keep, commit, under the hook; and what the hook makes of its errors."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from oncegate import Action, Begun, Delivery, MemoryCache, Subscription, SubscriptionSettings
+from oncegate.sql import CommitUnknown, Inbox, InboxBusy, InboxMisused, InboxUnavailable, KeyReused
+from testing.postgresql import PostgreSQLServer
+from tests.sql.conftest import ON_POSTGRESQL
+from tests.sql.places import EFFECT, AsyncPlace, Place, SyncPlace
+
+billing = Inbox("billing")
+
+
+def pays(session: Session, payload: Any) -> dict[str, Any]:
+    session.execute(EFFECT, {"what": payload})
+    return {"paid": payload}
+
+
+def consume(
+    handler: Callable[..., Any], *keys: str | None, payload: bytes = b"", cache: MemoryCache | None = None
+) -> list[Begun]:
+    """What the hook says of deliveries of ``keys``, its records in ``cache``: none of an earlier process without one."""
+
+    async def run() -> list[Begun]:
+        subscription = Subscription(
+            "billing", cache=MemoryCache() if cache is None else cache, settings=SubscriptionSettings(max_attempts=2)
+        )
+        done = [await subscription.execute(Delivery(key, payload or b"p"), handler, key or "no key") for key in keys]
+        await subscription.drain()
+        return done
+
+    return asyncio.run(run())
+
+
+def test_a_message_is_marked_with_its_effect(place: Place) -> None:
+    handler = place.handler(billing, pays)
+    (begun,) = consume(handler, "a")
+    assert (begun.action, begun.returned) == (Action.ACKNOWLEDGE, {"paid": "a"})
+    assert (place.effects(), place.markers()) == (["a"], [("billing", begun.record)])
+
+
+def test_what_a_hook_has_forgotten_the_inbox_knows_with_its_result(place: Place) -> None:
+    """A death between the commit and the hook's record, and one with ``memory://``."""
+    handler = place.handler(billing, pays)
+    consume(handler, "a")
+    (again,) = consume(handler, "a")
+    assert (again.attempt, again.action, again.returned) == (1, Action.ACKNOWLEDGE, {"paid": "a"})
+    assert place.effects() == ["a"]
+
+
+def test_another_payload_is_a_dead_letter(place: Place) -> None:
+    handler = place.handler(billing, pays)
+    consume(handler, "a", payload=b"5")
+    (other,) = consume(handler, "a", payload=b"500")
+    assert isinstance(other.raised, KeyReused)
+    assert other.action is Action.DEAD_LETTER
+    assert place.effects() == ["a"]
+
+
+def test_a_failure_is_rolled_back_and_tried_again(place: Place) -> None:
+    def fails_once(session: Session, payload: Any) -> Any:
+        pays(session, payload)
+        if not attempts:
+            attempts.append(1)
+            raise ZeroDivisionError
+        return None
+
+    attempts: list[int] = []
+    handler = place.handler(billing, fails_once)
+    first, second = consume(handler, "a", "a")
+    assert (first.action, second.action, second.attempt) == (Action.REDELIVER, Action.ACKNOWLEDGE, 2)
+    assert place.effects() == ["a"]
+
+
+def test_without_a_key_it_runs_without_a_marker_and_says_so(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    handler = place.handler(billing, pays)
+    assert [begun.action for begun in consume(handler, None, None)] == [Action.ACKNOWLEDGE] * 2
+    assert (place.effects(), place.markers()) == (["no key", "no key"], [])
+    assert "without a marker" in caplog.text
+
+
+def test_outside_of_a_delivery_it_is_refused(place: Place) -> None:
+    result = place.handler(billing, pays)
+    with pytest.raises(InboxMisused, match="no delivery"):
+        asyncio.run(result("a")) if inspect.iscoroutinefunction(result) else result("a")
+    assert place.effects() == []
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback", "close"])
+def test_a_handler_that_ends_the_transaction_is_refused(place: Place, ends: str) -> None:
+    """Its marker would be committed without the whole effect, or the effect without its marker."""
+
+    def work(session: Session, payload: Any) -> None:
+        pays(session, payload)
+        getattr(session, ends)()
+        pays(session, payload)
+
+    (begun,) = consume(place.handler(billing, work), "a")
+    assert isinstance(begun.raised, InboxMisused), begun.raised
+    assert begun.action is Action.REDELIVER
+    assert (place.effects(), place.markers()) == ([], [])
+
+
+def test_a_handler_may_use_savepoints(place: Place) -> None:
+    def work(session: Session, payload: Any) -> None:
+        with session.begin_nested():
+            pays(session, "kept")
+        with session.begin_nested() as savepoint:
+            pays(session, "undone")
+            savepoint.rollback()
+
+    if place.is_postgresql:  # SQLite's drivers need SQLAlchemy's recipe for savepoints
+        assert consume(place.handler(billing, work), "a")[0].action is Action.ACKNOWLEDGE
+        assert place.effects() == ["kept"]
+
+
+@pytest.mark.parametrize("place", ON_POSTGRESQL, indirect=True)
+def test_an_error_that_the_handler_goes_on_after_is_no_success(place: Place) -> None:
+    """PostgreSQL has undone the transaction then, and answers its COMMIT with a ROLLBACK, which looks like a success."""
+
+    def work(session: Session, payload: Any) -> None:
+        pays(session, payload)
+        with suppress(DBAPIError):
+            session.execute(text("SELECT 1/0"))
+
+    (begun,) = consume(place.handler(billing, work), "a")
+    assert isinstance(begun.raised, DBAPIError)
+    assert begun.action is Action.REDELIVER
+    assert (place.effects(), place.markers()) == ([], [])
+
+
+@pytest.mark.parametrize("place", ON_POSTGRESQL, indirect=True)
+def test_a_conflict_in_the_handler_counts_as_no_attempt(place: Place) -> None:
+    def work(session: Session, payload: Any) -> None:
+        session.execute(text("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40P01'; END $$"))
+
+    done = consume(place.handler(billing, work), "a", "a", "a")
+    assert all(isinstance(begun.raised, InboxBusy) for begun in done)
+    assert [(begun.attempt, begun.action) for begun in done] == [(1, Action.REDELIVER)] * 3
+
+
+def test_a_constraint_that_is_violated_is_the_handlers_failure(place: Place) -> None:
+    def work(session: Session, payload: Any) -> None:
+        session.execute(text("INSERT INTO effects (what) VALUES (NULL)"))
+
+    done = consume(place.handler(billing, work), "a", "a")
+    assert all(isinstance(begun.raised, DBAPIError) for begun in done)
+    assert [(begun.attempt, begun.action) for begun in done] == [(1, Action.REDELIVER), (2, Action.DEAD_LETTER)]
+
+
+@pytest.fixture
+def own_server() -> Any:
+    with PostgreSQLServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", [AsyncPlace, SyncPlace])
+def test_a_database_that_stops_acknowledges_nothing(own_server: PostgreSQLServer, kind: type[Place]) -> None:
+    """Before begin, in the middle of the handler, before COMMIT; then it is started again."""
+    driver = "asyncpg" if kind is AsyncPlace else "psycopg"
+    place = kind(own_server.url(own_server.database(), driver))
+    place.prepare()
+    stops: list[str] = ["in mid-handler", "before COMMIT", "not at all"]
+
+    def work(session: Session, payload: Any) -> None:
+        stop = stops.pop(0)
+        if stop == "in mid-handler":
+            own_server.stop()
+        pays(session, payload)
+        if stop == "before COMMIT":
+            event.listen(session, "before_commit", lambda _: own_server.stop(), once=True)
+
+    handler, cache = place.handler(billing, work), MemoryCache()
+    own_server.stop()
+    (away,) = consume(handler, "a", cache=cache)
+    own_server.start()
+    (middle,) = consume(handler, "a", cache=cache)
+    own_server.start()
+    (commit,) = consume(handler, "a", cache=cache)
+    own_server.start()
+    (last,) = consume(handler, "a", cache=cache)
+    assert [type(begun.raised) for begun in (away, middle)] == [InboxUnavailable] * 2
+    assert isinstance(commit.raised, CommitUnknown)
+    assert [begun.action for begun in (away, middle, commit)] == [Action.REDELIVER] * 3
+    assert (last.attempt, last.action) == (2, Action.ACKNOWLEDGE)  # of the three only the unknown one counts
+    assert place.effects() == ["a"]
+
+
+def test_the_handler_has_the_signature_without_the_session() -> None:
+    def pay(payment: dict[str, int], session: Session, again: bool = False) -> int:
+        return 1
+
+    made = billing.transaction(sessionmaker(create_engine("sqlite://")))(pay)
+    assert list(inspect.signature(made).parameters) == ["payment", "again"]
+    assert set(made.__annotations__) == {"payment", "again", "return"}
+
+
+def test_what_does_not_fit_together_is_refused_where_it_is_decorated() -> None:
+    async def pay(payload: Any, session: Any) -> None: ...
+
+    def forgetful(payload: Any) -> None: ...
+
+    sync_sessions = sessionmaker(create_engine("sqlite://"))
+    with pytest.raises(TypeError, match="a sessionmaker for a plain one"):
+        billing.transaction(sync_sessions)(pay)
+    with pytest.raises(TypeError, match="a sessionmaker for a plain one"):
+        billing.transaction(async_sessionmaker())(forgetful)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="payload and the session"):
+        billing.transaction(sync_sessions)(forgetful)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="give a sessionmaker"):
+        billing.transaction(AsyncSession())  # type: ignore[call-overload]
