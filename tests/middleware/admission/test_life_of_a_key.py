@@ -25,7 +25,7 @@ async def kept(there: Door, state: State, seconds: float) -> Record:
     return claim.record
 
 
-async def test_c5_in_flight_is_kept_for_its_lease_and_then_reads_unknown(door: MakeDoor) -> None:
+async def test_in_flight_is_kept_for_its_lease_and_then_reads_unknown(door: MakeDoor) -> None:
     there = door(app := Answering(201, held=True), lease=1000, unknown_ttl=5000)
     first = there.begin()
     await app.arrivals()
@@ -35,7 +35,7 @@ async def test_c5_in_flight_is_kept_for_its_lease_and_then_reads_unknown(door: M
     await first.answered()
 
 
-async def test_c5_in_flight_whose_owner_is_gone_reads_unknown_when_its_lease_lapses(door: MakeDoor) -> None:
+async def test_in_flight_whose_owner_is_gone_reads_unknown_when_its_lease_lapses(door: MakeDoor) -> None:
     there = door(app := Answering(201))
     await claimed(there, lease_ms=1)
     await there.becomes(State.UNKNOWN)
@@ -58,7 +58,7 @@ async def claimed(there: Door, *, lease_ms: int, takeover: frozenset[State] = fr
     assert claim.won
 
 
-async def test_c5_succeeded_is_replayed_and_a_replay_does_not_prolong_it(door: MakeDoor) -> None:
+async def test_succeeded_is_replayed_and_a_replay_does_not_prolong_it(door: MakeDoor) -> None:
     there = door(app := Answering(201), ttl=1000)
     await there.send()
     await kept(there, State.SUCCEEDED, 1000)
@@ -72,7 +72,7 @@ async def test_c5_succeeded_is_replayed_and_a_replay_does_not_prolong_it(door: M
     assert app.calls == 1
 
 
-async def test_c5_succeeded_is_absent_after_ttl(door: MakeDoor) -> None:
+async def test_succeeded_is_absent_after_ttl(door: MakeDoor) -> None:
     there = door(app := Answering(201), ttl=0.05)
     await there.send()
     await there.becomes(State.ABSENT)
@@ -81,7 +81,7 @@ async def test_c5_succeeded_is_absent_after_ttl(door: MakeDoor) -> None:
     assert app.lines("idempotency-attempt") == ["1"]
 
 
-async def test_c5_failed_with_on_error_retry_is_a_new_attempt(door: MakeDoor) -> None:
+async def test_failed_with_on_error_retry_is_a_new_attempt(door: MakeDoor) -> None:
     there = door(app := Answering(500, 404, 201), error_ttl=1000)
     assert (await there.send()).status == 500
     await kept(there, State.FAILED, 1000)
@@ -92,7 +92,7 @@ async def test_c5_failed_with_on_error_retry_is_a_new_attempt(door: MakeDoor) ->
     assert (await there.send()).replayed
 
 
-async def test_c5_failed_with_on_error_replay_is_replayed_until_error_ttl(door: MakeDoor) -> None:
+async def test_failed_with_on_error_replay_is_replayed_until_error_ttl(door: MakeDoor) -> None:
     there = door(app := Answering(500, 201), on_error="replay", error_ttl=1000)
     await there.send()
     again = await there.send()
@@ -100,7 +100,7 @@ async def test_c5_failed_with_on_error_replay_is_replayed_until_error_ttl(door: 
     assert app.calls == 1
 
 
-async def test_c5_failed_is_absent_after_error_ttl(door: MakeDoor) -> None:
+async def test_failed_is_absent_after_error_ttl(door: MakeDoor) -> None:
     there = door(app := Answering(500, 201), on_error="replay", error_ttl=0.05)
     await there.send()
     await there.becomes(State.ABSENT)
@@ -108,13 +108,13 @@ async def test_c5_failed_is_absent_after_error_ttl(door: MakeDoor) -> None:
     assert app.lines("idempotency-attempt") == ["1"]
 
 
-async def test_c5_failed_with_raise_on_duplicate_is_replayed_as_the_error_it_is(door: MakeDoor) -> None:
+async def test_failed_with_raise_on_duplicate_is_replayed_as_the_error_it_is(door: MakeDoor) -> None:
     there = door(Answering(500), on_error="replay", raise_on_duplicate=True)
     await there.send()
     assert (await there.send()).status == 500
 
 
-async def test_c5_unknown_with_on_unknown_refuse_blocks_for_unknown_ttl(door: MakeDoor) -> None:
+async def test_unknown_with_on_unknown_refuse_blocks_for_unknown_ttl(door: MakeDoor) -> None:
     there = door(app := Answering(504), unknown_ttl=1000)
     assert (await there.send()).status == 504
     await kept(there, State.UNKNOWN, 1000)
@@ -122,7 +122,7 @@ async def test_c5_unknown_with_on_unknown_refuse_blocks_for_unknown_ttl(door: Ma
     assert app.calls == 1
 
 
-async def test_c5_unknown_is_absent_after_unknown_ttl(door: MakeDoor) -> None:
+async def test_unknown_is_absent_after_unknown_ttl(door: MakeDoor) -> None:
     there = door(app := Answering(504, 201), unknown_ttl=0.05)
     await there.send()
     await there.becomes(State.ABSENT)
@@ -130,13 +130,13 @@ async def test_c5_unknown_is_absent_after_unknown_ttl(door: MakeDoor) -> None:
     assert app.lines("idempotency-attempt") == ["1"]
 
 
-async def test_c5_unknown_with_on_unknown_retry_is_a_new_attempt_of_a_higher_number(door: MakeDoor) -> None:
+async def test_unknown_with_on_unknown_retry_is_a_new_attempt_of_a_higher_number(door: MakeDoor) -> None:
     there = door(app := Answering(504, 502, 201), on_unknown="retry")
     assert [(await there.send()).status for _ in range(4)] == [504, 502, 201, 201]
     assert [app.lines("idempotency-attempt", call) for call in range(app.calls)] == [["1"], ["2"], ["3"]]
 
 
-async def test_c5_unknown_keeps_no_body(door: MakeDoor) -> None:
+async def test_unknown_keeps_no_body(door: MakeDoor) -> None:
     there = door(Answering(502, body=b"of a gateway behind"))
     assert (await there.send()).body == b"of a gateway behind"
     record = await there.record()
@@ -145,7 +145,7 @@ async def test_c5_unknown_keeps_no_body(door: MakeDoor) -> None:
 
 
 @pytest.mark.parametrize(("status", "state"), [(429, State.ABSENT), (201, State.SUCCEEDED)])
-async def test_c5_released_leaves_nothing(door: MakeDoor, status: int, state: State) -> None:
+async def test_released_leaves_nothing(door: MakeDoor, status: int, state: State) -> None:
     there = door(app := Answering(429, status))
     assert (await there.send()).status == 429
     assert await there.state() is State.ABSENT
@@ -155,7 +155,7 @@ async def test_c5_released_leaves_nothing(door: MakeDoor, status: int, state: St
 
 
 @pytest.mark.parametrize(("first", "found", "kept_s"), [(500, State.FAILED, 2000), (504, State.UNKNOWN, 3000)])
-async def test_c5_release_gives_back_what_the_attempt_found(
+async def test_release_gives_back_what_the_attempt_found(
     door: MakeDoor, first: int, found: State, kept_s: float
 ) -> None:
     there = door(app := Answering(first, 429, 201), on_unknown="retry", error_ttl=2000, unknown_ttl=3000)
@@ -170,7 +170,7 @@ async def test_c5_release_gives_back_what_the_attempt_found(
     assert app.lines("idempotency-attempt") == ["2"], "the released one is not counted"
 
 
-async def test_c5_mismatch_with_on_mismatch_warn_is_answered_by_the_replay(
+async def test_mismatch_with_on_mismatch_warn_is_answered_by_the_replay(
     door: MakeDoor, caplog: pytest.LogCaptureFixture
 ) -> None:
     there = door(app := Answering(201), on_mismatch="warn")
@@ -183,14 +183,14 @@ async def test_c5_mismatch_with_on_mismatch_warn_is_answered_by_the_replay(
 
 
 @pytest.mark.parametrize("status", [500, 504])
-async def test_c5_mismatch_against_any_other_state_is_an_error_under_warn_too(door: MakeDoor, status: int) -> None:
+async def test_mismatch_against_any_other_state_is_an_error_under_warn_too(door: MakeDoor, status: int) -> None:
     there = door(app := Answering(status), on_mismatch="warn", on_unknown="retry", on_error="retry")
     await there.send()
     assert (await there.send(b"other")).code == "key-reused"
     assert app.calls == 1
 
 
-async def test_c5_exception_out_of_the_app_is_a_failure_and_raised_to_the_server(door: MakeDoor) -> None:
+async def test_exception_out_of_the_app_is_a_failure_and_raised_to_the_server(door: MakeDoor) -> None:
     there = door(app := Answering(ValueError("broken"), 201), on_error="replay")
     call = there.begin()
     with pytest.raises(ValueError, match="broken"):
@@ -201,7 +201,7 @@ async def test_c5_exception_out_of_the_app_is_a_failure_and_raised_to_the_server
     assert app.calls == 1
 
 
-async def test_c5_what_is_no_exception_is_a_failure_too(door: MakeDoor) -> None:
+async def test_what_is_no_exception_is_a_failure_too(door: MakeDoor) -> None:
     there = door(Answering(GeneratorExit("broken"), 201), on_error="replay")
     with pytest.raises(GeneratorExit, match="broken"):
         await there.begin().task
@@ -210,7 +210,7 @@ async def test_c5_what_is_no_exception_is_a_failure_too(door: MakeDoor) -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-async def test_c5_what_ends_the_process_leaves_the_outcome_unknown(door: MakeDoor, kind: type[BaseException]) -> None:
+async def test_what_ends_the_process_leaves_the_outcome_unknown(door: MakeDoor, kind: type[BaseException]) -> None:
     there = door(Answering(kind(), 201))
     raised: list[type[BaseException]] = []
 
@@ -225,7 +225,7 @@ async def test_c5_what_ends_the_process_leaves_the_outcome_unknown(door: MakeDoo
     assert (await there.send()).code == "outcome-unknown"
 
 
-async def test_c5_a_response_that_is_never_completed_is_a_failure(door: MakeDoor) -> None:
+async def test_a_response_that_is_never_completed_is_a_failure(door: MakeDoor) -> None:
     async def silent(scope: object, receive: object, send: object) -> None:
         return
 
@@ -247,7 +247,7 @@ CLASSES = {
 @pytest.mark.parametrize(
     ("status", "state"), [(status, state) for state, statuses in CLASSES.items() for status in statuses]
 )
-async def test_c5_status_class(door: MakeDoor, status: int, state: State) -> None:
+async def test_status_class(door: MakeDoor, status: int, state: State) -> None:
     there = door(Answering(status, body=b""))
     assert (await there.send()).status == status
     assert await there.state() is state
@@ -257,7 +257,7 @@ async def test_c5_status_class(door: MakeDoor, status: int, state: State) -> Non
     ("kind", "state"), [("success", SUCCESS), ("failure", FAILURE), ("unknown", UNKNOWN), ("release", RELEASE)]
 )
 @pytest.mark.parametrize("status", [201, 402, 429, 502])
-async def test_c5_status_class_can_be_set_per_route(door: MakeDoor, status: int, kind: str, state: State) -> None:
+async def test_status_class_can_be_set_per_route(door: MakeDoor, status: int, kind: str, state: State) -> None:
     routes = [Route.model_validate({"path": "/payments", "status": {status: kind}})]
     there = door(app := Answering(status), routes=routes)
     await there.send()

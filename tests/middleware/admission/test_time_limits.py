@@ -13,7 +13,7 @@ from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 
 
-async def test_c5_response_timeout_counts_to_the_head_alone(door: MakeDoor) -> None:
+async def test_response_timeout_counts_to_the_head_alone(door: MakeDoor) -> None:
     go = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -29,9 +29,7 @@ async def test_c5_response_timeout_counts_to_the_head_alone(door: MakeDoor) -> N
     assert ((await call.answered()).status, call.body) == (201, b"slow")
 
 
-async def test_c5_response_timeout_of_an_attempt_that_then_fails(
-    door: MakeDoor, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_response_timeout_of_an_attempt_that_then_fails(door: MakeDoor, caplog: pytest.LogCaptureFixture) -> None:
     there = door(app := Answering(ValueError("broken"), held=True), response_timeout=0.05, on_error="replay")
     assert (await there.send()).code == "upstream-timeout"
     app.release()
@@ -40,7 +38,7 @@ async def test_c5_response_timeout_of_an_attempt_that_then_fails(
     assert "broken" in caplog.text
 
 
-async def test_c5_attempt_timeout_makes_the_outcome_unknown(door: MakeDoor) -> None:
+async def test_attempt_timeout_makes_the_outcome_unknown(door: MakeDoor) -> None:
     there = door(app := Answering(201, held=True), attempt_timeout=0.05)
     call = await there.send()
     assert (call.status, call.code) == (502, "upstream-failed")
@@ -49,7 +47,7 @@ async def test_c5_attempt_timeout_makes_the_outcome_unknown(door: MakeDoor) -> N
     assert app.calls == 1
 
 
-async def test_c5_attempt_timeout_counts_to_the_last_byte(door: MakeDoor) -> None:
+async def test_attempt_timeout_counts_to_the_last_byte(door: MakeDoor) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 201, "headers": []})
         await send({"type": "http.response.body", "body": b"begun", "more_body": True})
@@ -61,14 +59,14 @@ async def test_c5_attempt_timeout_counts_to_the_last_byte(door: MakeDoor) -> Non
     assert await there.state() is State.UNKNOWN
 
 
-async def test_c5_attempt_timeout_outlives_response_timeout(door: MakeDoor) -> None:
+async def test_attempt_timeout_outlives_response_timeout(door: MakeDoor) -> None:
     there = door(Answering(201, held=True), response_timeout=0.02, attempt_timeout=3)
     assert (await there.send()).code == "upstream-timeout"
     await there.becomes(State.UNKNOWN)
 
 
 @pytest.mark.parametrize("swallowed", ["raised as another error", "kept quiet"])
-async def test_c5_attempt_timeout_is_unknown_whatever_the_app_makes_of_its_end(door: MakeDoor, swallowed: str) -> None:
+async def test_attempt_timeout_is_unknown_whatever_the_app_makes_of_its_end(door: MakeDoor, swallowed: str) -> None:
     """An app that turns the cancellation into an error of its own knows no better what has been done."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -83,7 +81,7 @@ async def test_c5_attempt_timeout_is_unknown_whatever_the_app_makes_of_its_end(d
     assert await there.state() is State.UNKNOWN
 
 
-async def test_c5_attempt_timeout_does_not_undo_a_result_that_came_in_time(door: MakeDoor) -> None:
+async def test_attempt_timeout_does_not_undo_a_result_that_came_in_time(door: MakeDoor) -> None:
     """What an app does after its response (background tasks) is not the attempt any more."""
     go = asyncio.Event()
 

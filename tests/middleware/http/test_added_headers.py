@@ -15,7 +15,7 @@ HIT = "oncegate; hit; ttl="
 
 
 @pytest.mark.parametrize("spelling", ["abc", '"abc"', '"a b";v=1'])
-async def test_c3_idempotency_key_is_echoed_in_the_form_the_client_sent(door: MakeDoor, spelling: str) -> None:
+async def test_idempotency_key_is_echoed_in_the_form_the_client_sent(door: MakeDoor, spelling: str) -> None:
     app = Answering(201, headers=[(b"Idempotency-Key", b"the upstream's")])
     there = door(app)
     assert (await there.send(key=spelling)).value("idempotency-key") == spelling
@@ -23,13 +23,13 @@ async def test_c3_idempotency_key_is_echoed_in_the_form_the_client_sent(door: Ma
     assert (await there.send(b"other", key=spelling)).value("idempotency-key") == spelling, "on a problem, too"
 
 
-async def test_c3_idempotency_key_is_echoed_as_this_request_spelled_it(door: MakeDoor) -> None:
+async def test_idempotency_key_is_echoed_as_this_request_spelled_it(door: MakeDoor) -> None:
     there = door(Answering(201))
     await there.send(key="abc")
     assert (await there.send(key='"abc"')).value("idempotency-key") == '"abc"'
 
 
-async def test_c3_idempotent_replayed_is_on_replays_alone(door: MakeDoor) -> None:
+async def test_idempotent_replayed_is_on_replays_alone(door: MakeDoor) -> None:
     app = Answering(201, headers=[(b"Idempotent-Replayed", b"true")])
     there = door(app)
     first = await there.send()
@@ -39,7 +39,7 @@ async def test_c3_idempotent_replayed_is_on_replays_alone(door: MakeDoor) -> Non
     assert not (await there.send(headers=[("idempotency-raise-on-duplicate", "1")])).replayed
 
 
-async def test_c3_cache_status_of_an_execution_that_is_kept(door: MakeDoor) -> None:
+async def test_cache_status_of_an_execution_that_is_kept(door: MakeDoor) -> None:
     app = Answering(201, headers=[(b"cache-status", b"upstream; hit")])
     there = door(app)
     ours = b"oncegate; fwd=miss; stored"
@@ -51,25 +51,25 @@ async def test_c3_cache_status_of_an_execution_that_is_kept(door: MakeDoor) -> N
 
 
 @pytest.mark.parametrize("status", [201, 302, 404, 500, 502])
-async def test_c3_cache_status_is_stored_for_each_kind_that_is_kept(door: MakeDoor, status: int) -> None:
+async def test_cache_status_is_stored_for_each_kind_that_is_kept(door: MakeDoor, status: int) -> None:
     answer = await door(Answering(status)).send()
     assert answer.value("cache-status") == "oncegate; fwd=miss; stored"
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 425, 429])
-async def test_c3_cache_status_of_an_execution_that_is_released(door: MakeDoor, status: int) -> None:
+async def test_cache_status_of_an_execution_that_is_released(door: MakeDoor, status: int) -> None:
     answer = await door(Answering(status)).send()
     assert answer.value("cache-status") == "oncegate; fwd=miss"
 
 
-async def test_c3_cache_status_follows_the_route_s_statuses(door: MakeDoor) -> None:
+async def test_cache_status_follows_the_route_s_statuses(door: MakeDoor) -> None:
     routes = [Route(path="/payments", status={402: "release", 429: "failure"})]
     there = door(Answering(402, 429), routes=routes)
     assert (await there.send()).value("cache-status") == "oncegate; fwd=miss"
     assert (await there.send()).value("cache-status") == "oncegate; fwd=miss; stored"
 
 
-async def test_c3_cache_status_of_a_replay_tells_the_seconds_left(door: MakeDoor) -> None:
+async def test_cache_status_of_a_replay_tells_the_seconds_left(door: MakeDoor) -> None:
     there = door(Answering(201), ttl=1000)
     await there.send()
     value = (await there.send()).value("cache-status") or ""
@@ -77,14 +77,14 @@ async def test_c3_cache_status_of_a_replay_tells_the_seconds_left(door: MakeDoor
     assert 900 < int(value.removeprefix(HIT)) <= 1000
 
 
-async def test_c3_cache_status_and_replayed_are_on_no_problem(door: MakeDoor) -> None:
+async def test_cache_status_and_replayed_are_on_no_problem(door: MakeDoor) -> None:
     there = door(Answering(201))
     await there.send()
     answer = await there.send(b"other")
     assert (answer.value("cache-status"), answer.value("idempotent-replayed")) == (None, None)
 
 
-async def test_c3_retry_after_is_on_in_flight(door: MakeDoor) -> None:
+async def test_retry_after_is_on_in_flight(door: MakeDoor) -> None:
     app = Answering(201, held=True)
     there = door(app)
     first = there.begin()
@@ -95,7 +95,7 @@ async def test_c3_retry_after_is_on_in_flight(door: MakeDoor) -> None:
     assert (await first.answered()).value("retry-after") is None
 
 
-def test_c3_retry_after_is_on_what_time_can_change_and_on_nothing_else() -> None:
+def test_retry_after_is_on_what_time_can_change_and_on_nothing_else() -> None:
     carriers = set()
     for slug in KINDS:
         answer = problem(slug, "why", docs_url="https://docs.example")
@@ -105,7 +105,7 @@ def test_c3_retry_after_is_on_what_time_can_change_and_on_nothing_else() -> None
     assert all(KINDS[slug].retryable for slug in carriers)
 
 
-async def test_c3_retry_after_is_on_503(door: MakeDoor) -> None:
+async def test_retry_after_is_on_503(door: MakeDoor) -> None:
     app = Answering(201, held=True)
     there = door(app, max_in_flight=1)
     first = there.begin()
@@ -117,7 +117,7 @@ async def test_c3_retry_after_is_on_503(door: MakeDoor) -> None:
     await first.answered()
 
 
-async def test_c3_idempotency_attempt_counts_from_one_and_a_client_s_own_is_dropped(door: MakeDoor) -> None:
+async def test_idempotency_attempt_counts_from_one_and_a_client_s_own_is_dropped(door: MakeDoor) -> None:
     app = Answering(500, 500, 201)
     there = door(app)
     for number in ("1", "2", "3"):
@@ -129,7 +129,7 @@ async def test_c3_idempotency_attempt_counts_from_one_and_a_client_s_own_is_drop
     assert (record.state, record.attempt) == (State.SUCCEEDED, 3)
 
 
-async def test_c3_everything_else_of_the_request_reaches_the_app(door: MakeDoor) -> None:
+async def test_everything_else_of_the_request_reaches_the_app(door: MakeDoor) -> None:
     app = Answering(201)
     lines = [("x-a", "1"), ("x-b", "2"), ("x-a", "3"), ("prefer", "wait=1"), ("idempotency-raise-on-duplicate", "?1")]
     await door(app).send(b"body", headers=lines, path="/p%2Fq", query_string=b"a=1&a=2", state={"shared": 1})

@@ -42,7 +42,7 @@ class Pair:
         return holder, [await self.waits(lambda: second.begin(headers=LONG)) for _ in range(number)]
 
 
-async def test_c2_wait_without_it_a_concurrent_request_is_refused_at_once(door: MakeDoor) -> None:
+async def test_wait_without_it_a_concurrent_request_is_refused_at_once(door: MakeDoor) -> None:
     app = Answering(201, held=True)
     there = door(app)
     first = there.begin()
@@ -55,7 +55,7 @@ async def test_c2_wait_without_it_a_concurrent_request_is_refused_at_once(door: 
     assert app.calls == 1
 
 
-async def test_c2_wait_gives_the_outcome_as_a_replay(pair: Pair) -> None:
+async def test_wait_gives_the_outcome_as_a_replay(pair: Pair) -> None:
     app = Answering(201, held=True)
     holder, waiters = await pair.waiting(app, *pair(app), number=5)
     app.release()
@@ -70,7 +70,7 @@ async def test_c2_wait_gives_the_outcome_as_a_replay(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["retry", "replay"])
-async def test_c2_wait_gives_the_error_too_whatever_on_error_says(pair: Pair, on_error: str) -> None:
+async def test_wait_gives_the_error_too_whatever_on_error_says(pair: Pair, on_error: str) -> None:
     app = Answering(500, held=True)
     holder, waiters = await pair.waiting(app, *pair(app, on_error=on_error), number=3)
     app.release()
@@ -81,7 +81,7 @@ async def test_c2_wait_gives_the_error_too_whatever_on_error_says(pair: Pair, on
     assert app.calls == 1
 
 
-async def test_c2_wait_for_an_app_that_raises_gives_the_servers_answer_to_that(pair: Pair) -> None:
+async def test_wait_for_an_app_that_raises_gives_the_servers_answer_to_that(pair: Pair) -> None:
     app = Answering(RuntimeError("broken"), held=True)
     holder, (waiter,) = await pair.waiting(app, *pair(app))
     app.release()
@@ -91,7 +91,7 @@ async def test_c2_wait_for_an_app_that_raises_gives_the_servers_answer_to_that(p
     assert (waiter.status, waiter.body, waiter.replayed) == (500, b"Internal Server Error", True)
 
 
-async def test_c2_wait_after_a_release_exactly_one_waiter_makes_the_next_attempt(pair: Pair) -> None:
+async def test_wait_after_a_release_exactly_one_waiter_makes_the_next_attempt(pair: Pair) -> None:
     app = Answering(429, 201, held=True)
     holder, waiters = await pair.waiting(app, *pair(app), number=5)
     app.release()
@@ -105,7 +105,7 @@ async def test_c2_wait_after_a_release_exactly_one_waiter_makes_the_next_attempt
     assert [app.lines("idempotency-attempt", call) for call in (0, 1)] == [["1"], ["1"]]
 
 
-async def test_c2_wait_for_an_unknown_outcome_is_refused_by_the_policy(pair: Pair) -> None:
+async def test_wait_for_an_unknown_outcome_is_refused_by_the_policy(pair: Pair) -> None:
     app = Answering(504, held=True)
     holder, (waiter,) = await pair.waiting(app, *pair(app))
     app.release()
@@ -115,7 +115,7 @@ async def test_c2_wait_for_an_unknown_outcome_is_refused_by_the_policy(pair: Pai
     assert app.calls == 1
 
 
-async def test_c2_wait_for_an_unknown_outcome_tries_again_where_the_policy_says_so(pair: Pair) -> None:
+async def test_wait_for_an_unknown_outcome_tries_again_where_the_policy_says_so(pair: Pair) -> None:
     app = Answering(504, 201, held=True)
     holder, (waiter,) = await pair.waiting(app, *pair(app, on_unknown="retry"))
     app.release()
@@ -125,7 +125,7 @@ async def test_c2_wait_for_an_unknown_outcome_tries_again_where_the_policy_says_
     assert app.lines("idempotency-attempt") == ["2"]
 
 
-async def test_c2_wait_with_raise_on_duplicate_gives_the_error_with_the_result(pair: Pair) -> None:
+async def test_wait_with_raise_on_duplicate_gives_the_error_with_the_result(pair: Pair) -> None:
     app = Answering(201, held=True)
     first, second = pair(app)
     holder = first.begin()
@@ -137,7 +137,7 @@ async def test_c2_wait_with_raise_on_duplicate_gives_the_error_with_the_result(p
     assert waiter.problem["original_result"]["body"] == "answer 1"
 
 
-async def test_c2_wait_that_is_over_is_refused_as_in_flight(pair: Pair) -> None:
+async def test_wait_that_is_over_is_refused_as_in_flight(pair: Pair) -> None:
     app = Answering(201, held=True)
     first, second = pair(app, max_wait=1)
     holder = first.begin()
@@ -149,7 +149,7 @@ async def test_c2_wait_that_is_over_is_refused_as_in_flight(pair: Pair) -> None:
     await holder.answered()
 
 
-async def test_c2_wait_ends_when_the_lease_of_a_dead_owner_lapses(pair: Pair) -> None:
+async def test_wait_ends_when_the_lease_of_a_dead_owner_lapses(pair: Pair) -> None:
     app = Answering(201)
     first, second = pair(app)
     key, token = first.look_up_key(), b"of a dead owner!"
@@ -173,7 +173,7 @@ async def fingerprint_of(there: Door) -> bytes:
     return record.fingerprint
 
 
-async def test_c2_wait_of_another_payload_is_refused_without_waiting(pair: Pair) -> None:
+async def test_wait_of_another_payload_is_refused_without_waiting(pair: Pair) -> None:
     app = Answering(201, held=True)
     first, second = pair(app)
     holder = first.begin()
@@ -184,7 +184,7 @@ async def test_c2_wait_of_another_payload_is_refused_without_waiting(pair: Pair)
     await holder.answered()
 
 
-async def test_c2_wait_where_nothing_is_in_flight_is_not_applied(door: MakeDoor) -> None:
+async def test_wait_where_nothing_is_in_flight_is_not_applied(door: MakeDoor) -> None:
     there = door(Answering(201))
     assert (await there.send(headers=LONG)).value("preference-applied") is None
     replay = await there.send(headers=LONG)
@@ -205,7 +205,7 @@ async def test_c2_wait_where_nothing_is_in_flight_is_not_applied(door: MakeDoor)
         (["wait=99999999999999999999"], "wait=30"),
     ],
 )
-async def test_c2_wait_is_found_among_several_preferences(door: MakeDoor, lines: list[str], applied: str) -> None:
+async def test_wait_is_found_among_several_preferences(door: MakeDoor, lines: list[str], applied: str) -> None:
     app = Answering(201, held=True)
     there = door(app)
     holder = there.begin()
@@ -221,7 +221,7 @@ async def test_c2_wait_is_found_among_several_preferences(door: MakeDoor, lines:
 @pytest.mark.parametrize(
     "value", ["wait=0", "wait", "wait=", "wait=-1", "wait=x", "await=7", "respond-async; wait=7", 'a="b, wait=7, c"']
 )
-async def test_c2_wait_of_another_form_is_no_wait(door: MakeDoor, value: str) -> None:
+async def test_wait_of_another_form_is_no_wait(door: MakeDoor, value: str) -> None:
     app = Answering(201, held=True)
     there = door(app)
     holder = there.begin()
@@ -232,7 +232,7 @@ async def test_c2_wait_of_another_form_is_no_wait(door: MakeDoor, value: str) ->
     await holder.answered()
 
 
-async def test_c2_wait_by_a_client_that_leaves_harms_nobody(pair: Pair) -> None:
+async def test_wait_by_a_client_that_leaves_harms_nobody(pair: Pair) -> None:
     app = Answering(201, held=True)
     first, second = pair(app)
     holder, (leaver, stayer) = await pair.waiting(app, first, second, number=2)
@@ -244,7 +244,7 @@ async def test_c2_wait_by_a_client_that_leaves_harms_nobody(pair: Pair) -> None:
     assert app.calls == 1
 
 
-async def test_c2_wait_that_ends_in_a_refusal_was_applied_too(door: MakeDoor) -> None:
+async def test_wait_that_ends_in_a_refusal_was_applied_too(door: MakeDoor) -> None:
     first, answered = door(refusing := Answering(429, held=True)), Answered()
     second = door(busy := Answering(held=True), max_in_flight=1, watch=answered)
     holder = first.begin()
@@ -261,7 +261,7 @@ async def test_c2_wait_that_ends_in_a_refusal_was_applied_too(door: MakeDoor) ->
 
 
 @pytest.mark.parametrize(("padding", "applied"), [(1000, "wait=7"), (2000, None)])
-async def test_c2_wait_is_ignored_in_a_header_that_nobody_would_send(
+async def test_wait_is_ignored_in_a_header_that_nobody_would_send(
     door: MakeDoor, padding: int, applied: str | None
 ) -> None:
     app = Answering(201, held=True)

@@ -16,7 +16,7 @@ from tests.middleware.door import Answering, Call
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_c2_methods_post_and_patch_are_enforced_by_default(door: MakeDoor, method: str) -> None:
+async def test_methods_post_and_patch_are_enforced_by_default(door: MakeDoor, method: str) -> None:
     app = Answering(201)
     there = door(app)
     await there.send(method=method)
@@ -25,7 +25,7 @@ async def test_c2_methods_post_and_patch_are_enforced_by_default(door: MakeDoor,
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "post"])
-async def test_c2_methods_every_other_passes_untouched(door: MakeDoor, method: str) -> None:
+async def test_methods_every_other_passes_untouched(door: MakeDoor, method: str) -> None:
     app = Answering(200, headers=[(b"idempotent-replayed", b"upstream"), (b"cache-status", b"upstream; hit")])
     there = door(app)
     for _ in range(2):
@@ -36,7 +36,7 @@ async def test_c2_methods_every_other_passes_untouched(door: MakeDoor, method: s
     assert await there.state() is State.ABSENT
 
 
-async def test_c2_methods_are_configurable_per_route(door: MakeDoor) -> None:
+async def test_methods_are_configurable_per_route(door: MakeDoor) -> None:
     app = Answering(200)
     there = door(app, routes=[Route(path="/things/*", methods=("PUT",))])
     await there.send(method="PUT", path="/things/1")
@@ -45,7 +45,7 @@ async def test_c2_methods_are_configurable_per_route(door: MakeDoor) -> None:
     assert app.calls == 2
 
 
-async def test_c2_methods_a_request_that_passes_is_streamed_both_ways(door: MakeDoor) -> None:
+async def test_methods_a_request_that_passes_is_streamed_both_ways(door: MakeDoor) -> None:
     echoed: list[bytes] = []
 
     async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -68,7 +68,7 @@ async def test_c2_methods_a_request_that_passes_is_streamed_both_ways(door: Make
 
 
 @pytest.mark.parametrize("headers", [(), (("idempotency-attempt", "7"),)], ids=["as it is", "claims an attempt"])
-async def test_c2_keyless_request_passes_with_cache_status_bypass(
+async def test_keyless_request_passes_with_cache_status_bypass(
     door: MakeDoor, headers: Sequence[tuple[str, str]]
 ) -> None:
     app = Answering(201, headers=[(b"Idempotent-Replayed", b"true"), (b"set-cookie", b"a=1")])
@@ -82,14 +82,14 @@ async def test_c2_keyless_request_passes_with_cache_status_bypass(
     assert app.calls == 2
 
 
-async def test_c2_keyless_request_is_not_held_to_the_limits_of_enforcement(door: MakeDoor) -> None:
+async def test_keyless_request_is_not_held_to_the_limits_of_enforcement(door: MakeDoor) -> None:
     app = Answering(201)
     there = door(app, max_request_body=2)
     assert (await there.send(b"longer than that", key=None)).status == 201
     assert app.bodies == [b"longer than that"]
 
 
-async def test_c2_generate_key_makes_forwards_and_returns_a_key(door: MakeDoor) -> None:
+async def test_generate_key_makes_forwards_and_returns_a_key(door: MakeDoor) -> None:
     app = Answering(201)
     there = door(app, generate_key=True)
     first, second = await there.send(key=None), await there.send(key=None)
@@ -104,14 +104,14 @@ async def test_c2_generate_key_makes_forwards_and_returns_a_key(door: MakeDoor) 
     assert app.calls == 2
 
 
-async def test_c2_key_is_forwarded_unchanged(door: MakeDoor) -> None:
+async def test_key_is_forwarded_unchanged(door: MakeDoor) -> None:
     app = Answering(201)
     await door(app).send(key='"a b";v=1')
     assert app.lines("idempotency-key") == ['"a b";v=1']
 
 
 @pytest.mark.parametrize("pieces", [(None,), (b"{", None), (b"{", b'"amount"', None)], ids=["at once", "one", "two"])
-async def test_c2_body_cut_short_is_no_request(door: MakeDoor, pieces: tuple[bytes | None, ...]) -> None:
+async def test_body_cut_short_is_no_request(door: MakeDoor, pieces: tuple[bytes | None, ...]) -> None:
     app = Answering(201)
     there = door(app)
     call = await there.send(pieces=pieces)
@@ -122,7 +122,7 @@ async def test_c2_body_cut_short_is_no_request(door: MakeDoor, pieces: tuple[byt
     assert app.bodies == [b'{"amount": 1}']
 
 
-async def test_c2_body_whose_upload_is_cancelled_is_no_request(door: MakeDoor) -> None:
+async def test_body_whose_upload_is_cancelled_is_no_request(door: MakeDoor) -> None:
     app = Answering(201)
     there = door(app)
     call = there.begin(pieces=(b"{", asyncio.Event(), b"}"))
@@ -132,7 +132,7 @@ async def test_c2_body_whose_upload_is_cancelled_is_no_request(door: MakeDoor) -
     assert await there.state() is State.ABSENT
 
 
-async def test_c2_body_in_pieces_arrives_whole(door: MakeDoor) -> None:
+async def test_body_in_pieces_arrives_whole(door: MakeDoor) -> None:
     app = Answering(201)
     there = door(app)
     await there.send(pieces=(b"a", b"", b"bc", b""))
@@ -140,7 +140,7 @@ async def test_c2_body_in_pieces_arrives_whole(door: MakeDoor) -> None:
     assert (await there.send(b"abc")).replayed
 
 
-async def test_c2_body_that_does_not_arrive_in_time_is_request_timeout(door: MakeDoor) -> None:
+async def test_body_that_does_not_arrive_in_time_is_request_timeout(door: MakeDoor) -> None:
     app = Answering(201)
     there = door(app, body_timeout=0.05)
     call = await there.send(pieces=(b"{", asyncio.Event(), b"}"))
@@ -150,7 +150,7 @@ async def test_c2_body_that_does_not_arrive_in_time_is_request_timeout(door: Mak
     assert await there.state() is State.ABSENT
 
 
-async def test_c2_body_timeout_is_for_the_whole_body(door: MakeDoor) -> None:
+async def test_body_timeout_is_for_the_whole_body(door: MakeDoor) -> None:
     """What the first piece took is not given to the rest once more."""
     there = door(Answering(201), body_timeout=2)
     first = asyncio.Event()
@@ -168,7 +168,7 @@ async def test_c2_body_timeout_is_for_the_whole_body(door: MakeDoor) -> None:
     late.cancel()
 
 
-async def test_c2_app_waits_for_ever_for_a_second_message(door: MakeDoor) -> None:
+async def test_app_waits_for_ever_for_a_second_message(door: MakeDoor) -> None:
     """The body comes at once, and no disconnect ever: an app that listens for one must not give up."""
     heard: list[object] = []
     go = asyncio.Event()
@@ -196,7 +196,7 @@ def duplicate(call: Call) -> bool:
 
 
 @pytest.mark.parametrize("value", ["?1", "1", "true", "True", " ?1 "])
-async def test_c2_raise_on_duplicate_is_asked_for_by_header(door: MakeDoor, value: str) -> None:
+async def test_raise_on_duplicate_is_asked_for_by_header(door: MakeDoor, value: str) -> None:
     app = Answering(201)
     there = door(app)
     first = await there.send(headers=[("idempotency-raise-on-duplicate", value)])
@@ -207,13 +207,13 @@ async def test_c2_raise_on_duplicate_is_asked_for_by_header(door: MakeDoor, valu
 
 
 @pytest.mark.parametrize("value", ["?0", "0", "false", "", "yes"])
-async def test_c2_raise_on_duplicate_any_other_value_is_a_plain_replay(door: MakeDoor, value: str) -> None:
+async def test_raise_on_duplicate_any_other_value_is_a_plain_replay(door: MakeDoor, value: str) -> None:
     there = door(Answering(201))
     await there.send()
     assert (await there.send(headers=[("idempotency-raise-on-duplicate", value)])).replayed
 
 
-async def test_c2_raise_on_duplicate_can_be_a_route_s_setting(door: MakeDoor) -> None:
+async def test_raise_on_duplicate_can_be_a_route_s_setting(door: MakeDoor) -> None:
     there = door(Answering(201), routes=[Route(path="/payments", raise_on_duplicate=True)])
     await there.send()
     assert duplicate(await there.send())

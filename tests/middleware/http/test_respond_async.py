@@ -44,7 +44,7 @@ class Two:
         return self.app.calls, self.submit.calls
 
 
-async def test_c2_respond_async_is_accepted_at_once_and_a_retry_gets_the_same_202(door: MakeDoor) -> None:
+async def test_respond_async_is_accepted_at_once_and_a_retry_gets_the_same_202(door: MakeDoor) -> None:
     two = Two(door, _route())
     first = await two.door.send(headers=ASYNC)
     retry = await two.door.send(headers=ASYNC)
@@ -60,7 +60,7 @@ async def test_c2_respond_async_is_accepted_at_once_and_a_retry_gets_the_same_20
     assert record.state is State.SUCCEEDED
 
 
-async def test_c2_respond_async_tells_what_takes_it_all_that_travels_along(door: MakeDoor) -> None:
+async def test_respond_async_tells_what_takes_it_all_that_travels_along(door: MakeDoor) -> None:
     two = Two(door, _route(stream="payments"))
     await two.door.send(b"[1]", key='"k 1"', headers=ASYNC)
     scope = two.submit.scopes[0]
@@ -71,7 +71,7 @@ async def test_c2_respond_async_tells_what_takes_it_all_that_travels_along(door:
     assert two.submit.bodies == [b"[1]"]
 
 
-async def test_c2_respond_async_not_asked_for_on_either_is_executed(door: MakeDoor) -> None:
+async def test_respond_async_not_asked_for_on_either_is_executed(door: MakeDoor) -> None:
     two = Two(door, _route())
     answer = await two.door.send(headers=[("prefer", "wait=3")])
     assert (answer.status, answer.value("preference-applied")) == (201, None)
@@ -79,7 +79,7 @@ async def test_c2_respond_async_not_asked_for_on_either_is_executed(door: MakeDo
     assert two.calls == (1, 0)
 
 
-async def test_c2_respond_async_is_what_every_request_gets_on_an_asynchronous_route(door: MakeDoor) -> None:
+async def test_respond_async_is_what_every_request_gets_on_an_asynchronous_route(door: MakeDoor) -> None:
     two = Two(door, _route("async"))
     answer = await two.door.send()
     assert (answer.status, answer.value("preference-applied")) == (202, None), "not asked for, so not told of"
@@ -87,7 +87,7 @@ async def test_c2_respond_async_is_what_every_request_gets_on_an_asynchronous_ro
     assert two.calls == (0, 1)
 
 
-async def test_c2_respond_async_is_ignored_on_a_synchronous_route(door: MakeDoor) -> None:
+async def test_respond_async_is_ignored_on_a_synchronous_route(door: MakeDoor) -> None:
     two = Two(door, _route("sync"))
     answer = await two.door.send(headers=ASYNC)
     assert (answer.status, answer.value("preference-applied")) == (201, None)
@@ -96,7 +96,7 @@ async def test_c2_respond_async_is_ignored_on_a_synchronous_route(door: MakeDoor
     assert two.calls == (2, 0)
 
 
-async def test_c2_respond_async_is_ignored_without_a_key(door: MakeDoor) -> None:
+async def test_respond_async_is_ignored_without_a_key(door: MakeDoor) -> None:
     two = Two(door, _route())
     answer = await two.door.send(key=None, headers=ASYNC)
     assert (answer.status, answer.value("preference-applied")) == (201, None)
@@ -104,7 +104,7 @@ async def test_c2_respond_async_is_ignored_without_a_key(door: MakeDoor) -> None
     assert two.calls == (1, 0)
 
 
-async def test_c2_respond_async_goes_with_a_key_that_the_gateway_made(door: MakeDoor) -> None:
+async def test_respond_async_goes_with_a_key_that_the_gateway_made(door: MakeDoor) -> None:
     two = Two(door, _route("async", generate_key=True))
     answer = await two.door.send(key=None)
     assert answer.status == 202
@@ -131,14 +131,14 @@ async def test_c2_respond_async_goes_with_a_key_that_the_gateway_made(door: Make
         ([""], False),
     ],
 )
-async def test_c2_respond_async_is_found_as_rfc_7240_has_it(door: MakeDoor, lines: list[str], asked: bool) -> None:
+async def test_respond_async_is_found_as_rfc_7240_has_it(door: MakeDoor, lines: list[str], asked: bool) -> None:
     two = Two(door, _route())
     answer = await two.door.send(headers=[("prefer", line) for line in lines])
     assert answer.status == (202 if asked else 201)
     assert answer.value("preference-applied") == ("respond-async" if asked else None)
 
 
-async def test_c2_respond_async_and_wait_are_told_of_in_one_field(door: MakeDoor) -> None:
+async def test_respond_async_and_wait_are_told_of_in_one_field(door: MakeDoor) -> None:
     two = Two(door, _route(), held=True, watch=(answered := Answered()))
     first = two.door.begin(headers=ASYNC)
     await two.submit.arrivals()
@@ -150,7 +150,7 @@ async def test_c2_respond_async_and_wait_are_told_of_in_one_field(door: MakeDoor
     assert second.value("preference-applied") == "respond-async, wait=20"
 
 
-async def test_c2_respond_async_that_was_not_applied_is_not_told_of(door: MakeDoor) -> None:
+async def test_respond_async_that_was_not_applied_is_not_told_of(door: MakeDoor) -> None:
     two = Two(door, _route(), held=True)
     first = two.door.begin(headers=ASYNC)
     await two.submit.arrivals()
@@ -165,7 +165,7 @@ async def test_c2_respond_async_that_was_not_applied_is_not_told_of(door: MakeDo
 # -- one key, both ways
 
 
-async def test_c2_respond_async_after_a_synchronous_execution_gets_its_result(door: MakeDoor) -> None:
+async def test_respond_async_after_a_synchronous_execution_gets_its_result(door: MakeDoor) -> None:
     two = Two(door, _route())
     await two.door.send()
     answer = await two.door.send(headers=ASYNC)
@@ -173,7 +173,7 @@ async def test_c2_respond_async_after_a_synchronous_execution_gets_its_result(do
     assert two.calls == (1, 0)
 
 
-async def test_c2_respond_async_first_then_a_synchronous_request_gets_the_202(door: MakeDoor) -> None:
+async def test_respond_async_first_then_a_synchronous_request_gets_the_202(door: MakeDoor) -> None:
     two = Two(door, _route())
     await two.door.send(headers=ASYNC)
     answer = await two.door.send()
@@ -185,7 +185,7 @@ async def test_c2_respond_async_first_then_a_synchronous_request_gets_the_202(do
 
 
 @pytest.mark.parametrize("kind", ["failure", "release", "unknown"])
-async def test_c2_respond_async_202_is_a_success_whatever_the_route_makes_of_the_upstreams(
+async def test_respond_async_202_is_a_success_whatever_the_route_makes_of_the_upstreams(
     door: MakeDoor, kind: str
 ) -> None:
     two = Two(door, _route("async", status={202: kind}, drop_headers=["location"], max_response_body=0))
@@ -197,7 +197,7 @@ async def test_c2_respond_async_202_is_a_success_whatever_the_route_makes_of_the
 
 
 @pytest.mark.parametrize("slug", ["overloaded", "cache-unavailable"])
-async def test_c2_respond_async_that_was_not_accepted_leaves_nothing_behind(door: MakeDoor, slug: str) -> None:
+async def test_respond_async_that_was_not_accepted_leaves_nothing_behind(door: MakeDoor, slug: str) -> None:
     two = Two(door, _route("async"), NotAccepted(slug, "No room."), 202)
     refused = await two.door.send(headers=ASYNC)
     assert (refused.status, refused.code, refused.problem["retryable"]) == (503, slug, True)
@@ -209,7 +209,7 @@ async def test_c2_respond_async_that_was_not_accepted_leaves_nothing_behind(door
 
 
 @pytest.mark.parametrize("mode", ["async", "either"])
-async def test_c2_respond_async_that_may_have_left_a_copy_is_submitted_again_and_never_executed_beside_it(
+async def test_respond_async_that_may_have_left_a_copy_is_submitted_again_and_never_executed_beside_it(
     door: MakeDoor, mode: str
 ) -> None:
     two = Two(door, _route(mode), NotAccepted("cache-unavailable", "Silence.", copied=True), 202)
@@ -224,7 +224,7 @@ async def test_c2_respond_async_that_may_have_left_a_copy_is_submitted_again_and
     assert two.calls == (0, 2)
 
 
-async def test_c2_respond_async_never_fails_open(namespace: str) -> None:
+async def test_respond_async_never_fails_open(namespace: str) -> None:
     class Away(MemoryCache):
         async def claim(self, *args: Any, **kwargs: Any) -> Any:
             raise CacheUnavailable("away")
@@ -236,7 +236,7 @@ async def test_c2_respond_async_never_fails_open(namespace: str) -> None:
     assert (await there.send()).status == 201, "what is executed at once fails open as before"
 
 
-async def test_c2_respond_async_is_taken_over_from_a_dead_gateway_whatever_on_unknown_says(door: MakeDoor) -> None:
+async def test_respond_async_is_taken_over_from_a_dead_gateway_whatever_on_unknown_says(door: MakeDoor) -> None:
     two = Two(door, _route(), lease=0.3, on_unknown="refuse")
     # As a gateway leaves it that died between its claim and its record.
     key = two.door.look_up_key()
@@ -251,7 +251,7 @@ async def test_c2_respond_async_is_taken_over_from_a_dead_gateway_whatever_on_un
     assert two.calls == (0, 1)
 
 
-async def test_c2_respond_async_does_not_take_over_an_execution(door: MakeDoor) -> None:
+async def test_respond_async_does_not_take_over_an_execution(door: MakeDoor) -> None:
     two = Two(door, _route(), on_unknown="refuse")
     print_ = fingerprint("POST", b"/payments", b"", b'{"amount": 1}', as_json=False)
     await two.door.cache.claim(
@@ -262,13 +262,13 @@ async def test_c2_respond_async_does_not_take_over_an_execution(door: MakeDoor) 
     assert two.calls == (0, 0)
 
 
-def test_c2_respond_async_needs_something_that_takes_submissions() -> None:
+def test_respond_async_needs_something_that_takes_submissions() -> None:
     with pytest.raises(ValueError, match="submit"):
         IdempotencyMiddleware(Answering(), cache=MemoryCache(), routes=[_route()])
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a b", "{x}", "x" * 65, "ä"])
-def test_c2_respond_async_streams_and_consumers_have_names_that_fit_into_a_key(name: str) -> None:
+def test_respond_async_streams_and_consumers_have_names_that_fit_into_a_key(name: str) -> None:
     for field in ("stream", "consumer"):
         with pytest.raises(ValueError, match=field):
             _route(**{field: name})

@@ -33,7 +33,7 @@ async def original(there: Door) -> tuple[dict[str, Any], bytes]:
 
 
 @pytest.mark.parametrize("body", BODIES)
-async def test_c4_duplicate_has_a_json_body_as_it_was_spelled(door: MakeDoor, body: bytes) -> None:
+async def test_duplicate_has_a_json_body_as_it_was_spelled(door: MakeDoor, body: bytes) -> None:
     result, raw = await original(door(Answering(201, body=body)))
     assert result["body"] == json.loads(body)
     assert b'"body":' + body in raw, "no digit is lost"
@@ -41,20 +41,20 @@ async def test_c4_duplicate_has_a_json_body_as_it_was_spelled(door: MakeDoor, bo
 
 
 @pytest.mark.parametrize("body", [b"text", "caf\u00e9".encode(), b"", b'{"a": NaN}', b"\xef\xbb\xbf{}", b"[" * 5000])
-async def test_c4_duplicate_has_any_other_text_as_a_string(door: MakeDoor, body: bytes) -> None:
+async def test_duplicate_has_any_other_text_as_a_string(door: MakeDoor, body: bytes) -> None:
     result, _ = await original(door(Answering(201, body=body)))
     assert result["body"] == body.decode()
     assert "body_encoding" not in result
 
 
-async def test_c4_duplicate_has_anything_else_in_base64(door: MakeDoor) -> None:
+async def test_duplicate_has_anything_else_in_base64(door: MakeDoor) -> None:
     body = bytes(range(256))
     result, _ = await original(door(Answering(201, body=body)))
     assert (base64.b64decode(result["body"]), result["body_encoding"]) == (body, "base64")
 
 
 @pytest.mark.parametrize(("number", "value"), [(10_000, True), (10_001, False)])
-async def test_c4_duplicate_has_json_of_very_many_values_as_a_string(door: MakeDoor, number: int, value: bool) -> None:
+async def test_duplicate_has_json_of_very_many_values_as_a_string(door: MakeDoor, number: int, value: bool) -> None:
     """To find out whether it is JSON takes the event loop's time, most of it for lists within lists: up to 0.3 s for 1 MiB."""
     body = b"[" + b"1," * (number - 1) + b"1" + b" " * 10_000 + b"]"
     result, _ = await original(door(Answering(201, body=body)))

@@ -49,7 +49,7 @@ def whole(there: Door, call: Call, slug: str, status: int, title: str, *, retrya
     assert call.value("idempotent-replayed") is None
 
 
-async def test_c4_key_missing(door: MakeDoor) -> None:
+async def test_key_missing(door: MakeDoor) -> None:
     there = door(app := Answering(201), require_key=True, docs_url=DOCS)
     call = await there.send(key=None)
     whole(there, call, "key-missing", 400, "Idempotency-Key is missing", retryable=False, key=None)
@@ -57,7 +57,7 @@ async def test_c4_key_missing(door: MakeDoor) -> None:
     assert app.calls == 0
 
 
-async def test_c4_key_invalid(door: MakeDoor) -> None:
+async def test_key_invalid(door: MakeDoor) -> None:
     there = door(app := Answering(201), docs_url=DOCS)
     call = await there.send(key="a,b")
     whole(there, call, "key-invalid", 400, "Idempotency-Key is invalid", retryable=False, key=None)
@@ -65,7 +65,7 @@ async def test_c4_key_invalid(door: MakeDoor) -> None:
     assert app.calls == 0
 
 
-async def test_c4_caller_missing(door: MakeDoor) -> None:
+async def test_caller_missing(door: MakeDoor) -> None:
     there = door(app := Answering(201), require_scope=True, docs_url=DOCS)
     call = await there.send()
     whole(there, call, "caller-missing", 401, "The caller is not identified", retryable=False, key="k-1")
@@ -73,7 +73,7 @@ async def test_c4_caller_missing(door: MakeDoor) -> None:
     assert app.calls == 0
 
 
-async def test_c4_key_reused(door: MakeDoor) -> None:
+async def test_key_reused(door: MakeDoor) -> None:
     there = door(app := Answering(201), docs_url=DOCS)
     await there.send()
     call = await there.send(b"other")
@@ -95,9 +95,7 @@ async def test_c4_key_reused(door: MakeDoor) -> None:
     ids=lambda other: "-".join(other),
 )
 @pytest.mark.parametrize("answer", [201, 500, 504], ids=["succeeded", "failed", "unknown"])
-async def test_c4_key_reused_for_another_request_in_any_state(
-    door: MakeDoor, other: dict[str, Any], answer: int
-) -> None:
+async def test_key_reused_for_another_request_in_any_state(door: MakeDoor, other: dict[str, Any], answer: int) -> None:
     there = door(app := Answering(answer), on_error="retry", on_unknown="retry")
     await there.send()
     before = await there.record()
@@ -106,7 +104,7 @@ async def test_c4_key_reused_for_another_request_in_any_state(
     assert app.calls == 1
 
 
-async def test_c4_key_reused_while_in_flight(door: MakeDoor) -> None:
+async def test_key_reused_while_in_flight(door: MakeDoor) -> None:
     there = door(app := Answering(201, held=True), on_mismatch="warn")
     first = there.begin()
     await app.arrivals()
@@ -115,7 +113,7 @@ async def test_c4_key_reused_while_in_flight(door: MakeDoor) -> None:
     await first.answered()
 
 
-async def test_c4_in_flight(door: MakeDoor) -> None:
+async def test_in_flight(door: MakeDoor) -> None:
     there = door(app := Answering(201, held=True), docs_url=DOCS)
     first = there.begin()
     await app.arrivals()
@@ -127,7 +125,7 @@ async def test_c4_in_flight(door: MakeDoor) -> None:
     assert app.calls == 1
 
 
-async def test_c4_duplicate(door: MakeDoor) -> None:
+async def test_duplicate(door: MakeDoor) -> None:
     there = door(Answering(201, headers=[(b"X-A", b"1"), (b"set-cookie", b"s"), (b"x-a", b"\xe9")]), docs_url=DOCS)
     before = datetime.now(UTC)
     await there.send()
@@ -140,7 +138,7 @@ async def test_c4_duplicate(door: MakeDoor) -> None:
     assert result == {"status": 201, "headers": [["x-a", "1"], ["x-a", "\xe9"]], "body": "answer 1"}
 
 
-async def test_c4_outcome_unknown(door: MakeDoor) -> None:
+async def test_outcome_unknown(door: MakeDoor) -> None:
     there = door(app := Answering(504), docs_url=DOCS)
     await there.send()
     call = await there.send()
@@ -150,7 +148,7 @@ async def test_c4_outcome_unknown(door: MakeDoor) -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["with Content-Length", "without"])
-async def test_c4_payload_too_large(door: MakeDoor, declared: bool) -> None:
+async def test_payload_too_large(door: MakeDoor, declared: bool) -> None:
     there = door(app := Answering(201), max_request_body=10, docs_url=DOCS)
     lines = [("content-length", "11")] if declared else []
     call = await there.send(pieces=(b"12345", b"67890", b"1"), headers=lines)
@@ -162,7 +160,7 @@ async def test_c4_payload_too_large(door: MakeDoor, declared: bool) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail_closed", "fail_open"])
-async def test_c4_record_unreadable(redis_server: RedisServer, namespace: str, policy: str) -> None:
+async def test_record_unreadable(redis_server: RedisServer, namespace: str, policy: str) -> None:
     cache = RedisCache.from_url(redis_server.url, timeout=30)
     there = Door(app := Answering(201), cache, namespace, on_cache_down=policy, docs_url=DOCS)
     redis_server.command("SET", there.look_up_key(), b"\x02 of a newer version", "EX", 60)
@@ -173,7 +171,7 @@ async def test_c4_record_unreadable(redis_server: RedisServer, namespace: str, p
     await cache.close()
 
 
-async def test_c4_upstream_unreachable_frees_the_key(door: MakeDoor) -> None:
+async def test_upstream_unreachable_frees_the_key(door: MakeDoor) -> None:
     there = door(app := Answering(NotProcessed("refused"), 201), docs_url=DOCS)
     call = await there.send()
     whole(there, call, "upstream-unreachable", 502, "The upstream can't be reached", retryable=True, key="k-1")
@@ -183,7 +181,7 @@ async def test_c4_upstream_unreachable_frees_the_key(door: MakeDoor) -> None:
 
 
 @pytest.mark.parametrize("policy", ["refuse", "retry"])
-async def test_c4_upstream_failed_is_retryable_as_on_unknown_says(door: MakeDoor, policy: str) -> None:
+async def test_upstream_failed_is_retryable_as_on_unknown_says(door: MakeDoor, policy: str) -> None:
     there = door(app := Answering(OutcomeUnknown("reset"), 201), on_unknown=policy, docs_url=DOCS)
     call = await there.send()
     retryable = policy == "retry"
@@ -196,7 +194,7 @@ async def test_c4_upstream_failed_is_retryable_as_on_unknown_says(door: MakeDoor
         assert (retry.code, app.calls) == ("outcome-unknown", 1)
 
 
-async def test_c4_cache_unavailable(namespace: str) -> None:
+async def test_cache_unavailable(namespace: str) -> None:
     cache = RedisCache.from_url(f"redis://127.0.0.1:{free_port()}", timeout=5)
     there = Door(app := Answering(201), cache, namespace, docs_url=DOCS)
     call = await there.send()
@@ -207,7 +205,7 @@ async def test_c4_cache_unavailable(namespace: str) -> None:
     await cache.close()
 
 
-async def test_c4_cache_unavailable_under_fail_open_is_a_bypass_without_an_attempt_number(namespace: str) -> None:
+async def test_cache_unavailable_under_fail_open_is_a_bypass_without_an_attempt_number(namespace: str) -> None:
     cache = RedisCache.from_url(f"redis://127.0.0.1:{free_port()}", timeout=5)
     there = Door(app := Answering(201), cache, namespace, on_cache_down="fail_open")
     for _ in range(2):
@@ -218,7 +216,7 @@ async def test_c4_cache_unavailable_under_fail_open_is_a_bypass_without_an_attem
     await cache.close()
 
 
-async def test_c4_cache_unavailable_is_what_a_full_memory_answers_to_a_new_key(namespace: str) -> None:
+async def test_cache_unavailable_is_what_a_full_memory_answers_to_a_new_key(namespace: str) -> None:
     there = Door(app := Answering(201), MemoryCache(limit_bytes=1800), namespace)
     assert (await there.send(key="k-1")).status == 201
     assert (await there.send(key="k-2")).status == 201
@@ -227,7 +225,7 @@ async def test_c4_cache_unavailable_is_what_a_full_memory_answers_to_a_new_key(n
     assert (app.calls, there.slots) == (2, 0)
 
 
-async def test_c4_overloaded_claims_nothing(door: MakeDoor) -> None:
+async def test_overloaded_claims_nothing(door: MakeDoor) -> None:
     there = door(app := Answering(201, held=True), max_in_flight=1, docs_url=DOCS)
     first = there.begin()
     await app.arrivals()
@@ -239,7 +237,7 @@ async def test_c4_overloaded_claims_nothing(door: MakeDoor) -> None:
     assert (await there.send(key="k-2")).status == 201
 
 
-async def test_c4_overloaded_still_answers_what_needs_no_attempt(door: MakeDoor) -> None:
+async def test_overloaded_still_answers_what_needs_no_attempt(door: MakeDoor) -> None:
     app = Answering(201, 504, 201)
     there = door(app, max_in_flight=1, on_error="retry")
     await there.send(key="done")
@@ -260,7 +258,7 @@ async def test_c4_overloaded_still_answers_what_needs_no_attempt(door: MakeDoor)
     assert (await waiter.answered()).replayed
 
 
-async def test_c4_upstream_timeout_then_the_retry_meets_it_in_flight_and_gets_its_result(door: MakeDoor) -> None:
+async def test_upstream_timeout_then_the_retry_meets_it_in_flight_and_gets_its_result(door: MakeDoor) -> None:
     there = door(app := Answering(201, held=True), response_timeout=0.05, docs_url=DOCS)
     call = await there.send()
     title = "The upstream did not answer in time"
@@ -272,7 +270,7 @@ async def test_c4_upstream_timeout_then_the_retry_meets_it_in_flight_and_gets_it
     assert app.calls == 1
 
 
-async def test_c4_full_memory_refuses_new_keys_also_under_fail_open(namespace: str) -> None:
+async def test_full_memory_refuses_new_keys_also_under_fail_open(namespace: str) -> None:
     there = Door(app := Answering(), MemoryCache(limit_bytes=1), namespace, on_cache_down="fail_open")
     call = await there.send()
     assert (call.status, call.code) == (503, "cache-unavailable")

@@ -33,7 +33,7 @@ def upstreams(call: Client) -> list[tuple[bytes, bytes]]:
         pytest.param(200, b'{"id": 1234567890123456789, "rate": 1.10, "list": []}', id="digits of JSON"),
     ],
 )
-async def test_c3_replay_is_byte_for_byte(door: MakeDoor, status: int, body: bytes) -> None:
+async def test_replay_is_byte_for_byte(door: MakeDoor, status: int, body: bytes) -> None:
     lines = [
         (b"content-length", b"%d" % len(body)),
         (b"link", b"<a>; rel=next"),
@@ -66,7 +66,7 @@ async def test_c3_replay_is_byte_for_byte(door: MakeDoor, status: int, body: byt
         b"Set-Cookie: session=secret",
     ],
 )
-async def test_c3_not_stored(door: MakeDoor, line: bytes) -> None:
+async def test_not_stored(door: MakeDoor, line: bytes) -> None:
     name, _, value = line.partition(b": ")
     there = door(Answering(201, headers=[(name, value), (name, value), (b"x-kept", b"1")]))
     first, replay = await there.send(), await there.send()
@@ -74,14 +74,14 @@ async def test_c3_not_stored(door: MakeDoor, line: bytes) -> None:
     assert upstreams(replay) == [(b"x-kept", b"1")]
 
 
-async def test_c3_not_stored_is_what_connection_nominates(door: MakeDoor) -> None:
+async def test_not_stored_is_what_connection_nominates(door: MakeDoor) -> None:
     lines = [(b"Connection", b"X-One, x-two"), (b"x-one", b"1"), (b"connection", b" X-THREE "), (b"x-two", b"2")]
     there = door(Answering(201, headers=[*lines, (b"x-three", b"3"), (b"x-four", b"4")]))
     await there.send()
     assert upstreams(await there.send()) == [(b"x-four", b"4")]
 
 
-async def test_c3_not_stored_is_what_drop_headers_adds(door: MakeDoor) -> None:
+async def test_not_stored_is_what_drop_headers_adds(door: MakeDoor) -> None:
     there = door(Answering(201, headers=[(b"X-Trace", b"1"), (b"x-kept", b"2")]), drop_headers=["x-TRACE"])
     assert (await there.send()).value("x-trace") == "1"
     assert upstreams(await there.send()) == [(b"x-kept", b"2")]
@@ -107,7 +107,7 @@ async def others_go_on() -> None:
         await asyncio.sleep(0)
 
 
-async def test_c3_replay_of_a_streamed_response_holds_every_chunk(door: MakeDoor) -> None:
+async def test_replay_of_a_streamed_response_holds_every_chunk(door: MakeDoor) -> None:
     there = door(streaming(b"one", b"", b"two", b"three"))
     assert (await there.send()).body == b"onetwothree"
     assert (await there.send()).body == b"onetwothree"
@@ -128,7 +128,7 @@ class Late:
 
 
 @pytest.mark.parametrize("headers", [(), ((b"content-length", b"1000000"),)], ids=["of any length", "long"])
-async def test_c3_head_is_shown_at_once_where_its_body_is_late(
+async def test_head_is_shown_at_once_where_its_body_is_late(
     door: MakeDoor, headers: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     app = Late(*headers)
@@ -142,7 +142,7 @@ async def test_c3_head_is_shown_at_once_where_its_body_is_late(
 
 
 @pytest.mark.parametrize("lease", [0.3, 60.0])
-async def test_c3_head_of_a_short_response_waits_for_its_body_until_it_lasts(door: MakeDoor, lease: float) -> None:
+async def test_head_of_a_short_response_waits_for_its_body_until_it_lasts(door: MakeDoor, lease: float) -> None:
     app = Late((b"content-length", b"4"))
     call = door(app, lease=lease).begin()
     await app.begun.wait()
@@ -185,7 +185,7 @@ async def watched(there: Door) -> Watching:
         pytest.param(streaming(status=204), b"", True, id="without a body by its status"),
     ],
 )
-async def test_c3_record_is_complete_before_the_last_byte_leaves(
+async def test_record_is_complete_before_the_last_byte_leaves(
     door: MakeDoor, app: Any, body: bytes, bytes_end_it: bool
 ) -> None:
     """The last byte is the one that tells the client that the response is whole, be it by length or by an end of chunks."""
@@ -195,7 +195,7 @@ async def test_c3_record_is_complete_before_the_last_byte_leaves(
     assert {*whole, call.seen[-1][1]} == {State.SUCCEEDED}
 
 
-async def test_c3_oversize_response_reaches_its_client_whole(door: MakeDoor) -> None:
+async def test_oversize_response_reaches_its_client_whole(door: MakeDoor) -> None:
     body = bytes(range(256)) * 1024
     there = door(streaming(*[body[at : at + 5000] for at in range(0, len(body), 5000)]), max_response_body=1000)
     assert (await there.send()).body == body
@@ -205,7 +205,7 @@ async def test_c3_oversize_response_reaches_its_client_whole(door: MakeDoor) -> 
     assert record.response.body is None
 
 
-async def test_c3_oversize_retry_is_a_duplicate_without_the_body(door: MakeDoor) -> None:
+async def test_oversize_retry_is_a_duplicate_without_the_body(door: MakeDoor) -> None:
     app = Answering(201, body=b"x" * 1001, headers=[(b"location", b"/payments/1")])
     there = door(app, max_response_body=1000)
     first = await there.send()
@@ -219,7 +219,7 @@ async def test_c3_oversize_retry_is_a_duplicate_without_the_body(door: MakeDoor)
     assert app.calls == 1
 
 
-async def test_c3_response_of_exactly_the_cap_is_kept(door: MakeDoor) -> None:
+async def test_response_of_exactly_the_cap_is_kept(door: MakeDoor) -> None:
     there = door(Answering(201, body=b"x" * 1000), max_response_body=1000)
     await there.send()
     assert (await there.send()).body == b"x" * 1000

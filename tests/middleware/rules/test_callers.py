@@ -11,7 +11,7 @@ from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
 
 
-async def test_c6_two_callers_have_two_records_under_one_key(door: MakeDoor) -> None:
+async def test_two_callers_have_two_records_under_one_key(door: MakeDoor) -> None:
     there = door(app := Answering(201))
     alice, bob = [("authorization", "Bearer alice")], [("authorization", "Bearer bob")]
     assert (await there.send(headers=alice)).body == b"answer 1"
@@ -24,7 +24,7 @@ async def test_c6_two_callers_have_two_records_under_one_key(door: MakeDoor) -> 
     assert app.calls == 4
 
 
-async def test_c6_white_space_around_a_value_tells_no_callers_apart(door: MakeDoor) -> None:
+async def test_white_space_around_a_value_tells_no_callers_apart(door: MakeDoor) -> None:
     """RFC 9110 section 5.5: it is no part of the value. Some servers leave it there."""
     there = door(app := Answering(201))
     assert (await there.send(headers=[("authorization", "Bearer x")])).status == 201
@@ -35,14 +35,14 @@ async def test_c6_white_space_around_a_value_tells_no_callers_apart(door: MakeDo
     assert app.calls == 1
 
 
-async def test_c6_two_namespaces_on_one_cache_share_nothing(cache: Cache, namespace: str) -> None:
+async def test_two_namespaces_on_one_cache_share_nothing(cache: Cache, namespace: str) -> None:
     app = Answering(201)
     for name in (namespace, namespace + "2"):
         assert not (await Door(app, cache, name).send()).replayed
     assert app.calls == 2
 
 
-async def test_c6_scope_by_several_headers(door: MakeDoor) -> None:
+async def test_scope_by_several_headers(door: MakeDoor) -> None:
     there = door(app := Answering(201), scope=["header:X-Api-Key", "header:X-Tenant"])
     callers = [
         [("x-api-key", "a"), ("x-tenant", "b")],
@@ -62,7 +62,7 @@ async def test_c6_scope_by_several_headers(door: MakeDoor) -> None:
     assert app.calls == len(callers)
 
 
-async def test_c6_require_scope_takes_any_of_the_scope_s_headers(door: MakeDoor) -> None:
+async def test_require_scope_takes_any_of_the_scope_s_headers(door: MakeDoor) -> None:
     there = door(Answering(201), scope=["header:X-Api-Key", "header:X-Tenant"], require_scope=True)
     missing = await there.send()
     assert missing.code == "caller-missing"
@@ -71,7 +71,7 @@ async def test_c6_require_scope_takes_any_of_the_scope_s_headers(door: MakeDoor)
     assert (await there.send(key=None)).status == 201, "what is not enforced needs no caller"
 
 
-def test_c6_crafted_parts_do_not_collide() -> None:
+def test_crafted_parts_do_not_collide() -> None:
     """What separates the parts is their length, so that no value can pretend to be two."""
     names = (b"a", b"b")
     scopes = [
@@ -108,7 +108,7 @@ LOOK_UP_KEYS = [
 
 
 @pytest.mark.parametrize(("key", "scope", "identifier"), LOOK_UP_KEYS)
-def test_c6_look_up_keys_are_spelled_as_ever(key: str, scope: list[bytes] | None, identifier: str) -> None:
+def test_look_up_keys_are_spelled_as_ever(key: str, scope: list[bytes] | None, identifier: str) -> None:
     """They are stored: another spelling would lose every record that there is."""
     look_up_key = record_key("payments", key, scope)
     assert look_up_key == f"payments:{identifier}"
@@ -117,7 +117,7 @@ def test_c6_look_up_keys_are_spelled_as_ever(key: str, scope: list[bytes] | None
     assert scope_digest(scope) == identifier.partition(":")[2]
 
 
-def test_c6_look_up_key_gives_away_neither_key_nor_credential() -> None:
+def test_look_up_key_gives_away_neither_key_nor_credential() -> None:
     look_up_key = record_key("payments", "order-4711", [b"authorization", b"1", b"Bearer secret"])
     assert look_up_key.startswith("payments:")
     assert "order" not in look_up_key
@@ -131,7 +131,7 @@ def test_c6_look_up_key_gives_away_neither_key_nor_credential() -> None:
 @pytest.mark.parametrize(
     "scheme", ["AWS4-HMAC-SHA256 Credential=x", "OAuth a=b", "HMAC x", "Digest a=b", "Signature x"]
 )
-async def test_c6_first_signed_request_warns_that_its_caller_changes(
+async def test_first_signed_request_warns_that_its_caller_changes(
     door: MakeDoor, caplog: pytest.LogCaptureFixture, scheme: str
 ) -> None:
     there = door(Answering(201))
@@ -141,13 +141,13 @@ async def test_c6_first_signed_request_warns_that_its_caller_changes(
     assert scheme not in caplog.text
 
 
-async def test_c6_an_explicit_scope_does_not_warn(door: MakeDoor, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_explicit_scope_does_not_warn(door: MakeDoor, caplog: pytest.LogCaptureFixture) -> None:
     there = door(Answering(201), scope=["header:Authorization"])
     await there.send(headers=[("authorization", "AWS4-HMAC-SHA256 x")])
     assert "signing" not in caplog.text
 
 
-async def test_c6_nothing_secret_is_logged(door: MakeDoor, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_secret_is_logged(door: MakeDoor, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     there = door(Answering(504, 201, body=b"iban=DE89"), on_unknown="retry", on_mismatch="warn")
     headers = [("authorization", "Bearer hunter2"), ("prefer", "wait=1")]

@@ -49,7 +49,7 @@ OTHER_JSON = [
 
 
 @pytest.mark.parametrize(("first", "retry"), SAME_JSON)
-async def test_c5_fingerprint_json_ignores_what_does_not_count(door: MakeDoor, first: bytes, retry: bytes) -> None:
+async def test_fingerprint_json_ignores_what_does_not_count(door: MakeDoor, first: bytes, retry: bytes) -> None:
     there = door(app := Answering(201), fingerprint="json")
     await there.send(first)
     assert (await there.send(retry)).replayed
@@ -57,7 +57,7 @@ async def test_c5_fingerprint_json_ignores_what_does_not_count(door: MakeDoor, f
 
 
 @pytest.mark.parametrize(("first", "other"), OTHER_JSON)
-async def test_c5_fingerprint_json_tells_values_apart(door: MakeDoor, first: bytes, other: bytes) -> None:
+async def test_fingerprint_json_tells_values_apart(door: MakeDoor, first: bytes, other: bytes) -> None:
     there = door(app := Answering(201), fingerprint="json")
     await there.send(first)
     assert (await there.send(first)).replayed
@@ -66,7 +66,7 @@ async def test_c5_fingerprint_json_tells_values_apart(door: MakeDoor, first: byt
 
 
 @pytest.mark.parametrize(("first", "other"), SAME_JSON)
-async def test_c5_fingerprint_raw_compares_byte_by_byte(door: MakeDoor, first: bytes, other: bytes) -> None:
+async def test_fingerprint_raw_compares_byte_by_byte(door: MakeDoor, first: bytes, other: bytes) -> None:
     there = door(app := Answering(201))
     await there.send(first)
     assert (await there.send(first)).replayed
@@ -74,19 +74,19 @@ async def test_c5_fingerprint_raw_compares_byte_by_byte(door: MakeDoor, first: b
     assert app.calls == 1
 
 
-async def test_c5_fingerprint_leaves_request_headers_out(door: MakeDoor) -> None:
+async def test_fingerprint_leaves_request_headers_out(door: MakeDoor) -> None:
     there = door(Answering(201))
     await there.send(headers=[("traceparent", "00-1-1-00"), ("content-type", "application/json")])
     assert (await there.send(headers=[("traceparent", "00-2-2-00"), ("user-agent", "retry/2")])).replayed
 
 
-async def test_c5_fingerprint_takes_the_path_as_it_was_sent(door: MakeDoor) -> None:
+async def test_fingerprint_takes_the_path_as_it_was_sent(door: MakeDoor) -> None:
     there = door(Answering(201))
     await there.send(path="/a/b")
     assert (await there.send(path="/a%2Fb")).code == "key-reused"
 
 
-async def test_c5_fingerprint_does_without_a_raw_path(door: MakeDoor) -> None:
+async def test_fingerprint_does_without_a_raw_path(door: MakeDoor) -> None:
     """Of ASGI's scope, raw_path is optional."""
     there = door(Answering(201))
     await there.send(path="/a", raw_path=None)
@@ -104,7 +104,7 @@ async def test_c5_fingerprint_does_without_a_raw_path(door: MakeDoor) -> None:
         (("POST", b"/1:0:", b"", b""), ("POST", b"/", b"1:0:", b"")),
     ],
 )
-def test_c5_fingerprint_no_octet_moves_from_one_part_into_the_next(
+def test_fingerprint_no_octet_moves_from_one_part_into_the_next(
     one: tuple[str, bytes, bytes, bytes], other: tuple[str, bytes, bytes, bytes]
 ) -> None:
     assert fingerprint(*one) != fingerprint(*other)
@@ -120,25 +120,25 @@ FINGERPRINTS = [
 
 
 @pytest.mark.parametrize(("request_parts", "as_json", "digest"), FINGERPRINTS)
-def test_c5_fingerprints_are_what_they_ever_were(
+def test_fingerprints_are_what_they_ever_were(
     request_parts: tuple[str, bytes, bytes, bytes], as_json: bool, digest: str
 ) -> None:
     """They are stored: with another one, no retry of an older request would be taken for its own."""
     assert fingerprint(*request_parts, as_json=as_json).hex() == digest
 
 
-def test_c5_fingerprint_a_raw_body_that_looks_canonical_is_not_taken_for_json() -> None:
+def test_fingerprint_a_raw_body_that_looks_canonical_is_not_taken_for_json() -> None:
     repeated = b'{"a":1,"a":1}'
     assert fingerprint("POST", b"/", b"", b"{}") != fingerprint("POST", b"/", b"", b"{}", as_json=True)
     assert fingerprint("POST", b"/", b"", repeated) == fingerprint("POST", b"/", b"", repeated, as_json=True)
 
 
-def test_c5_fingerprint_of_absurd_nesting_is_no_error() -> None:
+def test_fingerprint_of_absurd_nesting_is_no_error() -> None:
     for body in (b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 50_000 + b"1" + b"}" * 50_000):
         assert fingerprint("POST", b"/", b"", body, as_json=True) == fingerprint("POST", b"/", b"", body)
 
 
-async def test_c5_fingerprint_as_json_up_to_a_size_that_is_a_setting(door: MakeDoor) -> None:
+async def test_fingerprint_as_json_up_to_a_size_that_is_a_setting(door: MakeDoor) -> None:
     """It is found on the event loop: beyond the size, bodies are compared byte by byte. The size of a retry's body decides."""
     there = door(Answering(201), fingerprint="json", max_json_fingerprint=14)
     await there.send(b'{"a":1,"b":22}', key="short")
@@ -149,7 +149,7 @@ async def test_c5_fingerprint_as_json_up_to_a_size_that_is_a_setting(door: MakeD
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_c5_fingerprint_as_json_is_that_of_the_standard_librarys_spelling(seed: int) -> None:
+def test_fingerprint_as_json_is_that_of_the_standard_librarys_spelling(seed: int) -> None:
     value = arbitrary(random.Random(seed), 5)
     spelled = json.dumps(value, indent=1).encode()
     plain = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
@@ -167,6 +167,6 @@ def arbitrary(chance: random.Random, depth: int) -> object:
 
 
 @pytest.mark.parametrize(("depth", "canonical"), [(64, True), (65, True), (66, False)])
-def test_c5_fingerprint_as_json_of_what_nests_too_deep_is_raw(depth: int, canonical: bool) -> None:
+def test_fingerprint_as_json_of_what_nests_too_deep_is_raw(depth: int, canonical: bool) -> None:
     body = b"[ " * depth + b"]" * depth
     assert (fingerprint("POST", b"/", b"", body, as_json=True) != fingerprint("POST", b"/", b"", body)) is canonical

@@ -62,7 +62,7 @@ ILLEGAL = [
 
 
 @pytest.mark.parametrize(("first", "retry"), ONE_KEY)
-async def test_c2_key_two_spellings_name_one_key(door: MakeDoor, first: str, retry: str) -> None:
+async def test_key_two_spellings_name_one_key(door: MakeDoor, first: str, retry: str) -> None:
     app = Answering(201)
     there = door(app)
     assert (await there.send(key=first)).status == 201
@@ -73,7 +73,7 @@ async def test_c2_key_two_spellings_name_one_key(door: MakeDoor, first: str, ret
 
 
 @pytest.mark.parametrize(("first", "other"), TWO_KEYS)
-async def test_c2_key_two_keys_have_two_records(door: MakeDoor, first: str, other: str) -> None:
+async def test_key_two_keys_have_two_records(door: MakeDoor, first: str, other: str) -> None:
     app = Answering(201)
     there = door(app)
     await there.send(key=first)
@@ -82,7 +82,7 @@ async def test_c2_key_two_keys_have_two_records(door: MakeDoor, first: str, othe
 
 
 @pytest.mark.parametrize("value", ILLEGAL)
-async def test_c2_key_of_an_illegal_form_is_key_invalid(door: MakeDoor, value: str) -> None:
+async def test_key_of_an_illegal_form_is_key_invalid(door: MakeDoor, value: str) -> None:
     app = Answering(201)
     answer = await door(app).send(key=value)
     assert (answer.status, answer.code) == (400, "key-invalid")
@@ -91,21 +91,21 @@ async def test_c2_key_of_an_illegal_form_is_key_invalid(door: MakeDoor, value: s
     assert app.calls == 0
 
 
-async def test_c2_key_255_characters_are_counted_after_unquoting(door: MakeDoor) -> None:
+async def test_key_255_characters_are_counted_after_unquoting(door: MakeDoor) -> None:
     app = Answering(201)
     answer = await door(app).send(key='"' + r"\"" * 255 + '"')
     assert answer.status == 201
     assert app.calls == 1
 
 
-async def test_c2_key_in_two_field_lines_is_key_invalid_even_if_they_agree(door: MakeDoor) -> None:
+async def test_key_in_two_field_lines_is_key_invalid_even_if_they_agree(door: MakeDoor) -> None:
     app = Answering(201)
     answer = await door(app).send(key="a", headers=[("idempotency-key", "a")])
     assert answer.code == "key-invalid"
     assert app.calls == 0
 
 
-async def test_c2_key_of_an_alias_is_the_same_key_and_echoed_under_the_header_s_name(door: MakeDoor) -> None:
+async def test_key_of_an_alias_is_the_same_key_and_echoed_under_the_header_s_name(door: MakeDoor) -> None:
     app = Answering(201)
     there = door(app, aliases=["X-Idempotency-Key", "PayPal-Request-Id", "Key", "Longer-Than-The-Name-Of-The-Header"])
     await there.send(key="a")
@@ -116,7 +116,7 @@ async def test_c2_key_of_an_alias_is_the_same_key_and_echoed_under_the_header_s_
     assert app.calls == 1
 
 
-async def test_c2_key_alias_beside_the_header_must_name_the_same_key(door: MakeDoor) -> None:
+async def test_key_alias_beside_the_header_must_name_the_same_key(door: MakeDoor) -> None:
     app = Answering(201)
     there = door(app, aliases=["X-Idempotency-Key"])
     assert (await there.send(key="a", headers=[("x-idempotency-key", '"a"')])).status == 201
@@ -124,13 +124,13 @@ async def test_c2_key_alias_beside_the_header_must_name_the_same_key(door: MakeD
     assert app.calls == 1
 
 
-async def test_c2_key_an_unconfigured_alias_is_no_key(door: MakeDoor) -> None:
+async def test_key_an_unconfigured_alias_is_no_key(door: MakeDoor) -> None:
     app = Answering(201)
     answer = await door(app).send(key=None, headers=[("x-idempotency-key", "a")])
     assert answer.value("cache-status") == "oncegate; fwd=bypass"
 
 
-async def test_c2_key_comes_in_the_configured_header(door: MakeDoor) -> None:
+async def test_key_comes_in_the_configured_header(door: MakeDoor) -> None:
     app = Answering(201)
     there = door(app, header="Request-Token", require_key=True)
     first = await there.send(key=None, headers=[("request-token", "a")])
@@ -141,6 +141,6 @@ async def test_c2_key_comes_in_the_configured_header(door: MakeDoor) -> None:
 
 
 @pytest.mark.parametrize(("size", "status"), [(4096, 201), (4097, 400)])
-async def test_c2_key_parameters_are_ignored_up_to_a_size(door: MakeDoor, size: int, status: int) -> None:
+async def test_key_parameters_are_ignored_up_to_a_size(door: MakeDoor, size: int, status: int) -> None:
     answer = await door(Answering(201)).send(key='"k"' + ";" + "a" * (size - 4))
     assert answer.status == status

@@ -28,7 +28,7 @@ def matched(path: str, *routes: Route, method: str = "POST") -> str | None:
     return policy.route if policy is not None else None
 
 
-async def test_c7_first_matching_route_counts(door: MakeDoor) -> None:
+async def test_first_matching_route_counts(door: MakeDoor) -> None:
     routes = [route("/payments/free", require_key=False), route("/payments/*", require_key=True), route("*")]
     there = door(Answering(201), routes=routes)
     assert (await there.send(key=None, path="/payments/free")).status == 201
@@ -55,13 +55,13 @@ async def test_c7_first_matching_route_counts(door: MakeDoor) -> None:
         "/x\\..\\payments",
     ],
 )
-async def test_c7_no_spelling_of_a_path_slips_past_its_route(door: MakeDoor, path: str) -> None:
+async def test_no_spelling_of_a_path_slips_past_its_route(door: MakeDoor, path: str) -> None:
     there = door(app := Answering(201), routes=[route("/payments", require_key=True)])
     assert (await there.send(key=None, path=path)).code == "key-missing"
     assert app.calls == 0
 
 
-def test_c7_of_two_readings_of_a_path_the_stricter_one_counts() -> None:
+def test_of_two_readings_of_a_path_the_stricter_one_counts() -> None:
     free = route("/payments/free", require_key=False)
     strict = route("/payments*", require_key=True)
     assert matched("/payments/free", free, strict) == "/payments/free"
@@ -72,7 +72,7 @@ def test_c7_of_two_readings_of_a_path_the_stricter_one_counts() -> None:
     assert matched("/others;x", things, method="PUT") is None
 
 
-async def test_c7_decoded_path_is_matched_and_the_raw_one_is_forwarded(door: MakeDoor) -> None:
+async def test_decoded_path_is_matched_and_the_raw_one_is_forwarded(door: MakeDoor) -> None:
     """The server decodes; ``/%70ayments`` must not slip past, nor be changed on its way."""
     there = door(app := Answering(201), routes=[route("/payments", require_key=True)])
     assert (await there.send(key=None, path="/payments", raw_path=b"/%70ayments")).code == "key-missing"
@@ -98,11 +98,11 @@ async def test_c7_decoded_path_is_matched_and_the_raw_one_is_forwarded(door: Mak
         ("/", "//", True),
     ],
 )
-def test_c7_star_matches_any_run_of_characters(pattern: str, path: str, matches: bool) -> None:
+def test_star_matches_any_run_of_characters(pattern: str, path: str, matches: bool) -> None:
     assert (matched(path, route(pattern, require_key=True)) == pattern) is matches
 
 
-def test_c7_route_is_for_its_methods_and_the_default_for_the_rest() -> None:
+def test_route_is_for_its_methods_and_the_default_for_the_rest() -> None:
     things = route("/things", methods=("PUT",))
     assert matched("/things", things, method="PUT") == "/things"
     assert matched("/things", things, method="POST") == "*"
@@ -110,7 +110,7 @@ def test_c7_route_is_for_its_methods_and_the_default_for_the_rest() -> None:
     assert matched("/others", things, method="GET") is None
 
 
-def test_c7_route_overrides_any_setting_and_leaves_the_others() -> None:
+def test_route_overrides_any_setting_and_leaves_the_others() -> None:
     base = IdempotencySettings(ttl=5, error_ttl=7, on_error="replay")
     policy = compile_policy(base, route("/a", ttl=9, header="X-Key", scope=["header:X-Tenant"]))
     assert (policy.settings.ttl, policy.settings.error_ttl, policy.settings.on_error) == (9, 7, "replay")
@@ -121,23 +121,23 @@ def test_c7_route_overrides_any_setting_and_leaves_the_others() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"path": "no-slash"}, {"path": "/a", "unknown": 1}, {"path": "/a", "status": {99: "success"}}]
 )
-def test_c7_wrong_route_fails_at_construction(wrong: dict[str, object]) -> None:
+def test_wrong_route_fails_at_construction(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Route.model_validate(wrong)
 
 
-def test_c7_wrong_override_fails_when_the_middleware_is_built() -> None:
+def test_wrong_override_fails_when_the_middleware_is_built() -> None:
     with pytest.raises(ValidationError):
         IdempotencyMiddleware(Answering(), cache=MemoryCache(), routes=[route("/a", ttl=-1)])
 
 
 @pytest.mark.parametrize("wrong", [{"namespace": "a:b"}, {"namespace": ""}, {"max_in_flight": 0}, {"body_timeout": 0}])
-def test_c7_wrong_limits_fail_when_the_middleware_is_built(wrong: dict[str, object]) -> None:
+def test_wrong_limits_fail_when_the_middleware_is_built(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must"):
         IdempotencyMiddleware(Answering(), cache=MemoryCache(), **wrong)  # type: ignore[arg-type]  # options of the test's own
 
 
-def test_c7_normalised_path_is_its_own_normal_form() -> None:
+def test_normalised_path_is_its_own_normal_form() -> None:
     for path in ("", "/", "//", "/..", "/../../a", "/a/./b/../c/", "a//b", "/a/..", "/..a/...", "/a/%2e%2e/b"):
         normal = normalise(path)
         assert normal.startswith("/")
@@ -146,7 +146,7 @@ def test_c7_normalised_path_is_its_own_normal_form() -> None:
     assert normalise("/..a/...") == "/..a/..."
 
 
-async def test_c7_no_methods_switch_enforcement_off_there(door: MakeDoor) -> None:
+async def test_no_methods_switch_enforcement_off_there(door: MakeDoor) -> None:
     """And another method on the path goes no further."""
     off = route("/hooks/*", methods=[])
     there = door(app := Answering(201), routes=[off, route("*", require_key=True)])
@@ -159,7 +159,7 @@ async def test_c7_no_methods_switch_enforcement_off_there(door: MakeDoor) -> Non
     assert matched("/hooks", off) == "*"
 
 
-async def test_c7_enforcement_for_one_route_only(door: MakeDoor) -> None:
+async def test_enforcement_for_one_route_only(door: MakeDoor) -> None:
     routes = [route("/payments"), route("*", methods=[])]
     there = door(Answering(201), routes=routes)
     assert (await there.send(path="/payments")).value("cache-status") == "oncegate; fwd=miss; stored"
@@ -168,7 +168,7 @@ async def test_c7_enforcement_for_one_route_only(door: MakeDoor) -> None:
 
 
 @pytest.mark.parametrize("more", [{"require_key": True}, {"mode": "async"}, {"status": {404: "success"}}, {"ttl": 5}])
-def test_c7_nothing_else_counts_where_enforcement_is_off(more: dict[str, object]) -> None:
+def test_nothing_else_counts_where_enforcement_is_off(more: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="switches enforcement off"):
         route("/a", methods=[], **more)
 
@@ -189,12 +189,12 @@ def scoped(path: str, root: str, raw: bytes | None = None) -> dict[str, Any]:
         ("/api//h/pay", "/api", None),
     ],
 )
-async def test_c7_routes_match_what_the_app_routes_by(door: MakeDoor, path: str, root: str, raw: bytes | None) -> None:
+async def test_routes_match_what_the_app_routes_by(door: MakeDoor, path: str, root: str, raw: bytes | None) -> None:
     there = door(Answering(201), routes=[route("/pay", require_key=True), route("/pay/{id}", require_key=True)])
     assert (await there.send(key=None, **scoped(path, root, raw))).code == "key-missing"
 
 
-async def test_c7_a_root_that_only_looks_alike_is_none(door: MakeDoor) -> None:
+async def test_a_root_that_only_looks_alike_is_none(door: MakeDoor) -> None:
     there = door(Answering(201), routes=[route("/pay", require_key=True), route("/pay/{id}", require_key=True)])
     assert (await there.send(key=None, **scoped("/apix/pay", "/api"))).status == 201
     assert (await there.send(key=None, **scoped("/api/pay/a/b", "/api", b"/api/pay/a%2fb"))).code == "key-missing"
@@ -217,11 +217,11 @@ async def test_c7_a_root_that_only_looks_alike_is_none(door: MakeDoor) -> None:
         ("/a.c", "/abc", False),
     ],
 )
-def test_c7_a_star_stands_for_any_run_of_characters(pattern: str, path: str, matches: bool) -> None:
+def test_a_star_stands_for_any_run_of_characters(pattern: str, path: str, matches: bool) -> None:
     assert PathPattern(pattern).matches(path) is matches
 
 
-def test_c7_routes_of_long_paths_are_not_kept() -> None:
+def test_routes_of_long_paths_are_not_kept() -> None:
     """Whoever sends them would fill the memory: 4,000 of 60 KB are 240 MB."""
     policies = Policies(IdempotencySettings(), [route("/a*")])
     tracemalloc.start()
