@@ -100,7 +100,7 @@ _LEAST_STATUS: Final = 200
 _MOST_STATUS: Final = 999
 _LAST_INSTANT_MS: Final = 253402300799999
 """The end of the year 9999: later instants can't be written down (RFC 3339)."""
-BODILESS: Final = frozenset((204, 304))
+BODILESS: Final[frozenset[int]] = frozenset((204, 304))
 """The statuses of answers that never have a body (RFC 9110 section 6.4.1)."""
 _METHODS: Final = {"POST": "P", "PATCH": "A", "PUT": "U", "DELETE": "D"}
 """Those that are spelled in one character: memory counts."""
@@ -108,7 +108,7 @@ _SPELLED: Final = {letter: method for method, letter in _METHODS.items()}
 _is_name: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 _is_length: Final = re.compile(rb"[0-9]{1,18}").fullmatch
-HOP_BY_HOP: Final = frozenset(
+HOP_BY_HOP: Final[frozenset[bytes]] = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
 )
 """RFC 9110 section 7.6.1: no entry point keeps them, and replayed they would break a connection. Trailers are not stored."""
