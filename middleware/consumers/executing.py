@@ -1,7 +1,7 @@
 """The delivery that is being executed: for what a handler stands on, which is called without it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Final
 
@@ -22,4 +22,7 @@ def executing(begun: Begun) -> Iterator[None]:
     try:
         yield
     finally:
-        _CURRENT.reset(token)
+        with suppress(
+            ValueError
+        ):  # closed from elsewhere, as by the garbage collector: that context's variable is not ours
+            _CURRENT.reset(token)
