@@ -6,6 +6,7 @@ Rules of docs/contract.md: R1.5, R1.6, R1.7, R2.17, R5.1, R5.21, R5.23, R5.24.
 import asyncio
 import socket
 import time
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -170,6 +171,9 @@ async def test_a_stalled_gateway_whose_successor_is_still_executing_does_not_com
     assert ledger.attempts(key) == ["1", "2"]
 
 
+SYN_SENT = "02"
+
+
 class Door:
     """An upstream that can't be connected to until it is opened: its queue of connections is full."""
 
@@ -180,6 +184,12 @@ class Door:
         self._listening.settimeout(DEADLINE)
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._filler = socket.create_connection(self._listening.getsockname(), DEADLINE)
+
+    def is_approached(self) -> bool:
+        """Whether somebody is connecting: by the kernel's table, since nobody else knows of it yet."""
+        there = f":{self._listening.getsockname()[1]:04X}"
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return any(remote.endswith(there) and state == SYN_SENT for _, _, remote, state, *_ in rows)
 
     def open(self) -> socket.socket:
         """Makes room, and returns the connection that has waited at the door."""
@@ -205,6 +215,7 @@ async def test_a_gateway_that_stalls_between_claim_and_first_byte_sends_nothing_
         )
         first = caller.send(stalled, key, RETRY)
         await until(lambda: is_in_flight(redis_server.url, namespace), "the claim is made")
+        await until(door.is_approached, "the upstream is being connected to")
         stalled.stall()
         second = await caller.settled(successor, key, RETRY)
         assert second.status_code == 201
