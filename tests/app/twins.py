@@ -1,4 +1,4 @@
-"""Two gateways that differ in one thing: one answers in the lane what it can (oncegate.app.gateway.fast_path), the other
+"""Two gateways that differ in one thing: one answers on the fast path what it can (oncegate.app.gateway.fast_path), the other
 nothing."""
 
 import asyncio
@@ -57,7 +57,7 @@ ENDS = {"closes", "until it closes", "cut", "no word", "no HTTP", "behind itself
 
 @dataclass
 class Twin:
-    """One of the two. ``heard`` is what its upstream got; ``asked`` counts requests, ``taken`` those in the lane."""
+    """One of the two. ``heard`` is what its upstream got; ``asked`` counts requests, ``taken`` those on the fast path."""
 
     client: httpx.AsyncClient
     gateway: Gateway
@@ -88,8 +88,8 @@ class Twin:
 
 
 @asynccontextmanager
-async def twin(lane: bool, **settings: Any) -> AsyncIterator[Twin]:
-    """A gateway with the lane, or without it, on an upstream of its own."""
+async def twin(fast_path: bool, **settings: Any) -> AsyncIterator[Twin]:
+    """A gateway with the fast path, or without it, on an upstream of its own."""
     arrivals: Counter[tuple[str, str | None]] = Counter()
 
     async def behave(peer: Peer) -> None:
@@ -106,7 +106,7 @@ async def twin(lane: bool, **settings: Any) -> AsyncIterator[Twin]:
                 return
 
     def counting(request: InboundRequest) -> bool:
-        taken = lane and direct(request)
+        taken = fast_path and direct(request)
         made.asked += 1
         made.taken += taken
         return taken

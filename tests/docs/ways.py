@@ -15,7 +15,7 @@ from types import FrameType
 
 from testing.servers import RedisServer
 from testing.upstreams import OK, Upstream, answering
-from tests.app.lane import Talk, gateway_at, keyed, request
+from tests.app.fast_path import Talk, gateway_at, keyed, request
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"

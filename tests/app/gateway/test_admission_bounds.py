@@ -11,7 +11,7 @@ import pytest
 from oncegate.app.gateway.gateway import Gateway
 from testing.upstreams import PATIENCE, Peer, Upstream
 from testing.waiting import until
-from tests.app.lane import CREATED, Talk, gateway_at, keyed, talking
+from tests.app.fast_path import CREATED, Talk, gateway_at, keyed, talking
 
 BOUND = 1_000_000
 PIECE = bytes(100_000)

@@ -18,7 +18,7 @@ from oncegate.middleware.outcome.problems import MAX_ESCAPES, original_result
 from testing.growth import is_linear
 from testing.upstreams import PATIENCE, Peer, Upstream
 from testing.waiting import until
-from tests.app.lane import CREATED, gateway_at
+from tests.app.fast_path import CREATED, gateway_at
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 

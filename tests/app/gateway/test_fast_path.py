@@ -1,4 +1,4 @@
-"""The lane for requests that end at once is what they go by, and they cost no task; whatever lasts, or is unusual, leaves it."""
+"""The fast path is how requests go that end at once, and they cost no task; whatever lasts, or is unusual, leaves it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,9 +8,9 @@ import pytest
 from testing.servers import RedisServer
 from testing.upstreams import PATIENCE, Peer, Upstream, answering
 from testing.waiting import until
-from tests.app.lane import CREATED, Slow, Talk, gateway_at, keyed, request, talking, tasks_made
+from tests.app.fast_path import CREATED, Slow, Talk, gateway_at, keyed, request, talking, tasks_made
 
-# What goes in the lane is to stay there until the test says otherwise.
+# What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.both_loops]
 
 CACHES = ["memory", "redis"]
@@ -129,7 +129,10 @@ async def test_a_response_that_is_unusual_gets_a_task(cache: str, name: str, met
         await peer.request()
         await behave(peer)
 
-    rules = {"lease": 1800, "response_timeout": 600}  # a task when it is heard: the lane would look after it too late
+    rules = {
+        "lease": 1800,
+        "response_timeout": 600,
+    }  # a task when it is heard: the fast path would look after it too late
     async with Upstream(unusual) as upstream, gateway_at(upstream.url, cache, idempotency=rules) as (talk, _, _):
         assert (await talk.ask(keyed("warm"))).startswith(b"HTTP/1.1 201 ")
         with tasks_made() as made:

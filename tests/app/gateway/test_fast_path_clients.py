@@ -1,4 +1,4 @@
-"""Clients of the lane that send much at once, take nothing, or leave."""
+"""Clients of the fast path that send much at once, take nothing, or leave."""
 
 import asyncio
 import tracemalloc
@@ -7,7 +7,7 @@ import pytest
 
 from testing.upstreams import Peer, Upstream, answering
 from testing.waiting import until
-from tests.app.lane import CREATED, Slow, gateway_at, keyed, request, talking, tasks_made
+from tests.app.fast_path import CREATED, Slow, gateway_at, keyed, request, talking, tasks_made
 
 MANY = 10_000
 
@@ -67,7 +67,7 @@ async def test_what_a_client_began_is_finished_and_recorded_without_it(cache: st
     url = "memory://" if cache == "memory" else redis_url
     async with Upstream(slow) as upstream, gateway_at(upstream.url, url) as (talk, gateway, port):
         await talk.ask(keyed())
-        in_flight = gateway._fast_path._enforcement.enforcer.in_flight  # type: ignore[union-attr]  # this gateway has a lane
+        in_flight = gateway._fast_path._enforcement.enforcer.in_flight  # type: ignore[union-attr]  # this gateway has a fast_path
         async with talking(port) as leaving:
             leaving.writer.write(keyed("k", path="/slow"))
             await upstream.received(2)

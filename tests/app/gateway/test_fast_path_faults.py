@@ -1,4 +1,4 @@
-"""What must do no harm in the lane: an owner that is held up, errors of our own, a cache that is full or silent.
+"""What must do no harm on the fast path: an owner that is held up, errors of our own, a cache that is full or silent.
 
 Rules of docs/contract.md: R3.13.
 """
@@ -24,9 +24,9 @@ from oncegate.middleware.rules.policy import Policies
 from testing.servers import RedisServer
 from testing.upstreams import PATIENCE, Upstream, answering
 from testing.waiting import until
-from tests.app.lane import CREATED, Slow, Talk, answered, gateway_at, keyed, request, talking
+from tests.app.fast_path import CREATED, Slow, Talk, answered, gateway_at, keyed, request, talking
 
-# What goes in the lane is to stay there until the test says otherwise.
+# What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")
 
 

@@ -1,4 +1,4 @@
-"""What a request of the lane leaves behind: no cycle, no slot, no time limit, no task, no connection."""
+"""What a request of the fast path leaves behind: no cycle, no slot, no time limit, no task, no connection."""
 
 import asyncio
 import logging
@@ -10,10 +10,10 @@ from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
 from testing.upstreams import Peer, Upstream
 from testing.waiting import until
-from tests.app.lane import CREATED, gateway_at, keyed, request, talking
+from tests.app.fast_path import CREATED, gateway_at, keyed, request, talking
 from tests.app.server.test_garbage import collected
 
-# What goes in the lane is to stay there until the test says otherwise.
+# What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")
 
 REQUESTS = 10
@@ -44,19 +44,19 @@ async def by_name(peer: Peer) -> None:
             await peer.send(CREATED.replace(b"201 Created", path[1:].encode() + b" As told"))
 
 
-def lane_of(gateway: Gateway) -> FastPath:
+def fast_path_of(gateway: Gateway) -> FastPath:
     assert gateway._fast_path is not None
     return gateway._fast_path
 
 
 def held(gateway: Gateway) -> dict[str, int]:
     """What is held for requests now, by its name."""
-    lane = lane_of(gateway)
-    in_flight, upstream = lane._enforcement.enforcer.in_flight, lane._forwarder.upstream
-    watches = lane._forwarder._watches
+    fast_path = fast_path_of(gateway)
+    in_flight, upstream = fast_path._enforcement.enforcer.in_flight, fast_path._forwarder.upstream
+    watches = fast_path._forwarder._watches
     return {
         "slots": in_flight.slots,
-        "buffered": lane._enforcement.buffered.bytes,
+        "buffered": fast_path._enforcement.buffered.bytes,
         "attempts": len(in_flight._attempts),
         "background": len(in_flight._background),
         "unsaved": len(in_flight._unsaved) + in_flight._unsaved_bytes,

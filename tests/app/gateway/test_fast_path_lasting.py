@@ -1,4 +1,4 @@
-"""What begins in the lane and lasts: the same time limits, leases and outcomes as for any other request."""
+"""What begins on the fast path and lasts: the same time limits, leases and outcomes as for any other request."""
 
 import asyncio
 import re
@@ -9,12 +9,12 @@ import pytest
 
 from oncegate.cache.redis.store import RedisCache
 from testing.upstreams import PATIENCE, Peer, Upstream
-from tests.app.lane import CREATED, Slow, answered, gateway_at, keyed, request, tasks_made
+from tests.app.fast_path import CREATED, Slow, answered, gateway_at, keyed, request, tasks_made
 
 EARLY = 0.02
 """Seconds by which clocks and timers may be off."""
 LATE = 0.9
-"""Seconds; what is watched in the lane for a second would be a second late if that were not counted."""
+"""Seconds; what is watched on the fast path for a second would be a second late if that were not counted."""
 
 
 class Elapsed:

@@ -1,4 +1,4 @@
-"""The lane while Redis fails: nothing is executed twice, nothing that was done is lost, and nobody waits for ever."""
+"""The fast path while Redis fails: nothing is executed twice, nothing that was done is lost, and nobody waits for ever."""
 
 import asyncio
 import time
@@ -15,10 +15,10 @@ from oncegate.middleware.admission.in_flight import InFlight
 from testing.servers import RedisServer
 from testing.upstreams import Upstream
 from testing.waiting import until
-from tests.app.lane import CREATED, Slow, Talk, answered, gateway_at, keyed, tasks_made
+from tests.app.fast_path import CREATED, Slow, Talk, answered, gateway_at, keyed, tasks_made
 from tests.cache.inside import timed
 
-# What goes in the lane is to stay there until the test says otherwise.
+# What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")
 
 GIVEN_UP = 0.3

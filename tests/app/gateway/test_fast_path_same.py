@@ -1,4 +1,4 @@
-"""With the lane and without it, a gateway gives the same answers, sends the upstream the same, and records the same."""
+"""With the fast path and without it, a gateway gives the same answers, sends the upstream the same, and records the same."""
 
 import asyncio
 import re
@@ -10,8 +10,8 @@ import pytest
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.store import Cache
 from testing.upstreams import Behaviour, Peer, Upstream
-from tests.app.lane import CREATED, Talk, by_path, gateway_at, keyed, request, talking
-from tests.app.lane_cases import ANSWERS, ROUTES, RULES, each_way, plain
+from tests.app.fast_path import CREATED, Talk, by_path, gateway_at, keyed, request, talking
+from tests.app.fast_path_cases import ANSWERS, ROUTES, RULES, each_way, plain
 
 pytestmark = pytest.mark.both_loops
 
@@ -86,7 +86,7 @@ PLAYS: dict[str, Callable[[], tuple[Play, Behaviour]]] = {
 async def test_nothing_differs(name: str, cache: str, redis_url: str) -> None:
     url = "memory://" if cache == "memory" else redis_url
     (answers, sent, kept), (as_answers, as_sent, as_kept) = [
-        await played(*PLAYS[name](), url, lane=lane) for lane in (True, False)
+        await played(*PLAYS[name](), url, fast_path=fast_path) for fast_path in (True, False)
     ]
     for number, (one, other) in enumerate(zip(answers, as_answers, strict=True)):
         assert one == other, number
@@ -96,13 +96,13 @@ async def test_nothing_differs(name: str, cache: str, redis_url: str) -> None:
 
 
 async def played(
-    play: Play, behave: Behaviour, cache: str, *, lane: bool
+    play: Play, behave: Behaviour, cache: str, *, fast_path: bool
 ) -> tuple[list[bytes], list[bytes], list[str]]:
     """The answers, what the upstream received, and the records; all without what is of the moment."""
     namespace = uuid4().hex
     async with (
         Upstream(behave) as upstream,
-        gateway_at(upstream.url, cache, lane=lane, namespace=namespace, idempotency=RULES, routes=ROUTES) as (
+        gateway_at(upstream.url, cache, fast_path=fast_path, namespace=namespace, idempotency=RULES, routes=ROUTES) as (
             talk,
             gateway,
             port,

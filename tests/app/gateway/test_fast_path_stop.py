@@ -1,4 +1,4 @@
-"""The end of a process whose lane has requests under way, of clients that have left: what was begun is finished and recorded."""
+"""The end of a process that has requests on the fast path, of clients that have left: what was begun is finished and recorded."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
 from testing.upstreams import PATIENCE, Upstream
 from testing.waiting import until
-from tests.app.lane import Slow, gateway_at, keyed, talking, tasks_made
+from tests.app.fast_path import Slow, gateway_at, keyed, talking, tasks_made
 from tests.cache.inside import timed
 
-# What goes in the lane is to stay there until the test says otherwise.
+# What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")
 
 SLOW = keyed("k", path="/slow")

@@ -1,4 +1,4 @@
-"""The lane changes what a request costs and nothing else: without it a gateway answers, forwards, records and counts the same."""
+"""The fast path changes what a request costs, nothing else: without it a gateway answers, forwards, records and counts the same."""
 
 import asyncio
 import re
@@ -103,9 +103,9 @@ async def test_whatever_is_sent_is_answered_forwarded_and_counted_as_without_it(
 # -- what depends on when things happen
 
 
-@pytest.fixture(params=[True, False], ids=["in the lane", "without it"])
+@pytest.fixture(params=[True, False], ids=["on the fast path", "without it"])
 async def warm(request: pytest.FixtureRequest, unhurried: None) -> AsyncIterator[Twin]:
-    """A gateway that has an idle connection to its upstream, so that a request can go in the lane."""
+    """A gateway that has an idle connection to its upstream, so that a request can go by the fast path."""
     async with twin(request.param, upstream_keepalive=600) as one:
         assert (await one.told(method="GET", url="/"))[0] == 200
         yield one

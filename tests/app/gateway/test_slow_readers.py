@@ -15,7 +15,7 @@ from oncegate.middleware.admission.buffers import Unread
 from oncegate.middleware.admission.observe import Watch
 from testing.upstreams import PATIENCE, Behaviour, Peer, Upstream
 from testing.waiting import until
-from tests.app.lane import CREATED, Talk, answered, gateway_at, keyed
+from tests.app.fast_path import CREATED, Talk, answered, gateway_at, keyed
 
 SIZE = 12_000_000
 """More than kernels hold for a connection."""
@@ -77,9 +77,9 @@ async def until_dropped(honest: Talk, unread: Unread, least: int) -> None:
             assert unread.bytes <= BOUND
 
 
-@pytest.mark.parametrize("lane", [True, False], ids=["in the lane", "by tasks"])
-async def test_replays_for_readers_that_take_nothing_are_held_up_to_one_bound(lane: bool) -> None:
-    async with gateway_with(whole, lane=lane) as (honest, unread, port):
+@pytest.mark.parametrize("fast_path", [True, False], ids=["on the fast path", "by tasks"])
+async def test_replays_for_readers_that_take_nothing_are_held_up_to_one_bound(fast_path: bool) -> None:
+    async with gateway_with(whole, fast_path=fast_path) as (honest, unread, port):
         asked = keyed("k", path="/large")
         assert len(await honest.ask(asked)) > SIZE
         readers = [await stalled(port, asked) for _ in range(READERS)]

@@ -19,7 +19,7 @@ from testing.listening import GET, echo, head, piece, serving
 from testing.served import served
 from testing.upstreams import OK, PATIENCE, Peer, Upstream
 from testing.waiting import until
-from tests.app.lane import CREATED, gateway_at, keyed, request, talking
+from tests.app.fast_path import CREATED, gateway_at, keyed, request, talking
 
 pytestmark = pytest.mark.both_loops
 

@@ -15,7 +15,7 @@ from oncegate.app.settings.gateway import GatewaySettings
 from testing.listening import serving
 from testing.upstreams import Upstream, answering
 
-# What goes in the lane is to stay there until the test says otherwise.
+# What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")
 
 REQUESTS = 20

@@ -28,7 +28,7 @@ CHUNKS = b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\nX: traile
 Seen = list[tuple[str, str, bytes]]
 
 
-class Lane:
+class Taking:
     """An app that answers a request once it is whole."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Lane:
 
 async def fed(reads: list[bytes]) -> tuple[Seen, list[int]]:
     """The requests that come of ``reads``, and the statuses of the answers."""
-    app = Lane()
+    app = Taking()
     config: Any = SimpleNamespace(loaded_app=app)
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -8,15 +8,15 @@ import pytest
 from oncegate.app.upstream.response import ResponseReader
 from testing.served import raw, served
 from testing.upstreams import OK, Upstream, answering
-from tests.app.lane import CREATED, by_path, gateway_at
+from tests.app.fast_path import CREATED, by_path, gateway_at
 
 BLANKS = (b"", b" ", b"\t", b" \t ", b"\t\t  ")
 REQUEST = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n%b\r\n{}"
 
 
-@pytest.mark.parametrize("lane", [True, False])
-async def test_one_caller_with_one_key_executes_once_however_its_fields_are_spaced(lane: bool) -> None:
-    async with Upstream(by_path({})) as upstream, gateway_at(upstream.url, lane=lane) as (talk, _, _):
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_one_caller_with_one_key_executes_once_however_its_fields_are_spaced(fast_path: bool) -> None:
+    async with Upstream(by_path({})) as upstream, gateway_at(upstream.url, fast_path=fast_path) as (talk, _, _):
         answers = []
         for before in BLANKS:
             for after in BLANKS:

@@ -15,7 +15,7 @@ from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.outcome.errors import OutcomeUnknown
 from testing.asgi_client import Client
 from testing.upstreams import OK, Behaviour, Peer, Upstream, answering
-from tests.app.lane import gateway_at, keyed, request
+from tests.app.fast_path import gateway_at, keyed, request
 
 pytestmark = pytest.mark.both_loops
 
@@ -107,16 +107,18 @@ async def test_what_met_the_end_of_its_connection_is_sent_again(method: str, clo
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("lane", [True, False], ids=["lane", "task"])
+@pytest.mark.parametrize("fast_path", [True, False], ids=["fast-path", "task"])
 @pytest.mark.parametrize(
     ("data", "status"),
     [(request("GET"), b"200"), (request("POST"), b"502"), (keyed(), b"502")],
     ids=["GET", "POST", "keyed"],
 )
-async def test_the_gateway_s_client_does_not_notice(lane: bool, data: bytes, status: bytes, closes: Closes) -> None:
+async def test_the_gateway_s_client_does_not_notice(
+    fast_path: bool, data: bytes, status: bytes, closes: Closes
+) -> None:
     async with (
         Upstream(then(close_in_silence, answering(OK))) as upstream,
-        gateway_at(upstream.url, lane=lane) as (talk, _, _),
+        gateway_at(upstream.url, fast_path=fast_path) as (talk, _, _),
     ):
         await talk.ask(request("GET"))
         closes(upstream.peers[0].end_silently)

@@ -1,4 +1,4 @@
-"""The gateway's lane for requests that end at once, seen from outside: raw requests, and which tasks they cost."""
+"""The gateway's fast path for requests that end at once, seen from outside: raw requests, and which tasks they cost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -112,15 +112,15 @@ async def talking(port: int | None) -> AsyncIterator[Talk]:
 
 @asynccontextmanager
 async def gateway_at(
-    upstream: str, cache: str = "memory://", *, lane: bool = True, **settings: Any
+    upstream: str, cache: str = "memory://", *, fast_path: bool = True, **settings: Any
 ) -> AsyncIterator[tuple[Talk, Gateway, int]]:
-    """A connection to a gateway in this loop, the gateway, and its port. Without its ``lane`` every request gets a task.
+    """A connection to a gateway in this loop, the gateway, and its port. Without its ``fast_path`` every request gets a task.
 
     Unless told otherwise, it waits for its cache for so long that only one that is away does not answer in time.
     """
     settings = {"namespace": uuid4().hex, "upstream_keepalive": 600, "cache_timeout": 10, **settings}
     async with served(upstream, cache=cache, **settings) as (client, gateway):
-        if not lane:
+        if not fast_path:
             gateway._fast_path = None
         port = client.base_url.port
         assert port is not None

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.app.lane import keyed, request
+from tests.app.fast_path import keyed, request
 
 ANSWERS = {
     f"/{status}": b"HTTP/1.1 %d As told\r\ncontent-length: 3\r\ncontent-type: a/b\r\n\r\n%d" % (status, status)
