@@ -1,4 +1,4 @@
-"""The fast path changes what a request costs, nothing else: without it a gateway answers, forwards, records and counts the same."""
+"""The fast path changes what a request costs, nothing else: without it a gateway answers, forwards, records and counts alike."""
 
 import asyncio
 import re
