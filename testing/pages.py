@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from signal import SIGKILL
@@ -37,8 +37,11 @@ CHECKOUT = "./oncegate"
 """Where a page has the checkout that it installs from."""
 
 
-def run(page: Path) -> list[tuple[str, str, str]]:
-    """Runs ``page``: each command of its transcripts, what the page shows of it, and what it printed, in their order."""
+def run(page: Path, once_up: Callable[[dict[str, str]], None] = lambda _: None) -> list[tuple[str, str, str]]:
+    """Runs ``page``: each command of its transcripts, what the page shows of it, and what it printed, in their order.
+
+    ``once_up`` is called when the first servers of the page listen, with the ports that they have instead of the page's.
+    """
     text = page.read_text("utf-8")
     ports = {port: str(free_port()) for port in sorted(set(PORT.findall(text)))}
     back = {free: port for port, free in ports.items()}
@@ -54,6 +57,8 @@ def run(page: Path) -> list[tuple[str, str, str]]:
                 (Path(folder) / name[1]).write_text(block)
             elif kind == "sh":
                 processes.enter_context(_terminals(block.splitlines(), Path(folder), [*back], environment))
+                once_up(ports)
+                once_up = lambda _: None  # noqa: E731  # once
             elif kind == "console":
                 for command, shown in _commands(block):
                     printed = _type(shell, command)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import redis
 
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.http.keyed_request import _DETAILS
@@ -30,6 +31,8 @@ GUIDES = [
     "comparison",
     "faq",
 ]
+LITTER: list[dict[bytes, bytes]] = [{b"no": b"command"}, {b"v": b"1", b"command": b"\xff", b"body": b""}, {b"v": b"99"}]
+"""Entries that somebody else has put into the stream."""
 RUN_AS_PAGES = ["walkthrough", "tutorial", "policies", "async", "worker"]
 
 
@@ -55,6 +58,27 @@ def test_a_page_does_what_it_shows(guide: str) -> None:
     assert len(results) == len(re.findall(r"^\$ ", page.read_text("utf-8"), re.M))
     for command, shown, printed in results:
         assert pages.normal(printed) == pages.normal(shown), f"{command}\n(python -m testing.pages docs/{guide}.md)"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("guide", ["async", "worker"])
+def test_a_page_of_commands_does_what_it_shows_with_entries_among_them_that_are_none(guide: str) -> None:
+    page = DOCS / f"{guide}.md"
+
+    def litter(ports: dict[str, str]) -> None:
+        with redis.Redis(port=int(ports["6379"])) as client:
+            for fields in LITTER:
+                client.xadd("{shop:stream:commands}", fields)
+
+    shown = dead = 0
+    for command, wanted, printed in pages.run(page, litter):
+        if command.startswith(("oncegate commands list", "oncegate commands retry --all")):
+            dead += printed.count("undecodable")  # there are more of them than the page has
+        else:
+            assert pages.normal(printed) == pages.normal(wanted), command
+            shown += 1
+    assert shown
+    assert dead >= len(LITTER) * (guide == "worker")
 
 
 def test_the_asynchronous_command_goes_from_202_to_its_result_and_back_to_the_202() -> None:
