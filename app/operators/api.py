@@ -122,16 +122,27 @@ def create_app(
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.readiness, app.state.metrics, app.state.policy = readiness, metrics, policy
     app.state.records, app.state.statuses, app.state.streams = records, statuses, streams
-    app.include_router(router)
-    if operators is not None and records is not None:
-        app.include_router(records_page.router)
-    if operators is not None and streams:
-        app.include_router(_dead_letters())
-    if statuses is not None:
-        app.include_router(commands_page.router)
+    for each in routers(
+        statuses=statuses is not None,
+        records=operators is not None and records is not None,
+        dead_letters=operators is not None and bool(streams),
+    ):
+        app.include_router(each)
     _answer_errors(app)
     app.add_middleware(_Door, operators=operators, statuses=statuses, cors=cors)
     return app
+
+
+def routers(*, statuses: bool = True, records: bool = True, dead_letters: bool = True) -> list[APIRouter]:
+    """The routers of all operations, or without those that a gateway does not have."""
+    found = [router]
+    if statuses:
+        found.append(commands_page.router)
+    if records:
+        found.append(records_page.router)
+    if dead_letters:
+        found.append(_dead_letters())
+    return found
 
 
 def _dead_letters() -> APIRouter:
@@ -146,7 +157,7 @@ def _dead_letters() -> APIRouter:
 def described() -> dict[str, Any]:
     """The description of all operations that a gateway may have, as openapi/oncegate.yaml has it."""
     app = FastAPI(generate_unique_id_function=description.operation_id)
-    for each in (router, commands_page.router, records_page.router, _dead_letters()):
+    for each in routers():
         app.include_router(each)
     return description.complete(app.openapi())
 

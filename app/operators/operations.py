@@ -14,14 +14,14 @@ from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.outcome.responses import date
 
 LISTS = ("records", "dead-letters")
-PRIVATE = frozenset({"metrics", "docs", "openapi.json", *LISTS})
-"""What is on the operators' own port alone, where they have one."""
+PUBLIC = frozenset({"", "healthz", "readyz", "policy", "commands"})
+"""What is not on the operators' own port alone, where they have one."""
 _NOWHERE = "/"
 _NO_STORE = (b"cache-control", b"no-store")
 
 
 class Operations:
-    """An ASGI app: everything under ``prefix``. With ``own_port``, `PRIVATE` exists on that port alone.
+    """An ASGI app: everything under ``prefix``. With ``own_port``, what is not `PUBLIC` exists on that port alone.
 
     ``create`` makes the app to whose paths the prefix doesn't belong; it is called in a thread.
     """
@@ -66,7 +66,7 @@ class Operations:
             return _NOWHERE
         name = path.removeprefix(self._prefix).strip("/")
         private = not self._own_port or (scope["server"] and scope["server"][1] == self._own_port)
-        if name.partition("/")[0] in PRIVATE and not private:
+        if not private and name.partition("/")[0] not in PUBLIC:
             return _NOWHERE
         return f"/{name}/" if name in LISTS else f"/{name}"
 
