@@ -3,14 +3,18 @@
 Rules of docs/contract.md: R12.13.
 """
 
+import importlib
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
 
+from oncegate import testing
 from testing import pages
 
 ROOT = Path(__file__).parent.parent
@@ -199,3 +203,10 @@ def test_the_core_does_not_need_pytest() -> None:
         text=True,
     )
     assert done.stderr.splitlines()[-1] == "ImportError: oncegate.testing needs pytest: pip install 'oncegate[testing]'"
+
+
+def test_an_assertion_of_the_suite_tells_what_it_has_compared() -> None:
+    parts = [part for part in pkgutil.iter_modules(testing.__path__) if not part.ispkg]
+    loaders = {part.name: type(importlib.import_module(f"{testing.__name__}.{part.name}").__loader__) for part in parts}
+    assert loaders
+    assert set(loaders.values()) == {AssertionRewritingHook}, loaders

@@ -127,4 +127,4 @@ def test_keys_that_look_alike_are_two(place: Place) -> None:
 )
 def test_a_wrong_inbox_is_refused_at_once(wrong: dict[str, object]) -> None:
     with pytest.raises((ValueError, TypeError)):
-        Inbox(**({"consumer": "billing"} | wrong))  # type: ignore[arg-type]
+        Inbox(**({"consumer": "billing"} | wrong))  # type: ignore[arg-type]  # wrong on purpose

@@ -32,7 +32,7 @@ def test_autocommit_is_refused(place: Place) -> None:
 def test_transactions_that_an_event_begins_are_transactions(place: Place) -> None:
     """SQLAlchemy's recipe for SQLite: the driver's own transactions are turned off."""
     place.connect_with()
-    engine: Any = place.engine  # type: ignore[attr-defined]
+    engine: Any = place.engine  # type: ignore[attr-defined]  # each kind of place has one, of its own type
 
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _: object) -> None:
@@ -91,7 +91,7 @@ def test_a_database_that_is_away_is_no_failure_of_the_message(driver: str, kind:
 
 def test_another_kind_of_session_is_refused() -> None:
     with pytest.raises(TypeError, match="give a Session"):
-        billing.first(create_engine("sqlite://"), "a")  # type: ignore[call-overload]
+        billing.first(create_engine("sqlite://"), "a")  # type: ignore[call-overload]  # wrong on purpose
     with pytest.raises(InboxMisused, match="no database of its own"):
         billing.first(Session(), "a")
 

@@ -214,8 +214,8 @@ def test_what_does_not_fit_together_is_refused_where_it_is_decorated() -> None:
     with pytest.raises(TypeError, match="a sessionmaker for a plain one"):
         billing.transaction(sync_sessions)(pay)
     with pytest.raises(TypeError, match="a sessionmaker for a plain one"):
-        billing.transaction(async_sessionmaker())(forgetful)  # type: ignore[arg-type]
+        billing.transaction(async_sessionmaker())(forgetful)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(TypeError, match="payload and the session"):
-        billing.transaction(sync_sessions)(forgetful)  # type: ignore[arg-type]
+        billing.transaction(sync_sessions)(forgetful)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(TypeError, match="give a sessionmaker"):
-        billing.transaction(AsyncSession())  # type: ignore[call-overload]
+        billing.transaction(AsyncSession())  # type: ignore[call-overload]  # wrong on purpose

@@ -9,12 +9,12 @@ try:
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.testing needs pytest: pip install 'oncegate[testing]'") from missing
 
-pytest.register_assert_rewrite(*(f"oncegate.testing_{part}" for part in ("claims", "looking", "resolving", "store")))
+pytest.register_assert_rewrite(*(f"oncegate.testing.{part}" for part in ("claims", "looking", "resolving", "store")))
 
 from oncegate.testing.claims import Claims  # noqa: E402 - after what makes their assertions tell more
-from oncegate.testing.looking import Looking  # noqa: E402
-from oncegate.testing.resolving import Resolving  # noqa: E402
-from oncegate.testing.store import Store  # noqa: E402
+from oncegate.testing.looking import Looking  # noqa: E402 - as above
+from oncegate.testing.resolving import Resolving  # noqa: E402 - as above
+from oncegate.testing.store import Store  # noqa: E402 - as above
 
 __all__ = ["CacheBehaviours", "Store"]
 
