@@ -98,6 +98,7 @@ def bench_duplicates(**options: Any) -> None:
     help="Another checkout, set up by scripts/setup --dev: its figures too, and the ratios.",
 )
 @click.option("--build", type=click.Choice(builds.BUILDS), help="One build alone [both].")
+@click.option("--door", type=click.Choice(list(instructions.MODES)), help="One door alone [both].")
 @_quick
 @_out
 def bench_instructions(out: Path | None, **options: Any) -> None:

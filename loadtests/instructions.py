@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import httpx
@@ -53,32 +53,33 @@ class Checkout:
         return self.root / ".venv" / "bin" / "python"
 
 
-def run(*, rounds: int, against: Path | None, build: str | None, quick: bool) -> Results:
+def run(*, rounds: int, against: Path | None, build: str | None, door: str | None = None, quick: bool) -> Results:
     """Count it all ``rounds`` times, processes made anew each time. Raises `BenchError` where anything answers wrongly."""
     valgrind = processes.tool("valgrind")
     requests = 4 if quick else ROUNDS
     rounds = 1 if quick else rounds
     there = list(_checkouts(against, build, quick=quick))
-    settings = {"quick": quick, "rounds": rounds, "requests": requests * CONNECTIONS, "connections": CONNECTIONS}
+    doors = list(MODES) if door is None else [door]
+    settings = {
+        "quick": quick, "rounds": rounds, "requests": requests * CONNECTIONS, "connections": CONNECTIONS, "doors": doors,
+    }  # fmt: skip
     results = Results("instructions", {**settings, "builds": sorted({each.build for each in there})})
     with progress() as bar:
-        task = bar.add_task("instructions", total=rounds * len(there) * len(MODES))
-        for number in range(rounds):
-            for each in there:
-                for door in MODES:
-                    bar.update(task, description=f"{door}, {each.label}, {each.build}, round {number + 1}")
-                    for mode, instructions in _counted(each, door, valgrind, requests):
-                        results.samples.append(
-                            {
-                                "checkout": each.label,
-                                "build": each.build,
-                                "door": door,
-                                "mode": mode,
-                                "round": number,
-                                "instructions": instructions,
-                            }
-                        )
-                    bar.advance(task)
+        task = bar.add_task("instructions", total=rounds * len(there) * len(doors))
+        for number, each, name in product(range(rounds), there, doors):
+            bar.update(task, description=f"{name}, {each.label}, {each.build}, round {number + 1}")
+            for mode, instructions in _counted(each, name, valgrind, requests):
+                results.samples.append(
+                    {
+                        "checkout": each.label,
+                        "build": each.build,
+                        "door": name,
+                        "mode": mode,
+                        "round": number,
+                        "instructions": instructions,
+                    }
+                )
+            bar.advance(task)
     return results
 
 
@@ -87,8 +88,8 @@ def tables(results: Results) -> list[Table]:
     other = any(sample["checkout"] == "against" for sample in results.samples)
     rows = []
     for build in results.settings["builds"]:
-        for door, modes in MODES.items():
-            for mode in modes:
+        for door in results.settings["doors"]:
+            for mode in MODES[door]:
                 cell = {"build": build, "door": door, "mode": mode}
                 ours = spread(results.select(checkout="this", **cell), "instructions")
                 row = [build, door, mode, _thousands(ours.median)]
