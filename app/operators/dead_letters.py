@@ -20,8 +20,8 @@ from oncegate.cache.record import Claim
 from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
 from oncegate.cache.store import Cache
-from oncegate.middleware.consumers.begun import kept_members
 from oncegate.middleware.outcome.instants import instant
+from oncegate.middleware.outcome.results import read_error
 from oncegate.middleware.rules.key import RECORD_ID, execution_key
 
 ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
@@ -244,7 +244,7 @@ def _summary(command: str, held: Claim) -> dict[str, Any]:
 
 def _error(held: Claim) -> dict[str, Any] | None:
     """The error kept in an execution record."""
-    return kept_members(held.record.response) or None if held.record.state == "failed" else None
+    return read_error(held.record.response) or None if held.record.state == "failed" else None
 
 
 @asynccontextmanager
