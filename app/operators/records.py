@@ -14,7 +14,7 @@ from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.rules.key import RECORD_ID, parse_key, pick, record_id, record_key, scope_parts
+from oncegate.middleware.rules.key import RECORD_ID, key_of_id, parse_key, pick, record_id, record_key, scope_parts
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, OURS, Policy
 
 MOST_LISTED = 1000
@@ -150,7 +150,7 @@ class Records:
     def _look_up_key(self, identifier: str) -> str:
         if not RECORD_ID.fullmatch(identifier):
             raise NotARecord("a record's id is two digests of 20 characters with a colon between")
-        return f"{self._namespace}:{identifier}"
+        return key_of_id(self._namespace, identifier)
 
     async def _peek(self, key: str) -> Claim | str | None:
         try:
