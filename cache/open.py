@@ -1,16 +1,18 @@
 """Opens a cache by its URL, or checks one that a user gives."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, parse_address
-from oncegate.cache.store import Cache
+
+if TYPE_CHECKING:  # the command line's help names the schemes, and needs nothing else
+    from oncegate.cache.store import Cache
 
 _CALLS = ("claim", "extend", "complete", "release", "get")
 """The calls that every entry point makes."""
 
 
-def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = None) -> Cache:
+def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = None) -> "Cache":
     """The cache at ``url``: ``memory://``, or what `RedisCache.from_url` takes. Its connections are opened when they are needed.
 
     ``timeout`` (s) bounds each command to Redis, ``memory_limit`` (bytes) what is held in memory.
@@ -38,27 +40,27 @@ def check_url(url: str) -> str:
     return scheme
 
 
-def _in_memory(_url: str, _: float, memory_limit: int | None) -> Cache:
+def _in_memory(_url: str, _: float, memory_limit: int | None) -> "Cache":
     from oncegate.cache.memory.store import DEFAULT_LIMIT_BYTES, MemoryCache
 
     return MemoryCache(DEFAULT_LIMIT_BYTES if memory_limit is None else memory_limit)
 
 
-def _in_redis(url: str, timeout: float, _: int | None) -> Cache:
+def _in_redis(url: str, timeout: float, _: int | None) -> "Cache":
     from oncegate.cache.redis.store import RedisCache  # not needed, so not loaded, on the embedded cache
 
     return RedisCache.from_url(url, timeout=timeout)
 
 
-_STORES: dict[str, Callable[[str, float, int | None], Cache]] = {
+_STORES: dict[str, Callable[[str, float, int | None], "Cache"]] = {
     "memory": _in_memory,
     **dict.fromkeys(REDIS_SCHEMES, _in_redis),
 }
-"""Which store has which scheme: where another store is added."""
+"""Which store has which scheme: where another store is added, and all else learns of it."""
 CACHE_SCHEMES = tuple(_STORES)
 
 
-def given_cache(cache: object) -> Cache:
+def given_cache(cache: object) -> "Cache":
     """``cache``, opened where it is a URL (then see `open_cache`). Raises ``TypeError`` for what is no cache."""
     if isinstance(cache, str):
         return open_cache(cache)
@@ -66,7 +68,7 @@ def given_cache(cache: object) -> Cache:
         raise TypeError(f"cache is the class {cache.__name__}: {_WRITE}")
     if not all(callable(getattr(cache, call, None)) for call in _CALLS):
         raise TypeError(f"cache is a {type(cache).__module__}.{type(cache).__qualname__}, which is no cache: {_WRITE}")
-    return cast(Cache, cache)
+    return cast("Cache", cache)
 
 
 _WRITE = (

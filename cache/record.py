@@ -85,8 +85,14 @@ class Trace:
         self.method = method
         self.route = route
 
+    def ended(self, took_ms: int, note: str) -> "Trace":
+        """The same of an attempt that is over."""
+        return Trace(self.gateway, self.begun_at_ms, took_ms, note, self.method, self.route)
+
 
 NO_TRACE: Final = Trace()
+TRACE_TEXTS: Final = ("gateway", "note", "method", "route")
+"""The parts of a trace that are text, empty where they aren't known."""
 _NOTHING: Final[frozenset[State]] = frozenset()
 
 
@@ -178,6 +184,11 @@ class ClaimRequest:
         self.takeover = takeover
         self.trace = trace
         self.submission = submission
+
+    def outcome(self, state: State, attempt: int, response: StoredResponse | None, took_ms: int, note: str) -> Record:
+        """The record in which the attempt of this number ends, after ``took_ms``."""
+        trace = self.trace.ended(took_ms, note)
+        return Record(state, self.token, self.fingerprint, attempt, response, trace=trace, submission=self.submission)
 
 
 @dataclass(slots=True, init=False)

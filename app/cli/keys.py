@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncegate.app.cli.usage import end
+from oncegate.cache.redis.url import REDIS_SCHEMES, either
 
 if TYPE_CHECKING:
     from oncegate.app.cli.records_source import Source
@@ -63,7 +64,7 @@ def _options(
     @click.option(
         "--cache",
         metavar="URL",
-        help="The shared cache: redis://, rediss://, unix://, redis+sentinel://, redis+cluster://.",
+        help=f"The shared cache: {either(REDIS_SCHEMES, ', ')}.",
     )
     @click.option("--namespace", metavar="NAME", help="The namespace of the service (default: default).")
     @click.option("--config", metavar="FILE", help="The gateway's TOML file (or ONCEGATE_CONFIG).")

@@ -13,6 +13,8 @@ from oncegate.app.cli.inbox import inbox
 from oncegate.app.cli.keys import keys
 from oncegate.app.cli.usage import end
 from oncegate.app.cli.worker import worker
+from oncegate.cache.open import CACHE_SCHEMES
+from oncegate.cache.redis.url import either
 
 SERVE_HELP = """Enforce idempotency keys in front of an HTTP service.
 
@@ -75,7 +77,7 @@ def main(context: click.Context) -> None:
 @click.option(
     "--cache",
     metavar="URL",
-    help="Where records live: memory:// (default), redis://, rediss://, unix://, redis+sentinel://, redis+cluster://.",
+    help=f"Where records live: {either(CACHE_SCHEMES, ', ')} (default: memory://).",
 )
 @click.option("--host", metavar="HOST", help="The address to listen on (default: 127.0.0.1).")
 @click.option("--port", metavar="PORT", help="The port to listen on (default: 8080; 0: any free one).")

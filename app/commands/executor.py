@@ -7,7 +7,7 @@ from typing import Protocol
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable
-from oncegate.middleware.rules.key import key_line, scope_digest
+from oncegate.middleware.rules.key import caller_of_id, key_line, scope_digest
 
 _NAMELESS = scope_digest(None)
 
@@ -57,7 +57,7 @@ class CommandContext:
 
 def context_of(command: Command, entry: str, attempt: int) -> CommandContext:
     """The context of ``command``, which is in the stream as ``entry``."""
-    caller = command.command.partition(":")[2]
+    caller = caller_of_id(command.command)
     return CommandContext(
         key=command.key,
         record=command.command,

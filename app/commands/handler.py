@@ -85,8 +85,7 @@ class Handler:
             raise NotRetryable("the payload nests too deep") from None
 
     async def _call(self, arguments: tuple[Any, ...]) -> Any:
-        called = call(self._function, *arguments, in_loop=self.can_be_cut, pool=self._pool)
-        return await call(_in_a_task, called, in_loop=True)
+        return await _in_a_task(call(self._function, *arguments, in_loop=self.can_be_cut, pool=self._pool))
 
 
 async def _in_a_task(work: Awaitable[Any]) -> Any:

@@ -16,13 +16,15 @@ from oncegate.app.commands.submission_life import SubmissionLife
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command, NotACommand
-from oncegate.middleware.consumers.begun import FAILED, Begun, Recording, kept_members
+from oncegate.middleware.consumers.begun import FAILED, Begun, Recording
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.handling import settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
+from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown
 from oncegate.middleware.outcome.raised import kind_and_place, kind_and_text
+from oncegate.middleware.outcome.results import read_error
 
 log = logging.getLogger("oncegate.worker")
 
@@ -131,7 +133,7 @@ class Processing:
         try:
             async with asyncio.timeout(timeout) as limit:
                 with executing(begun):
-                    response = await self._executor.execute(command, context, begun.confirm)
+                    response = await call(self._executor.execute, command, context, begun.confirm, in_loop=True)
         except asyncio.CancelledError:  # the worker's end
             raise
         except BaseException as error:  # noqa: BLE001  # whatever an executor raises is its command's outcome
@@ -204,5 +206,5 @@ class Processing:
 
 def _kept_error(response: StoredResponse | None) -> tuple[str, str]:
     """The type and text of a kept error."""
-    members = kept_members(response)
+    members = read_error(response)
     return str(members.get("type", "")), str(members.get("message", ""))

@@ -3,9 +3,9 @@
 from typing import Any
 
 from oncegate.cache.record import Record, State, StoredResponse
-from oncegate.middleware.consumers.begun import kept_members
 from oncegate.middleware.consumers.gate import is_dead
 from oncegate.middleware.outcome.problems import original_result
+from oncegate.middleware.outcome.results import read_error
 
 _DETAILS = {
     "failed": "The last attempt failed. The command will be tried again.",
@@ -82,5 +82,5 @@ def _error(response: StoredResponse | None) -> dict[str, Any]:
 
 
 def _member(response: StoredResponse | None, name: str) -> str | None:
-    value = kept_members(response).get(name)
+    value = read_error(response).get(name)
     return value if isinstance(value, str) else None

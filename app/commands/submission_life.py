@@ -15,7 +15,7 @@ from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.stream import Command
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.rules.key import execution_key
+from oncegate.middleware.rules.key import execution_key, key_of_id
 
 _AHEAD_MS = 1000
 """The execution's record ends so much sooner: what is accepted anew must not meet it."""
@@ -41,7 +41,7 @@ class SubmissionLife:
 
         Raises `CacheError`.
         """
-        key = f"{self._namespace}:{command.command}"
+        key = key_of_id(self._namespace, command.command)
         left = await self._outlast(key, command, entry)
         if left > self._ttl_ms + _AHEAD_MS:
             await self._cache.prolong(execution_key(key, self._consumer), ttl_ms=left - _AHEAD_MS)

@@ -23,7 +23,15 @@ from oncegate.cache.record import Record
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.asgi import Receive, Scope
 from oncegate.middleware.http.keyed_request import wanted_wait
-from oncegate.middleware.rules.key import RECORD_ID, execution_key, pick, scope_digest, scope_parts
+from oncegate.middleware.rules.key import (
+    RECORD_ID,
+    caller_of_id,
+    execution_key,
+    key_of_id,
+    pick,
+    scope_digest,
+    scope_parts,
+)
 from oncegate.middleware.rules.policy import Policy
 
 log = logging.getLogger("oncegate.commands")
@@ -105,7 +113,7 @@ class CommandStatuses:
         """The status, to whom it belongs. Raises ``HTTPException`` (404), `CacheError`."""
         if not RECORD_ID.fullmatch(identifier) or not self._may_see(scope, identifier):
             raise HTTPException(404, _NO_COMMAND)
-        key = f"{self._namespace}:{identifier}"
+        key = key_of_id(self._namespace, identifier)
         claim = await self._cache.get(key)
         submission = claim.record if claim is not None else None
         if submission is None and identifier.endswith(_NAMELESS):
@@ -127,7 +135,7 @@ class CommandStatuses:
     def _may_see(self, scope: Scope, identifier: str) -> bool:
         if self._operators is not None and self._operators.is_brought(scope):
             return True
-        given = identifier.partition(":")[2]
+        given = caller_of_id(identifier)
         own = [scope_digest(scope_parts(pick(scope["headers"], frozenset(names)), names)) for names in self._scopes]
         return any(hmac.compare_digest(given, digest) for digest in own)
 

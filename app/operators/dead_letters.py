@@ -20,9 +20,9 @@ from oncegate.cache.record import Claim
 from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
 from oncegate.cache.store import Cache
-from oncegate.middleware.consumers.begun import kept_members
 from oncegate.middleware.outcome.instants import instant
-from oncegate.middleware.rules.key import RECORD_ID, execution_key
+from oncegate.middleware.outcome.results import read_error
+from oncegate.middleware.rules.key import RECORD_ID, execution_key, key_of_id
 
 ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AT_ONCE = 100
@@ -173,7 +173,7 @@ class Commands:
         command = letters[0].command if letters else identifier
         if not letters and ENTRY_ID.fullmatch(identifier):
             command = Letter(identifier, await self._stream.entry(identifier) or {}).command
-        submission = await self._peek(f"{self.namespace}:{command}") if RECORD_ID.fullmatch(command) else None
+        submission = await self._peek(key_of_id(self.namespace, command)) if RECORD_ID.fullmatch(command) else None
         execution = await self._execution(command)
         if not letters and submission is None and execution is None:
             return None
@@ -188,7 +188,7 @@ class Commands:
     async def _execution(self, command: str) -> dict[str, Any] | None:
         if not RECORD_ID.fullmatch(command):
             return None
-        key = execution_key(f"{self.namespace}:{command}", self._consumer)
+        key = execution_key(key_of_id(self.namespace, command), self._consumer)
         try:
             held = await self._cache.get(key)
         except RecordUnreadable:
@@ -244,7 +244,7 @@ def _summary(command: str, held: Claim) -> dict[str, Any]:
 
 def _error(held: Claim) -> dict[str, Any] | None:
     """The error kept in an execution record."""
-    return kept_members(held.record.response) or None if held.record.state == "failed" else None
+    return read_error(held.record.response) or None if held.record.state == "failed" else None
 
 
 @asynccontextmanager

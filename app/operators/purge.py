@@ -8,7 +8,7 @@ from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import MAX_ROUTE_BYTES, Claim, Record, State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution
-from oncegate.middleware.rules.key import RECORD_ID, record_id
+from oncegate.middleware.rules.key import RECORD_ID, caller_of_id, record_id
 
 STEP = 500
 AT_ONCE = 50
@@ -32,7 +32,7 @@ class Which:
     def may_be(self, identifier: str) -> bool:
         """Whether a record of this id can be one of them."""
         own = RECORD_ID.fullmatch(identifier) is not None
-        return own and (self.callers is None or identifier.partition(":")[2] in self.callers)
+        return own and (self.callers is None or caller_of_id(identifier) in self.callers)
 
     def is_one(self, held: Claim) -> bool:
         """Whether it is. Records of versions before, which don't know their route, are no route's."""

@@ -8,13 +8,13 @@ from typing import Any
 
 from oncegate.cache.codec import BODILESS, HOP_BY_HOP
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import Claim, State, StoredResponse
+from oncegate.cache.record import TRACE_TEXTS, Claim, State, StoredResponse
 from oncegate.cache.store import Cache
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.rules.key import RECORD_ID, parse_key, pick, record_id, record_key, scope_parts
+from oncegate.middleware.rules.key import RECORD_ID, key_of_id, parse_key, pick, record_id, record_key, scope_parts
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, OURS, Policy
 
 MOST_LISTED = 1000
@@ -150,7 +150,7 @@ class Records:
     def _look_up_key(self, identifier: str) -> str:
         if not RECORD_ID.fullmatch(identifier):
             raise NotARecord("a record's id is two digests of 20 characters with a colon between")
-        return f"{self._namespace}:{identifier}"
+        return key_of_id(self._namespace, identifier)
 
     async def _peek(self, key: str) -> Claim | str | None:
         try:
@@ -183,10 +183,7 @@ def summarise(identifier: str, held: Claim) -> dict[str, Any]:
         "began_at": instant(trace.begun_at_ms),
         "ended_at": instant(record.response.completed_at_ms) if record.response else None,
         "took": None if trace.took_ms is None else trace.took_ms / 1000,
-        "gateway": trace.gateway or None,
-        "note": trace.note or None,
-        "method": trace.method or None,
-        "route": trace.route or None,
+        **{name: getattr(trace, name) or None for name in TRACE_TEXTS},
         "status": record.response.status if record.response else None,
         "lease_left": (held.remaining_ms - record.retention_ms) / 1000 if in_lease else None,
         "expires_in": held.remaining_ms / 1000,

@@ -8,6 +8,7 @@ from oncegate.cache.errors import CacheError, CacheRefused
 from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record, State
 from oncegate.cache.store import Cache
 from oncegate.cache.transitions import ResolveRequest
+from oncegate.middleware.rules.key import key_of_id
 
 LASTS_MS = 5000
 """For which the record is there at most, where it can't be removed any more."""
@@ -24,7 +25,7 @@ _WHAT_TO_DO = {
 
 async def try_writing(cache: Cache, namespace: str) -> None:
     """Make a record and remove it. Raises `CacheError`, whose text says what to do where that is known."""
-    key = f"{namespace}:{secrets.token_hex(10)}:{secrets.token_hex(10)}"
+    key = key_of_id(namespace, f"{secrets.token_hex(10)}:{secrets.token_hex(10)}")
     token, fingerprint = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
     try:
         claim = await cache.claim(

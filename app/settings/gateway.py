@@ -19,7 +19,6 @@ from oncegate.cache.open import CACHE_SCHEMES, check_url
 from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either
 from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds
 
-LATER_CACHE_SCHEMES = ("sqlite", "postgresql")
 LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
 
@@ -36,8 +35,8 @@ class GatewaySettings(BaseSettings):
     cache: str = Field(
         default="memory://",
         repr=False,
-        description="where records live: memory://, redis://, rediss://, unix://, "
-        "redis+sentinel://host:port,host:port/service, redis+cluster://host:port,host:port (rediss+: encrypted)",
+        description=f"where records live: {either(CACHE_SCHEMES, ', ')}; "
+        "Sentinels are host:port,host:port/service, nodes of a cluster host:port,host:port",
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="the address to listen on")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(
@@ -121,9 +120,6 @@ class GatewaySettings(BaseSettings):
     @field_validator("cache")
     @classmethod
     def _storable(cls, value: str) -> str:
-        scheme = value.partition("://")[0].lower()
-        if scheme in LATER_CACHE_SCHEMES:
-            raise ValueError(f"{scheme}:// is not available in this version; use {either(CACHE_SCHEMES)}")
         if check_url(value) not in MANY_SERVERS:
             split_url(value)  # with commas between hosts it is no URL in urllib's sense
         return value

@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl, unquote, urlencode
 SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
 CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
 MANY_SERVERS = (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
-REDIS_SCHEMES = ("redis", "rediss", "unix", *MANY_SERVERS)
+ONE_SERVER = ("redis", "rediss", "unix")
+REDIS_SCHEMES = (*ONE_SERVER, *MANY_SERVERS)
 SENTINEL_PORT, CLUSTER_PORT = 26379, 6379
 
 Server = tuple[str, int]
@@ -87,6 +88,6 @@ def _no_database(scheme: str, path: str) -> str:
     return "0"
 
 
-def either(schemes: tuple[str, ...]) -> str:
+def either(schemes: tuple[str, ...], separator: str = " or ") -> str:
     """``schemes`` as a text names them."""
-    return " or ".join(f"{scheme}://" for scheme in schemes)
+    return separator.join(f"{scheme}://" for scheme in schemes)

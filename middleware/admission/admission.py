@@ -41,6 +41,7 @@ class AdmissionRequest:
     # No dataclass: compiled, what those generate takes ten times as long.
     __slots__ = (
         "attempt",
+        "claim",
         "fingerprint",
         "has_slot",
         "key",
@@ -50,11 +51,12 @@ class AdmissionRequest:
         "sent",
         "submission",
         "task",
-        "token",
         "until",
         "wait",
         "whole",
     )
+
+    claim: ClaimRequest
 
     def __init__(
         self,
@@ -76,7 +78,6 @@ class AdmissionRequest:
         self.raise_on_duplicate = raise_on_duplicate
         self.submission = submission
         self.whole = whole
-        self.token = b""
         self.sent = 0.0
         self.attempt: Attempt | None = None
         self.has_slot = False
@@ -165,10 +166,11 @@ class Enforcer:
             return
         in_flight.slots += 1
         request.has_slot = True
-        request.token, request.sent = urandom(TOKEN_BYTES), monotonic()
+        request.sent = monotonic()
+        request.claim = claim = _claim_of(request)
         if policy.fails_open:  # a claim that is won late must find it
             request.attempt = self._attempt(request)
-        cache, claim = in_flight.prompt, _claim_of(request)
+        cache = in_flight.prompt
         adopt = request.attempt.adopt if request.attempt is not None else None
         answered = partial(self._or_again, request, claim, then) if request.submission else then
         if cache is None or not cache.claim_soon(request.key, claim, loop=loop, adopt=adopt, then=answered):
@@ -218,16 +220,7 @@ class Enforcer:
                 self.in_flight.withdraw(request.attempt or self._attempt(request))
 
     def _attempt(self, request: AdmissionRequest) -> Attempt:
-        return Attempt(
-            self.in_flight,
-            request.key,
-            request.fingerprint,
-            request.policy,
-            submission=request.submission,
-            token=request.token,
-            held_since=request.sent,
-            method=request.method,
-        )
+        return Attempt(self.in_flight, request.key, request.claim, request.policy, request.sent)
 
     async def _deliver(self, request: AdmissionRequest, then: Callable[[Claim | Exception], None]) -> None:
         """Call ``then`` with the answer, or with the error in its place, where the cache gives it to coroutines only."""
@@ -239,7 +232,7 @@ class Enforcer:
         then(answer)
 
     async def _claim(self, request: AdmissionRequest) -> Claim:
-        claim = _claim_of(request)
+        claim = request.claim
         adopt = request.attempt.adopt if request.attempt is not None else None
         found = await self._cache.claim(request.key, claim, adopt=adopt)
         again = submit_again(claim, found)
@@ -288,7 +281,7 @@ def _claim_of(request: AdmissionRequest) -> ClaimRequest:
     policy = request.policy
     route = policy.route if request.method else ""
     return ClaimRequest(
-        request.token,
+        urandom(TOKEN_BYTES),
         request.fingerprint,
         policy.lease_ms,
         policy.retention_ms,

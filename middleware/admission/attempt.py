@@ -9,15 +9,13 @@ because a known outcome must not become an unknown one only because the cache wa
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from time import monotonic, time
+from time import monotonic
 
 from oncegate.cache.errors import CacheError
-from oncegate.cache.record import TOKEN_BYTES, Claim, Record, State, StoredResponse, Trace
+from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
 from oncegate.middleware.admission.deadlines import Deadlines
-from oncegate.middleware.admission.identity import gateway_id
 from oncegate.middleware.admission.runtime import Runtime
 from oncegate.middleware.outcome.errors import NotProcessed
 from oncegate.middleware.rules.key import record_id
@@ -55,7 +53,7 @@ class Attempt:
         "_started",
         "_then",
         "_timer",
-        "begun_at_ms",
+        "claim",
         "fingerprint",
         "has_slot",
         "held_since",
@@ -63,7 +61,6 @@ class Attempt:
         "key",
         "lasts",
         "loop",
-        "method",
         "number",
         "outcome",
         "overdue",
@@ -81,24 +78,18 @@ class Attempt:
         self,
         runtime: Runtime,
         key: str,
-        fingerprint: bytes,
+        claim: ClaimRequest,
         policy: Policy,
-        *,
-        submission: bool = False,
-        token: bytes = b"",
         held_since: float = 0.0,
-        method: str = "",
     ) -> None:
         self.key = key
-        self.token = token or os.urandom(TOKEN_BYTES)
-        self.fingerprint = fingerprint
+        self.claim = claim
+        """What it is claimed with, and its outcome is made of."""
+        self.token = claim.token
+        self.fingerprint = claim.fingerprint
         self.policy = policy
-        self.method = method
-        """Of the request; empty where there is none. For people."""
-        self.submission = submission
+        self.submission = claim.submission
         """Its success says that a command was accepted to be processed later."""
-        self.begun_at_ms = int(time() * 1000)
-        """Unix time, for people: it decides nothing."""
         self.held_since = held_since or monotonic()
         self.number = 0
         self.settled = False
@@ -286,25 +277,12 @@ class Attempt:
         self._unschedule()
         seconds = self._sent - self._started
         if state is not None:
-            self.outcome = self._record_of(state, response, note, seconds)
+            self.outcome = self.claim.outcome(state, max(self.number, 1), response, round(seconds * 1000), note)
         self._runtime.decided(self.policy.route, state, seconds)
         if self.number:
             self._write()
         else:
             self._show()
-
-    def _record_of(self, state: State, response: StoredResponse | None, note: str, seconds: float) -> Record:
-        route = self.policy.route if self.method else ""
-        trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note, self.method, route)
-        return Record(
-            state,
-            self.token,
-            self.fingerprint,
-            max(self.number, 1),
-            response,
-            trace=trace,
-            submission=self.submission,
-        )
 
     def _write(self) -> None:
         outcome, cache, loop = self.outcome, self._runtime.prompt, self.loop

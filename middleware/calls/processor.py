@@ -24,16 +24,15 @@ from oncegate.middleware.calls.errors import (
     OutcomeUnknownError,
 )
 from oncegate.middleware.outcome.calling import call
-from oncegate.middleware.outcome.errors import is_closed
-from oncegate.middleware.outcome.raised import outcome_of
+from oncegate.middleware.outcome.raised import is_left, outcome_of
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import (
     Codec,
     JsonCodec,
     command_form,
     dumped,
-    failure_form,
-    read_failure,
+    error_form,
+    read_error,
     within,
 )
 from oncegate.middleware.rules.arguments import check_callable, given_namespace, given_settings, is_async
@@ -190,14 +189,8 @@ class CommandProcessor(Generic[Command, Result]):
         try:
             await attempt.confirm()
             run.result = await self._call(command)
-        except asyncio.CancelledError as error:
-            if self._enforcer.in_flight.closing and not attempt.overdue:
-                raise
-            run.raised = OutcomeUnknownError("The execution ran out of time.", attempt.record)
-            state, note = outcome_of(error, overdue=attempt.overdue)
-            attempt.settle(state, note=note)
         except BaseException as error:  # whatever a command raises is its outcome
-            if is_closed(error, attempt.task):
+            if is_left(error, attempt.task, closing=self._enforcer.in_flight.closing and not attempt.overdue):
                 raise
             self._settle_raised(run, error)
         else:
@@ -210,11 +203,15 @@ class CommandProcessor(Generic[Command, Result]):
     def _settle_raised(run: "_Run", error: BaseException) -> None:
         """Record what was raised, and keep it for the caller: out of this task, some of it would end the event loop."""
         attempt = run.attempt
-        run.raised = CacheUnavailable(str(error)) if isinstance(error, Unconfirmed) else error
         state, note = outcome_of(error, overdue=attempt.overdue)
+        run.raised = error
+        if isinstance(error, Unconfirmed):
+            run.raised = CacheUnavailable(str(error))
+        elif isinstance(error, asyncio.CancelledError):
+            run.raised = OutcomeUnknownError(f"The execution {note}.", attempt.record)
         response = None
         if state is State.FAILED:
-            response = StoredResponse(_RAISED, (), failure_form(error), now_ms())
+            response = StoredResponse(_RAISED, (), error_form(error), now_ms())
             if run.abandoned:  # no caller is left to get it
                 log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
         attempt.settle(state, response, note=note)
@@ -231,8 +228,8 @@ class CommandProcessor(Generic[Command, Result]):
             raise OutcomeUnknownError("An earlier call with this key may or may not have been executed.", record)
         body = response.body if response else None
         if verdict.record.state is State.FAILED:
-            kind, message = read_failure(body)
-            raise CommandFailedError(kind, message, record)
+            error = {"type": "Exception", "message": "the error was not kept"} | read_error(response)
+            raise CommandFailedError(error["type"], error["message"], record)
         result = None if body is None else self._read(body, record)
         if decision is Decision.DUPLICATE:
             message = "A command with this key was already processed."

@@ -6,14 +6,12 @@ import logging
 from contextlib import suppress
 from typing import Any
 
-import orjson
-
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.consumers.delivery import Action, DeliveryDecision, SubscriptionSettings
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.outcome.results import octets, within
+from oncegate.middleware.outcome.results import error_form, octets, within
 
 log = logging.getLogger("oncegate.subscription")
 
@@ -246,16 +244,5 @@ def _exact(result: StoredResponse) -> StoredResponse:
 
 
 def failure(error: BaseException | str, *, dead: bool, status: int = FAILED) -> StoredResponse:
-    """An error as it is kept: its type's name and its text, bounded; ``dead`` where no attempt will follow."""
-    kind, message = kind_and_text(error)
-    members: dict[str, Any] = {"type": kind, "message": message}
-    return StoredResponse(status, _JSON, orjson.dumps(members | {"dead": True} if dead else members), now_ms())
-
-
-def kept_members(response: StoredResponse | None) -> dict[str, Any]:
-    """The members of what `failure` has made, or another consumer; none where that is no JSON object."""
-    try:
-        members = orjson.loads((response.body if response is not None else None) or b"{}")
-    except ValueError:
-        return {}
-    return members if isinstance(members, dict) else {}
+    """An error as it is kept; ``dead`` where no attempt will follow."""
+    return StoredResponse(status, _JSON, error_form(error, dead=dead), now_ms())

@@ -12,7 +12,7 @@ from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.middleware.outcome.results import command_form, octets
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.fingerprint import fingerprint
-from oncegate.middleware.rules.key import RECORD_ID, caller_scope, check_key, record_key
+from oncegate.middleware.rules.key import RECORD_ID, caller_scope, check_key, key_of_id, record_key
 from oncegate.middleware.rules.key_text import key_text
 from oncegate.middleware.rules.policy import Policy, compile_policy
 from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Seconds
@@ -161,7 +161,7 @@ def command_key(namespace: str, delivery: Delivery, settings: SubscriptionSettin
     if delivery.record:
         if not RECORD_ID.fullmatch(_text(delivery.record, "record's id")):
             raise Rejected("The record's id is not one of a gateway's.")
-        return f"{namespace}:{delivery.record}"
+        return key_of_id(namespace, delivery.record)
     if delivery.key is not None:
         return record_key(namespace, _checked(delivery.key, "key"), _scope(delivery))
     if settings.on_missing_key == "run":

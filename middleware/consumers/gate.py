@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 
 from oncegate.cache.record import Record, State, StoredResponse
-from oncegate.middleware.consumers.begun import failure, kept_members
+from oncegate.middleware.consumers.begun import failure
 from oncegate.middleware.consumers.delivery import DeliveryDecision
+from oncegate.middleware.outcome.results import read_error
 
 _DECIDED = {State.SUCCEEDED: DeliveryDecision.DUPLICATE, State.IN_FLIGHT: DeliveryDecision.IN_FLIGHT}
 """By the state of an execution; after any other, the command may be executed again."""
@@ -84,4 +85,4 @@ def last_error(record: Record | None) -> StoredResponse:
 
 
 def _error(record: Record | None) -> dict[str, Any]:
-    return kept_members(record.response) if record is not None and record.state is State.FAILED else {}
+    return read_error(record.response) if record is not None and record.state is State.FAILED else {}

@@ -9,8 +9,8 @@ from oncegate.cache.errors import OncegateError
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.consumers.begun import FAILED, Begun, Recording, not_kept
 from oncegate.middleware.outcome.calling import call
-from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable, is_closed, reduced
-from oncegate.middleware.outcome.raised import outcome_of
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable, reduced
+from oncegate.middleware.outcome.raised import failure_of, is_left, outcome_of
 from oncegate.middleware.outcome.results import JsonCodec, dumped
 from oncegate.middleware.rules.arguments import is_async
 
@@ -57,7 +57,7 @@ async def _settle(begun: Begun, called: Callable[[], Any], timeout: float) -> No
     except (
         BaseException
     ) as error:  # whatever a handler raises is its command's outcome: recorded, and given to the caller
-        if is_closed(error, task):
+        if is_left(error, task):
             begun.abandon_soon("the consumer was closed")
             raise
         await settle_raised(begun, error, timed_out=limit.expired())
@@ -79,7 +79,7 @@ async def _settle_thread(begun: Begun, called: Callable[[], Any]) -> BaseExcepti
     except (
         BaseException
     ) as error:  # whatever a handler raises is its command's outcome: recorded, and given to the caller
-        if is_closed(error, task):
+        if is_left(error, task):
             raise
         await settle_raised(begun, error)
         return error if isinstance(error, ENDS_PROCESS) else None
@@ -89,7 +89,7 @@ async def _settle_thread(begun: Begun, called: Callable[[], Any]) -> BaseExcepti
 
 async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool = False, status: int = FAILED) -> None:
     """Record an exception out of a handler as its command's outcome, a failure with ``status``: see `outcome_of`."""
-    begun.raised = error
+    begun.raised = error = failure_of(error)
     state, note = outcome_of(error, overdue=timed_out)
     if state is None:
         await begun.release()

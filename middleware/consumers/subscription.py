@@ -14,6 +14,7 @@ A first attempt takes nothing over, so that what an earlier one left can be judg
 
 import asyncio
 import functools
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
-from oncegate.cache.record import FINGERPRINT_BYTES, Claim, Record
+from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, Claim, ClaimRequest, Record
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
@@ -202,7 +203,9 @@ class Subscription:
         if in_flight.slots >= in_flight.max_in_flight:
             raise Overloaded("Too many deliveries are being executed: try again later.")
         in_flight.slots += 1
-        attempt = Attempt(in_flight, "", bytes(FINGERPRINT_BYTES), self._policy)
+        policy = self._policy
+        token, print_ = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
+        attempt = Attempt(in_flight, "", ClaimRequest(token, print_, policy.lease_ms, policy.retention_ms), policy)
         begun = Begun(DeliveryDecision.RUN)
         begun.hold(attempt, in_flight.hold(attempt), self.settings, last=False)
         return begun

@@ -14,8 +14,8 @@ from oncegate.middleware.http.capture import Capture
 from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.redact import redacted
 from oncegate.middleware.outcome import responses
-from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown, is_closed
-from oncegate.middleware.outcome.raised import OVERDUE, outcome_of
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.raised import failure_of, is_left, kind_and_text, outcome_of
 
 log = logging.getLogger("oncegate.http")
 
@@ -160,7 +160,6 @@ class AppRun(Capture):
     async def _run(self, app: App, scope: dict[str, Any] | None) -> None:
         attempt = self.attempt
         failure: BaseException | None = None
-        overdue = False
         try:
             try:
                 if scope is not None and not attempt.is_certain:
@@ -168,22 +167,15 @@ class AppRun(Capture):
                 await app(scope or {}, self._receive, self.send)
                 if not self.whole:
                     raise RuntimeError("the app returned without a complete response")
-            except asyncio.CancelledError:
-                if self._enforcement.enforcer.in_flight.closing and not attempt.overdue:
-                    raise  # shutdown: the lease lapses, and the record reads unknown
-                overdue = True
             except BaseException as error:  # whatever an app raises is an outcome, too
-                if is_closed(error, self.task):
+                failure = failure_of(error)
+                closing = self._enforcement.enforcer.in_flight.closing and not attempt.overdue
+                if is_left(failure, self.task, closing=closing):
                     raise
-                failure = self._meant(error)
-            if overdue:
-                self._answer("upstream-failed", "The attempt ran out of time: its outcome is unknown.")
-                attempt.settle(State.UNKNOWN, note=OVERDUE)
-            elif failure is not None:
-                self._settle_by(failure)
-            else:
-                return
-            await attempt.ended()
+            if failure is not None:
+                # What the app made of a refusal is none of its own.
+                self._settle_by(failure if self._refused is None else self._refused)
+                await attempt.ended()
         finally:
             failure = None  # its traceback holds this frame
             self.cut()
@@ -191,49 +183,39 @@ class AppRun(Capture):
                 self._over.set()
             self.task = None  # it holds us
 
-    def _meant(self, error: BaseException) -> BaseException:
-        """The error that counts: a refusal or an overrun that the app turned into ``error``, else ``error`` itself."""
-        if self._refused is not None:
-            return self._refused
-        is_judged = isinstance(error, NotProcessed | OutcomeUnknown)
-        if self.attempt.overdue and not is_judged and not self.whole:
-            return OutcomeUnknown("it made an error of its cancellation by attempt_timeout")
-        return error
-
     def _settle_by(self, error: BaseException) -> None:
         attempt = self.attempt
-        state: State | None = None
         response: StoredResponse | None = None
-        note = ""
+        state, note = outcome_of(error, overdue=attempt.overdue and not self.whole)
         if isinstance(error, LeaseLost):
             # A response that has begun can't be begun anew.
             self.raised = error if not self.status else RuntimeError("confirmed after its response had begun")
         elif isinstance(error, Unconfirmed):
             self._answer("cache-unavailable", "The record cache can't be reached. Nothing was executed.")
         elif isinstance(error, NotAccepted):
-            log.warning("record %s: not accepted: %s", attempt.record, error)
+            log.warning("record %s: not accepted: %s", attempt.record, kind_and_text(error)[1])
             self._answer(error.slug, str(error))
             # Submitting again is harmless, and takes over what is unknown. To execute it beside its copy would not be, which
             # a request can only ask for where the mode is "either".
             state = State.UNKNOWN if error.copied and attempt.policy.mode == "either" else None
             note = "the command stream did not answer"
         elif isinstance(error, NotProcessed):
-            log.warning("record %s: nothing was sent: %s", attempt.record, error)
+            log.warning("record %s: nothing was sent: %s", attempt.record, kind_and_text(error)[1])
             self._answer(
                 "upstream-unreachable", "No connection to the upstream. Nothing was executed; the key is free."
             )
         elif isinstance(error, OutcomeUnknown):
-            log.warning("record %s: the outcome is unknown: %s", attempt.record, error)
+            log.warning("record %s: the outcome is unknown: %s", attempt.record, note)
             self._answer("upstream-failed", "The connection broke after the request was sent: its outcome is unknown.")
-            state, note = outcome_of(error)
         elif isinstance(error, ENDS_PROCESS):
             self.raised = error
-            state, note = outcome_of(error)
+        elif state is State.UNKNOWN:
+            self._answer("upstream-failed", f"The attempt {note}: its outcome is unknown.")
         else:  # its failure, kept and raised again
             self.raised = error
             if self.client_gone:  # the server has no client left to answer
                 log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)
-            state, response, note = State.FAILED, responses.stored_exception(), f"raised {type(error).__qualname__}"
+            response, note = responses.stored_exception(), f"raised {type(error).__qualname__}"
         attempt.settle(state, response, note=note)
 
     async def _receive(self) -> Message:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
+from oncegate.middleware.outcome.raised import failure_of
+
 
 async def call(function: Callable[..., Any], *arguments: Any, in_loop: bool, pool: Executor | None = None) -> Any:
     """The result of ``function``: called here (``in_loop``, for what `is_async`), or in a thread of ``pool``.
 
-    A cancellation comes out where this task is being cancelled; one that begins in ``function`` is a ``RuntimeError``, a
-    failure like any other: nobody has ended this task.
+    A cancellation comes out where this task is being cancelled; one that begins in ``function`` is a ``RuntimeError``: see
+    `failure_of`.
     """
     try:
         if in_loop:
@@ -22,10 +24,10 @@ async def call(function: Callable[..., Any], *arguments: Any, in_loop: bool, poo
         # A plain callable around a coroutine function, a lambda or a decorator, has only begun.
         return await result if inspect.isawaitable(result) else result
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        failure = failure_of(error)
+        if failure is error:
             raise
-        raise RuntimeError("something in the function was cancelled") from error
+        raise failure from error
 
 
 def _in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

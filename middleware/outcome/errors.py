@@ -5,23 +5,12 @@ exceptions tell apart what decides whether money may have moved; any other excep
 no ``Exception`` (a library's time-out, a panic of an extension) too.
 """
 
-import asyncio
 from typing import Any, Final
 
 from oncegate.cache.errors import OncegateError
 
 ENDS_PROCESS: Final = (KeyboardInterrupt, SystemExit)
 """Raised in the middle of a command they say nothing about its outcome; they are passed on, to end the process."""
-
-
-def is_closed(error: BaseException, task: "asyncio.Future[None] | None") -> bool:
-    """Whether ``error`` came since the coroutine that ``task`` runs is being closed: there it can't await anything any more."""
-    if not isinstance(error, GeneratorExit):
-        return False
-    try:
-        return asyncio.current_task() is not task
-    except RuntimeError:  # no event loop runs
-        return True
 
 
 def reduced(error: BaseException) -> tuple[Any, ...]:

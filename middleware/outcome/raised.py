@@ -13,19 +13,52 @@ MAX_MESSAGE_CHARACTERS: Final = 8192
 OVERDUE: Final = "ran into attempt_timeout"
 
 
+def failure_of(error: BaseException) -> BaseException:
+    """``error`` as that of a command's code: a cancellation that began in the code is a ``RuntimeError``, caused by it.
+
+    Nobody has ended this task then: something that the code awaited was cancelled. As after whatever else it lets through, the
+    code knew what it had done and what not, and could have dealt with it. Where the task itself is being cancelled, it could
+    be anywhere, and ``error`` remains the cancellation that it is.
+    """
+    if not isinstance(error, asyncio.CancelledError):
+        return error
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        return error
+    failure = RuntimeError("something in the function was cancelled")
+    failure.__cause__ = error
+    return failure
+
+
+def is_left(error: BaseException, task: "asyncio.Future[None] | None", *, closing: bool = False) -> bool:
+    """Whether ``error`` says nothing of the command: the coroutine that ``task`` runs is being closed, so that it can't await
+    anything any more, or it is cancelled by the process's end (``closing``). Then nothing is recorded here: the lease lapses.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return closing
+    if not isinstance(error, GeneratorExit):
+        return False
+    try:
+        return asyncio.current_task() is not task
+    except RuntimeError:  # no event loop runs
+        return True
+
+
 def outcome_of(error: BaseException, *, overdue: bool = False) -> tuple[State | None, str]:
     """The state of a command out of which ``error`` came (``None``: nothing was begun), and a note on what is unknown.
+
+    ``error`` is a `failure_of` the command's code, which every door gives here.
 
     | raised | the command |
     | --- | --- |
     | `NotProcessed` | was not begun: a release |
     | `OutcomeUnknown`, ``KeyboardInterrupt``, ``SystemExit`` | may have been executed: unknown |
-    | a cancellation | the same: it has ended where it was |
+    | a cancellation of its task | the same: it has ended where it was |
     | anything once it is ``overdue``: cancelled by its time limit | the same, whatever it made of that |
     | anything else | failed |
 
-    What is left when the process ends has no outcome at all: nothing is recorded, its lease lapses, and until then nobody
-    begins beside what may still run (in a thread, in a service behind). So who is cancelled for that doesn't ask here.
+    What is left when the process ends (`is_left`) has no outcome at all: nothing is recorded, its lease lapses, and until then
+    nobody begins beside what may still run (in a thread, in a service behind).
     """
     if isinstance(error, NotProcessed):
         return None, ""

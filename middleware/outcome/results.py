@@ -18,6 +18,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, RootModel, Secret, SecretBytes, SecretStr, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.raised import kind_and_text
 
 log = logging.getLogger("oncegate.outcome")
@@ -159,13 +160,24 @@ def within(most: int, kept: bytes | None, record: str) -> bytes | None:
     return None
 
 
-def failure_form(error: BaseException) -> bytes:
-    """The stored form of an exception out of a call; consumers have their own (`oncegate.middleware.consumers.begun.failure`)."""
+def error_form(error: BaseException | str, *, dead: bool = False) -> bytes:
+    """An exception as it is kept: its type's name and its text, bounded; ``dead`` where no attempt will follow."""
     kind, message = kind_and_text(error)
-    return orjson.dumps({"kind": kind, "message": message})
+    members: dict[str, Any] = {"type": kind, "message": message}
+    return orjson.dumps(members | {"dead": True} if dead else members)
 
 
-def read_failure(data: bytes | None) -> tuple[str, str]:
-    """The type's name and the text of a kept exception."""
-    failure = orjson.loads(data or b'{"kind":"Exception","message":"the error was not kept"}')
-    return failure["kind"], failure["message"]
+def read_error(response: StoredResponse | None) -> dict[str, Any]:
+    """The members of what `error_form` has made; none where nothing was kept, or no JSON object.
+
+    A version before wrote what calls raised with a ``kind`` for the ``type``.
+    """
+    try:
+        members = orjson.loads((response.body if response is not None else None) or b"{}")
+    except ValueError:
+        return {}
+    if not isinstance(members, dict):
+        return {}
+    if members.keys() == {"kind", "message"}:
+        return {"type": members["kind"], "message": members["message"]}
+    return members

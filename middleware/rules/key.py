@@ -162,6 +162,16 @@ def record_id(look_up_key: str) -> str:
     return found.replace("}", "", 1) if "}" in found else found
 
 
+def key_of_id(namespace: str, identifier: str) -> str:
+    """The look-up key of the record that has this id, which is no execution record's."""
+    return f"{namespace}:{identifier}"
+
+
+def caller_of_id(identifier: str) -> str:
+    """Who the caller of the record with this id is: see `scope_digest`."""
+    return identifier.partition(":")[2]
+
+
 def execution_key(look_up_key: str, consumer: str) -> str:
     """The look-up key of ``consumer``'s execution record of a command: beside the command's own, in the same slot of a cluster.
 

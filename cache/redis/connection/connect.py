@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Link, Reply
 from oncegate.cache.redis.scripts import SCRIPTS, pack
-from oncegate.cache.redis.url import Server
+from oncegate.cache.redis.url import ONE_SERVER, REDIS_SCHEMES, Server, either
 
 _HELLO = pack(b"HELLO", b"2")
 _INFO = pack(b"INFO", b"server")
@@ -138,10 +138,8 @@ class Dialler:
 def _parse(url: str) -> dict[str, Any]:
     try:
         scheme = urlsplit(url).scheme
-        if scheme not in ("redis", "rediss", "unix"):
-            raise ValueError(
-                "a Redis URL begins with redis://, rediss:// or unix://, or with redis+sentinel:// or redis+cluster://"
-            )
+        if scheme not in ONE_SERVER:
+            raise ValueError(f"a Redis URL begins with {either(REDIS_SCHEMES)}")
         return dict(parse_url(url))
     except ValueError as error:
         if "://" in str(error):

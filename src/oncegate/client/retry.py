@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from oncegate.cache.backoff import Backoff
+
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """Methods that may be sent again unchanged (RFC 9110 section 9.2.2)."""
 _LONGEST_DIGITS = 9
@@ -44,14 +46,14 @@ class Retries:
     """The retries of one request. Report each try's result: the methods return the seconds to wait, or ``None`` to give up.
 
     ``harmless``: the request has a key, or an idempotent method. ``now`` is the time of the first try on a clock that
-    never goes back; ``draw(a, b)`` draws a number between the two.
+    never goes back; ``draw`` gives a number from 0 to 1.
     """
 
     budget: RetryBudget
     harmless: bool
     now: float
     also_statuses: Collection[int] = ()
-    draw: Callable[[float, float], float] = random.uniform
+    draw: Callable[[], float] = random.random
     tries: int = 0
     _deadline: float = field(init=False)
 
@@ -80,8 +82,8 @@ class Retries:
         if not allowed or self.tries >= self.budget.attempts or least > left or left < 0:
             return None
         # The jitter is added to what the server asks for: all callers get the same Retry-After.
-        doubled = self.budget.pause * 2.0 ** min(self.tries - 1, 64)
-        return min(least + self.draw(0.0, min(self.budget.longest_pause, doubled)), left)
+        pause = Backoff(self.budget.pause, self.budget.longest_pause).pause(self.tries, self.draw)
+        return min(least + pause, left)
 
 
 def worth_reading(status: int, content_type: str) -> bool:

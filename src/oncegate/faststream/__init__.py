@@ -42,6 +42,7 @@ from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.handling import settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
+from oncegate.middleware.outcome.raised import failure_of
 from oncegate.middleware.rules.arguments import check_callable
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import parse_key
@@ -188,6 +189,7 @@ class _Processing(BaseMiddleware[Any, Any]):
         begun = self._begun
         if begun is None:  # not ours to run: parsing failed, or the action was raised already
             return False
+        exc_val = None if exc_val is None else failure_of(exc_val)
         if isinstance(exc_val, StopConsume | asyncio.CancelledError | KeyboardInterrupt | SystemExit):
             await begun.abandon("the consumer was stopped")
             if not isinstance(exc_val, asyncio.CancelledError):

@@ -11,6 +11,9 @@ import pytest
 
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, load
+from oncegate.cache.open import CACHE_SCHEMES
+from oncegate.cache.redis.url import REDIS_SCHEMES
+from testing.command_line import invoke
 
 UPSTREAM = {"upstream": "http://127.0.0.1:9000"}
 
@@ -162,8 +165,7 @@ def test_the_admin_token_is_known_and_no_setting(monkeypatch: pytest.MonkeyPatch
         ),
         ("ONCEGATE_CACHE", "redis+cluster://a:1,b:x", "cache (environment): redis+cluster:// has a port that is not a"),
         ("ONCEGATE_CACHE", "redis+cluster://a/2", "cache (environment): redis+cluster:// has no databases but 0"),
-        ("ONCEGATE_CACHE", "sqlite:///a", "cache (environment): sqlite:// is not available in this version"),
-        ("ONCEGATE_CACHE", "postgresql://a", "cache (environment): postgresql:// is not available in this version"),
+        ("ONCEGATE_CACHE", "sqlite:///a", "cache (environment): must be a URL that starts with memory:// or redis://"),
         (
             "ONCEGATE_CACHE",
             "memcached://a",
@@ -276,7 +278,7 @@ def test_an_asynchronous_route_needs_keys_and_says_so_in_one_line() -> None:
     assert load(made).routes[0].stream == "commands"
 
 
-@pytest.mark.parametrize("cache", ["redis://h", "rediss://h", "unix:///s", "redis+sentinel://h/s", "redis+cluster://h"])
+@pytest.mark.parametrize("cache", [f"{scheme}://h/{'s' * scheme.endswith('sentinel')}" for scheme in REDIS_SCHEMES])
 def test_an_asynchronous_route_takes_every_kind_of_redis(cache: str) -> None:
     assert load({**UPSTREAM, "cache": cache, "routes": [{"path": "/x", "mode": "either"}]}).routes[0].mode == "either"
 
@@ -315,3 +317,9 @@ def test_building_settings_reads_no_environment(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PORT", "1")
     monkeypatch.setenv("ONCEGATE_PORT", "1")
     assert GatewaySettings(upstream="http://host").port == 8080
+
+
+def test_every_cache_that_can_be_opened_is_named_where_one_is_chosen() -> None:
+    texts = [GatewaySettings.model_fields["cache"].description or "", invoke("serve", "--help").stdout]
+    for scheme in CACHE_SCHEMES:
+        assert all(f"{scheme}://" in text for text in texts), scheme

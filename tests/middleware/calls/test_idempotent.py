@@ -190,7 +190,7 @@ async def test_a_plain_function_out_of_time_is_of_unknown_outcome_when_it_return
             pass
     assert not call.done()
     till.go.set()
-    with pytest.raises(OutcomeUnknownError, match="ran out of time"):
+    with pytest.raises(OutcomeUnknownError, match="attempt_timeout"):
         await call
 
 

@@ -95,7 +95,7 @@ async def test_a_failure_that_is_given_is_left_quietly(subscribe: MakeSubscripti
         (NotRetryable("no"), State.FAILED, Action.DEAD_LETTER),
         (OutcomeUnknown("no"), State.UNKNOWN, Action.REDELIVER),
         (NotProcessed("no"), None, Action.REDELIVER),
-        (asyncio.CancelledError("no"), State.UNKNOWN, Action.REDELIVER),
+        (asyncio.CancelledError("no"), State.FAILED, Action.REDELIVER),  # nobody cancelled this task
         (StopAsyncIteration("no"), State.FAILED, Action.REDELIVER),
     ],
 )

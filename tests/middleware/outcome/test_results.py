@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, SecretStr, field_serializer
 
-from oncegate.middleware.outcome.results import JsonCodec, command_form, failure_form, read_failure
+from oncegate.cache.record import StoredResponse
+from oncegate.middleware.outcome.results import JsonCodec, command_form, error_form, read_error
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -197,8 +198,17 @@ class Speechless(Exception):
     ids=["plain", "surrogate", "long", "speechless"],
 )
 def test_every_exception_can_be_kept(error: Exception, message: str) -> None:
-    assert read_failure(failure_form(error)) == (type(error).__name__, message)
+    kept = StoredResponse(500, (), error_form(error), 0)
+    assert read_error(kept) == {"type": type(error).__name__, "message": message}
+    assert read_error(kept._replace(body=error_form(error, dead=True)))["dead"] is True
 
 
-def test_an_exception_that_was_not_kept_can_be_told_of() -> None:
-    assert read_failure(None)[0] == "Exception"
+def test_an_exception_that_a_call_kept_in_an_earlier_version_is_read() -> None:
+    kept = StoredResponse(500, (), b'{"kind":"ValueError","message":"declined"}', 0)
+    assert read_error(kept) == {"type": "ValueError", "message": "declined"}
+
+
+@pytest.mark.parametrize("body", [None, b"", b"declined", b"[1]", b"\xff"])
+def test_what_is_no_kept_exception_reads_as_none(body: bytes | None) -> None:
+    assert read_error(StoredResponse(500, (), body, 0)) == {}
+    assert read_error(None) == {}
