@@ -15,20 +15,16 @@ from typing import Any
 
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.cache.record import State
-from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost
-from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.http.asgi import Receive, Scope, Send
+from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.enter import Bypass
-from oncegate.middleware.http.exchange import Exchange
+from oncegate.middleware.http.exchange import Exchange, Step
 from oncegate.middleware.http.extensions import AttemptView
-from oncegate.middleware.http.keyed_request import KeyedRequest
-from oncegate.middleware.outcome import responses
-from oncegate.middleware.outcome.errors import NotProcessed
+from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.responses import Headers
-from oncegate.middleware.rules.errors import Refusal
 from oncegate.middleware.rules.policy import Policy
 
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
@@ -51,15 +47,14 @@ class FastPath:
             return Passing(self._forwarder, request, answering).begin(headers)
         if policy.passes(headers):
             return self._bypass(request, answering, policy, headers)
-        enforced = KeyedRequest(enforcement, policy, scope)
-        try:
-            look_up_key = enforced.identify()
-        except Refusal as refusal:
-            request.answer(enforced.refused(refusal))
-            return True
-        if look_up_key is not None:
-            return Enforcing(enforcement, self._forwarder, request, enforced).begin(look_up_key)
-        return self._bypass(request, answering, policy, enforced.headers())
+        exchange = Exchange(enforcement, policy, scope)
+        found = exchange.identify()
+        if isinstance(found, str):
+            return CallbackDriver(exchange, self._forwarder, request).begin(found)
+        if found is None:
+            return self._bypass(request, answering, policy, exchange.headers())
+        request.answer(found)
+        return True
 
     def _bypass(self, request: InboundRequest, answering: Answering, policy: Policy, headers: Headers) -> bool:
         bypass = Bypass(self._enforcement.observe, policy, request.scope, request.send)
@@ -126,142 +121,107 @@ class Passing:
         request.start(self._answering(rest, request.scope, request.send))
 
 
-class Enforcing:
-    """One request under enforcement, with its key."""
+class CallbackDriver:
+    """Drives the exchange of one request with a key, whose body is whole, by callbacks."""
 
-    __slots__ = (
-        "_admission",
-        "_attempt",
-        "_body",
-        "_connection",
-        "_enforced",
-        "_enforcement",
-        "_forwarder",
-        "_request",
-        "_response",
-    )
+    __slots__ = ("_body", "_connection", "_exchange", "_forwarder", "_request", "_response")
 
-    def __init__(
-        self,
-        enforcement: Enforcement,
-        forwarder: Forwarder,
-        request: InboundRequest,
-        enforced: KeyedRequest,
-    ) -> None:
-        self._enforcement = enforcement
+    def __init__(self, exchange: Exchange, forwarder: Forwarder, request: InboundRequest) -> None:
+        self._exchange = exchange
         self._forwarder = forwarder
         self._request = request
-        self._enforced = enforced
 
     def begin(self, look_up_key: str) -> bool:
-        """Begin its admission, if that needs no waiting."""
-        request, enforced = self._request, self._enforced
+        """Claim its record, if that needs no waiting."""
+        request, exchange = self._request, self._exchange
         self._body = body = request.body
-        if len(body) > enforced.policy.max_request_body:
+        if len(body) > exchange.policy.max_request_body:
             return False
-        self._admission = admission = enforced.admission(look_up_key, body)
+        admission = exchange.admit(look_up_key, body)
         request.take()
-        enforcer = self._enforcement.enforcer
+        enforcer = exchange.enforcement.enforcer
         if enforcer.in_flight.slots < enforcer.in_flight.max_in_flight:
             enforcer.claim(admission, request.loop, self._on_claimed)
         else:  # bodies that may wait are counted there
             self._leave_unbegun(None)
         return True
 
-    def _on_claimed(self, answer: Any) -> None:
-        request = self._request
+    def _on_claimed(self, reply: Any) -> None:
+        request, step = self._request, self._exchange.on_claimed(reply)
         try:
-            outcome = self._enforcement.enforcer.admitted(self._admission, answer)
-            if isinstance(outcome, Attempt):
-                self._run(outcome)
-            elif outcome.decision is Decision.IN_FLIGHT and self._admission.wait > 0:
-                self._leave_unbegun(outcome)
+            if isinstance(step, Attempt):
+                self._execute(step)
+            elif isinstance(step, Answer):
+                request.answer(step)
+            elif isinstance(step, Exception):
+                request.finish(step)
             else:
-                request.answer(self._enforced.answer_by(outcome))
-        except Exception as error:  # noqa: BLE001 - answered or logged; who called has nothing to do with it
-            self._refuse(error)
+                self._leave_unbegun(step)
+        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+            request.finish(error)
 
-    def _refuse(self, error: Exception) -> None:
-        try:
-            answer = self._enforced.refused(error)
-        except Exception:  # noqa: BLE001 - the same one: there is no answer for it
-            self._request.finish(error)
-        else:
-            self._request.answer(answer)
-
-    def _run(self, attempt: Attempt) -> None:
-        request = self._request
+    def _execute(self, attempt: Attempt) -> None:
+        request, exchange = self._request, self._exchange
         connection = None
         # The first byte must not leave otherwise; and what accepts a submission is an app.
         if attempt.number and attempt.is_certain and not attempt.submission:
             try:
-                connection = self._forwarder.begin(request.scope, self._enforced.headers(attempt), self._body)
+                connection = self._forwarder.begin(request.scope, exchange.headers(attempt), self._body)
             except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
-                self._attempt = attempt
-                self._enforcement.enforcer.in_flight.begin(attempt, request.loop)
+                exchange.begin(attempt, request.loop, self._on_limit)
                 self._fail(error)
                 return
         if connection is None:
             self._leave_unbegun(attempt)
             return
-        self._attempt = attempt
         self._connection = connection
-        in_flight = self._enforcement.enforcer.in_flight
-        in_flight.begin(attempt, connection.loop)
-        attempt.limit(in_flight.limits.on(connection.loop, attempt.policy.soon), self._on_limit)
+        exchange.begin(attempt, connection.loop, self._on_limit)
         connection.then = self._on_response
         if connection.has_failed:
             self._on_response()
 
     def _on_response(self) -> None:
         """The upstream's response has progressed, or failed."""
+        connection, exchange = self._connection, self._exchange
         try:
-            response = self._forwarder.take_response(self._connection)
+            response = self._forwarder.take_response(connection)
             if response is not None:
-                self._settle(*response)
-            elif not self._connection.is_soon_whole:
-                self._leave(self._attempt.policy.response_timeout)
+                self._response = response
+                status, headers, body = response
+                exchange.on_response(status, headers, body, self._on_recorded)
+            elif not connection.is_soon_whole:
+                self._leave(exchange.policy.response_timeout)
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
-            self._connection.forget()
+            connection.forget()
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self._attempt.settle(State.UNKNOWN, note=f"failed in the gateway ({type(error).__name__})")
-        self._enforcement.enforcer.in_flight.end(self._attempt)
+        self._exchange.on_failure(OutcomeUnknown(f"failed in the gateway ({type(error).__name__})"))
         self._request.finish(error)
-
-    def _settle(self, status: int, headers: Headers, body: bytes) -> None:
-        self._response = status, headers, body
-        attempt, policy = self._attempt, self._attempt.policy
-        state = policy.state(status)
-        kept = body if len(body) <= policy.max_response_body else None
-        stored = None if state is None else responses.stored(status, headers, kept, policy)
-        attempt.settle(state, stored, then=self._on_recorded)
 
     def _on_recorded(self) -> None:
         """The record is complete, or will be as soon as its cache answers."""
-        request, attempt = self._request, self._attempt
-        self._enforcement.enforcer.in_flight.end(attempt)
+        request, exchange = self._request, self._exchange
         try:
             status, headers, body = self._response
-            request.respond(status, self._enforced.executed(attempt, status, headers), body)
+            request.respond(status, exchange.executed(exchange.attempt, status, headers), body)
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
             request.finish(error)
 
     # -- off the fast path --------------------------------------------------------------------------------------------
 
-    def _leave_unbegun(self, admitted: Attempt | Verdict | None) -> None:
-        """Nothing was sent yet: the exchange decides what to do."""
-        self._request.start(self._exchange().decide(self._admission, self._body, admitted))
+    def _leave_unbegun(self, step: Step) -> None:
+        """Nothing was sent yet: the other driver goes on."""
+        self._request.start(self._asgi_driver().decide(self._body, step))
 
     def _on_limit(self) -> None:
         """The response isn't whole after ``soon`` seconds."""
-        policy = self._attempt.policy
+        policy = self._exchange.policy
         self._leave(max(0.0, policy.response_timeout - policy.soon))
 
     def _leave(self, left: float) -> None:
         """The request was sent: what comes of it is the attempt's outcome."""
-        connection, forwarder, attempt = self._connection, self._forwarder, self._attempt
+        connection, forwarder, attempt = self._connection, self._forwarder, self._exchange.attempt
         connection.then = None
         method: str = self._request.scope["method"]
 
@@ -272,8 +232,7 @@ class Enforcing:
             except LeaseLost as error:  # no response was read; a retry meets the attempt that took over
                 raise NotProcessed(str(error)) from None
 
-        self._request.start(self._exchange().resume(attempt, rest, left))
+        self._request.start(self._asgi_driver().resume(rest, left))
 
-    def _exchange(self) -> Exchange:
-        request = self._request
-        return Exchange(self._enforcement, self._enforced, request.scope, request.receive, request.send)
+    def _asgi_driver(self) -> AsgiDriver:
+        return AsgiDriver(self._exchange, self._request.receive, self._request.send)

@@ -47,30 +47,13 @@ class InFlight(Runtime):
         attempt = self._attempts.get(token)
         return attempt if attempt is not None and attempt.loop is asyncio.get_running_loop() else None
 
-    def run(
-        self,
-        attempt: Attempt,
-        work: Coroutine[Any, Any, None],
-        loop: asyncio.AbstractEventLoop,
-        lasts: Callable[[], None] | None = None,
-    ) -> asyncio.Task[None]:
-        """Execute ``work`` as the attempt's task, on the running ``loop``; its slot is free again when the task ends, or before
-        that when all it answers is recorded.
-
-        With ``lasts``, the lease is not renewed and the task has no time limit until that is called, which calls `Attempt.keep`:
-        an attempt that is over before, as most are, needs no timer of its own.
-        """
-        self.begin(attempt, loop)
-        task = loop.create_task(work)
-        if lasts is None:
-            return self._keep(attempt, task)
-        attempt.task = task
-        attempt.limit(self.limits.on(loop, attempt.policy.soon), lasts)
-        task.add_done_callback(attempt.ran)
-        return task
+    def run(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Execute ``work`` as the attempt's task, on the running loop; its slot is free again when the task ends."""
+        self.begin(attempt, asyncio.get_running_loop())
+        return self.go_on(attempt, work)
 
     def go_on(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """The same for an attempt that was begun without a task."""
+        """The same for an attempt that was begun already."""
         return self._keep(attempt, asyncio.get_running_loop().create_task(work))
 
     def hold(self, attempt: Attempt) -> asyncio.Future[None]:
@@ -79,10 +62,16 @@ class InFlight(Runtime):
         self.begin(attempt, loop)
         return self._keep(attempt, loop.create_future())
 
-    def begin(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
-        """The attempt runs, until `end`."""
+    def begin(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, lasts: Callable[[], None] | None = None) -> None:
+        """The attempt runs, until `end`.
+
+        ``lasts`` is called once it has taken longer than most. Up to then the lease is not renewed and no time limit holds, so
+        that who is over before needs no timer of its own; from then on it takes `Attempt.keep`.
+        """
         self._attempts[attempt.token] = attempt
         attempt.start(loop)
+        if lasts is not None:
+            attempt.limit(self.limits.on(loop, attempt.policy.soon), lasts)
         if self.watch is NOBODY:
             return
         try:

@@ -159,7 +159,7 @@ class CommandProcessor(Generic[Command, Result]):
             if isinstance(outcome, Verdict):
                 return self._answer(outcome, record_id(key))
             run = _Run(outcome)
-            task = self._enforcer.in_flight.run(outcome, self._run(run, command), asyncio.get_running_loop())
+            task = self._enforcer.in_flight.run(outcome, self._run(run, command))
             try:
                 await asyncio.shield(task)
             except asyncio.CancelledError:

@@ -1,58 +1,32 @@
-"""Executes one attempt over HTTP: calls the app once, and settles the record by its response or error."""
+"""Executes one attempt over ASGI: calls the app once, captures its response, and feeds the exchange what came of it."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
-import logging
-from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.http.asgi import App, Message
 from oncegate.middleware.http.capture import Capture
-from oncegate.middleware.http.enforcement import Enforcement
-from oncegate.middleware.http.redact import redacted
-from oncegate.middleware.outcome import responses
-from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown
-from oncegate.middleware.outcome.raised import failure_of, is_left, kind_and_text, outcome_of
-
-log = logging.getLogger("oncegate.http")
+from oncegate.middleware.http.exchange import Exchange
+from oncegate.middleware.outcome.errors import NotProcessed
+from oncegate.middleware.outcome.raised import failure_of, is_left
 
 
 class AppRun(Capture):
-    """Runs the app for ``attempt``, captures its response, and settles the record accordingly.
+    """Runs the app for ``attempt`` of ``exchange``, and captures its response. ``task`` is there until all of that is done."""
 
-    Where there is no response: ``slug`` and ``detail`` are the problem to answer with, or ``raised`` is what the app raised
-    (`LeaseLost`: nothing was begun). ``task`` is the attempt's, until it has nothing more to do.
-    """
+    __slots__ = ("_body", "_exchange", "_over", "_refused", "_scope", "_sending", "attempt", "task")
 
-    __slots__ = (
-        "_body",
-        "_enforcement",
-        "_over",
-        "_refused",
-        "_scope",
-        "_sending",
-        "attempt",
-        "detail",
-        "raised",
-        "slug",
-        "task",
-    )
-
-    _scope: dict[str, Any]
-
-    def __init__(self, enforcement: Enforcement, attempt: Attempt) -> None:
+    def __init__(self, exchange: Exchange, attempt: Attempt) -> None:
         super().__init__(attempt.policy.max_response_body)
         self.attempt = attempt
-        self.slug: str | None = None
-        self.detail = ""
-        self.raised: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
-        self._enforcement = enforcement
+        self._exchange = exchange
         self._refused: NotProcessed | None = None
         self._body: bytes | None = None
+        self._scope: dict[str, Any] | None = None
+        """What the app got, where it matters to ``redact``; it refers back to us."""
         self._sending: asyncio.Timeout | None = None
         """What ends, early if need be, that a slow client is waited for."""
         self._over: asyncio.Event | None = None
@@ -76,37 +50,23 @@ class AppRun(Capture):
             return
         attempt.keep(task)
         policy = attempt.policy
-        self.limit(self._enforcement.enforcer.in_flight.limits.of(policy.response_timeout - policy.soon))
+        self.limit(self._exchange.enforcement.enforcer.in_flight.limits.of(policy.response_timeout - policy.soon))
 
     def finish(self) -> None:
         """See `Capture.finish`."""
-        # The app goes on meanwhile: nothing of it is held up, or held in memory, until the cache has answered.
-        attempt = self.attempt
-        state = attempt.policy.state(self.status)
-        stored = None if state is None else responses.stored(self.status, self.headers, self.body, attempt.policy)
-        redact = self._enforcement.redact
-        if redact is None or stored is None:
-            self._settle(state, stored)
-            return
-        kept: StoredResponse | None = None
-        try:
-            kept = redacted(redact, self._scope, stored, attempt.policy, attempt.record)
-        finally:
-            self._settle(state, kept)
-
-    def _settle(self, state: State | None, stored: StoredResponse | None) -> None:
-        attempt = self.attempt
+        # The app goes on meanwhile: nothing of it is held up, or held in memory, until the cache has answered. What its task
+        # still does is no part of the attempt: its server waits for that, through the request's coroutine.
+        body = self.body
         if self.slow:
             self._count_record()
-        attempt.settle(state, stored, then=self.end)
-        # What the app's task still does is no part of it: its server waits for that, through the request's coroutine.
-        attempt.over()
         if self._over is not None:
             self._over.set()
+        scope, self._scope = self._scope, None
+        self._exchange.on_response(self.status, self.headers, body, self.end, scope)
 
     def outgrow(self) -> None:
         """See `Capture.outgrow`. What is left is a transfer, as of what passes through; it takes no slot from commands."""
-        self._enforcement.enforcer.in_flight.free(self.attempt)
+        self._exchange.enforcement.enforcer.in_flight.free(self.attempt)
 
     # -- a slow client ------------------------------------------------------------------------------------------------
 
@@ -120,11 +80,11 @@ class AppRun(Capture):
     def catches_up(self) -> None:
         """The client has taken what it was sent, or is gone."""
         self.slow, self._sending = False, None
-        self._enforcement.unread.release(self)
+        self._exchange.enforcement.unread.release(self)
 
     def put_aside(self, size: int) -> None:
         """See `Capture.put_aside`."""
-        self._enforcement.unread.hold(self, size)
+        self._exchange.enforcement.unread.hold(self, size)
 
     def _count_record(self) -> None:
         """A body that came in pieces is there once more, in one piece, as it is recorded."""
@@ -146,77 +106,53 @@ class AppRun(Capture):
 
     # -- the attempt --------------------------------------------------------------------------------------------------
 
-    def execute(self, scope: dict[str, Any], body: bytes) -> Coroutine[Any, Any, None]:
-        """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
+    def begin(self, scope: dict[str, Any], body: bytes, loop: asyncio.AbstractEventLoop) -> None:
+        """Call the app, as a task of the running ``loop``."""
+        attempt, enforcement = self.attempt, self._exchange.enforcement
         self._body = body
-        if self._enforcement.redact is not None:
+        if enforcement.redact is not None:
             self._scope = scope
-        return self._run(self._enforcement.submit if self.attempt.submission else self._enforcement.app, scope)
+        self.patient = True  # until it lasts
+        self._exchange.begin(attempt, loop, self.lasts)
+        app = enforcement.submit if attempt.submission else enforcement.app
+        self.task = attempt.task = task = loop.create_task(self._run(app, scope, False))
+        task.add_done_callback(attempt.ran)
 
-    def resume(self, app: App) -> Coroutine[Any, Any, None]:
-        """The same for an attempt whose request was sent already: ``app`` gets the rest of it, and no scope."""
-        return self._run(app, None)
+    def resume(self, app: App, left: float) -> None:
+        """The same for an attempt whose request was sent already: ``app`` gets the rest of it, ``left`` seconds if in time."""
+        in_flight = self._exchange.enforcement.enforcer.in_flight
+        self.task = in_flight.go_on(self.attempt, self._run(app, {}, True))
+        self.limit(in_flight.limits.of(left))
 
-    async def _run(self, app: App, scope: dict[str, Any] | None) -> None:
+    async def _run(self, app: App, scope: dict[str, Any], is_sent: bool) -> None:
+        """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
         attempt = self.attempt
         failure: BaseException | None = None
         try:
             try:
-                if scope is not None and not attempt.is_certain:
+                if not is_sent and not attempt.is_certain:
                     await attempt.confirm()
-                await app(scope or {}, self._receive, self.send)
+                await app(scope, self._receive, self.send)
                 if not self.whole:
                     raise RuntimeError("the app returned without a complete response")
             except BaseException as error:  # whatever an app raises is an outcome, too
                 failure = failure_of(error)
-                closing = self._enforcement.enforcer.in_flight.closing and not attempt.overdue
+                closing = self._exchange.enforcement.enforcer.in_flight.closing and not attempt.overdue
                 if is_left(failure, self.task, closing=closing):
                     raise
-            if failure is not None:
-                # What the app made of a refusal is none of its own.
-                self._settle_by(failure if self._refused is None else self._refused)
-                await attempt.ended()
+            if failure is None:
+                return
+            # What the app made of a refusal is none of its own.
+            raised = failure if self._refused is None else self._refused
+            late = attempt.overdue and not self.whole
+            self._exchange.on_failure(raised, begun=self.status > 0, late=late, client_gone=self.client_gone)
+            await attempt.ended()
         finally:
             failure = None  # its traceback holds this frame
             self.cut()
             if self._over is not None:
                 self._over.set()
             self.task = None  # it holds us
-
-    def _settle_by(self, error: BaseException) -> None:
-        attempt = self.attempt
-        response: StoredResponse | None = None
-        state, note = outcome_of(error, overdue=attempt.overdue and not self.whole)
-        if isinstance(error, LeaseLost):
-            # A response that has begun can't be begun anew.
-            self.raised = error if not self.status else RuntimeError("confirmed after its response had begun")
-        elif isinstance(error, Unconfirmed):
-            self._answer("cache-unavailable", "The record cache can't be reached. Nothing was executed.")
-        elif isinstance(error, NotAccepted):
-            log.warning("record %s: not accepted: %s", attempt.record, kind_and_text(error)[1])
-            self._answer(error.slug, str(error))
-            # Submitting again is harmless, and takes over what is unknown. To execute it beside its copy would not be, which
-            # a request can only ask for where the mode is "either".
-            state = State.UNKNOWN if error.copied and attempt.policy.mode == "either" else None
-            note = "the command stream did not answer"
-        elif isinstance(error, NotProcessed):
-            log.warning("record %s: nothing was sent: %s", attempt.record, kind_and_text(error)[1])
-            self._answer(
-                "upstream-unreachable", "No connection to the upstream. Nothing was executed; the key is free."
-            )
-        elif isinstance(error, OutcomeUnknown):
-            log.warning("record %s: the outcome is unknown: %s", attempt.record, note)
-            self._answer("upstream-failed", "The connection broke after the request was sent: its outcome is unknown.")
-        elif isinstance(error, ENDS_PROCESS):
-            self.raised = error
-        elif state is State.UNKNOWN:
-            self._answer("upstream-failed", f"The attempt {note}: its outcome is unknown.")
-        else:  # its failure, kept and raised again
-            self.raised = error
-            if self.client_gone:  # the server has no client left to answer
-                log.error("record %s: the app raised after its client had left", attempt.record, exc_info=error)
-            response, note = responses.stored_exception(), f"raised {type(error).__qualname__}"
-        attempt.settle(state, response, note=note)
 
     async def _receive(self) -> Message:
         """ASGI ``receive``: the body at once, and a disconnect once the response is over; no client can leave an attempt."""
@@ -228,9 +164,6 @@ class AppRun(Capture):
                 self._over = asyncio.Event()
             await self._over.wait()
         return {"type": "http.disconnect"}
-
-    def _answer(self, slug: str, detail: str) -> None:
-        self.slug, self.detail = slug, detail
 
 
 def _expire(limit: asyncio.Timeout) -> None:

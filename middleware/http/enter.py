@@ -9,11 +9,11 @@ from urllib.parse import quote
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
+from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.exchange import Exchange
-from oncegate.middleware.http.keyed_request import KeyedRequest, notify
+from oncegate.middleware.http.keyed_request import notify
 from oncegate.middleware.outcome import responses
-from oncegate.middleware.rules.errors import Refusal
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
 
 _BYPASS: Final = Decision.BYPASS.value  # an enum's takes a call
@@ -31,16 +31,14 @@ def enter(enforcement: Enforcement, scope: Scope, receive: Receive, send: Send) 
         policy = enforcement.policies.match(scope["method"], "")
     if policy is not None:
         if not policy.passes(scope["headers"]):
-            request = KeyedRequest(enforcement, policy, scope)
-            exchange = Exchange(enforcement, request, scope, receive, send)
-            try:
-                look_up_key = request.identify()
-            except Refusal as refusal:
-                return exchange.refuse(refusal)
-            if look_up_key is not None:
-                return exchange.serve(look_up_key)
-            if ATTEMPT_HEADER in request.fields:
-                scope = {**scope, "headers": request.headers()}
+            exchange = Exchange(enforcement, policy, scope)
+            found = exchange.identify()
+            if isinstance(found, str):
+                return AsgiDriver(exchange, receive, send).serve(found)
+            if found is not None:
+                return AsgiDriver(exchange, receive, send).decide(b"", found)
+            if ATTEMPT_HEADER in exchange.fields:
+                scope = {**scope, "headers": exchange.headers()}
         send = Bypass(enforcement.observe, policy, scope, send).send
     return enforcement.app(scope, receive, send)
 

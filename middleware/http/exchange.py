@@ -1,355 +1,216 @@
-"""The exchange: takes one request under enforcement, over ASGI, from its key to the last byte of its answer."""
+"""The exchange: one request under enforcement from its claim to its answer, as a state machine without I/O.
+
+A driver does the I/O: it feeds in what has happened, and does what comes back. There are two,
+`oncegate.middleware.http.asgi_driver` (for every case, by coroutines) and the gateway's fast path (by callbacks).
+
+    identify ─ admit ─ on_claimed ┬ run ── begin ── on_response ── recorded ── executed: answered
+                  │               │               ├ on_failure ── failed: answered, or raised
+                  │               │               └ on_lease_lost: claimed once more
+                  │               ├ wait ─ waits ── on_waited
+                  │               ├ step aside
+                  └───────────────┴ answered
+"""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping
-from contextvars import Context, copy_context
+from collections.abc import Callable
 from typing import Any, Final
 
-from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
+from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost
+from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.gate import Decision
-from oncegate.middleware.admission.within import within
-from oncegate.middleware.http.app_run import AppRun
-from oncegate.middleware.http.asgi import App, Receive, Send
-from oncegate.middleware.http.body import BodyAgain, read_body
-from oncegate.middleware.http.enforcement import Enforcement
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
+from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.http.keyed_request import KeyedRequest
+from oncegate.middleware.http.redact import redacted
+from oncegate.middleware.outcome import responses
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
-from oncegate.middleware.rules.errors import Overloaded, Refusal
+from oncegate.middleware.outcome.raised import kind_and_text, outcome_of
+from oncegate.middleware.rules.errors import Overloaded
 
 log = logging.getLogger("oncegate.http")
 
-_MAX_ADMISSIONS = 3
+Step = Attempt | Verdict | Answer | AttemptView | Exception | None
+"""What the driver is to do next.
+
+| step | next |
+| --- | --- |
+| `Attempt` | `Exchange.begin` it, and execute the request |
+| `Verdict` | `Exchange.waits`: wait for the attempt in the way, then `Exchange.on_waited` |
+| `Answer` | send it |
+| `AttemptView` | step aside: the record in the way is that of this attempt, by another middleware around this one |
+| an exception | raise it to the server: there is no answer for it |
+| ``None`` | send the claim |
+"""
+
+_MAX_ADMISSIONS: Final = 3
 """How often a request whose attempt was lost before it began is decided anew."""
 _IN_FLIGHT: Final = Decision.IN_FLIGHT  # members of an enumeration take long to look up
-_UNENFORCEABLE = frozenset(
-    {"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers", "http.response.push"}
-)
-"""ASGI extensions by which an app would send what can't be captured."""
-
-Found = AppRun | Verdict | Exception | None
-"""The result of admission: the attempt, begun; the verdict on the record in its way; an error; ``None``: none yet."""
 
 
-class Exchange:
-    """One request with a key. `serve` is all there is to call, unless part of the way was gone already: `decide` goes on from
-    its admission, `resume` from an attempt already begun.
+class Exchange(KeyedRequest):
+    """One request with a key: `identify` comes first. What it needs of the request, and its answers, are `KeyedRequest`'s.
 
-    Usually the request waits once, for whatever comes first: its refusal, its replay, or the response of its attempt, which is
-    begun by the callback of the cache's answer. Each wait resumes all coroutines around it, and what is alive meanwhile keeps the
-    garbage collector busy.
+    ``attempt`` is there from `begin` on; ``raised`` is what its command raised, for who called.
     """
 
-    __slots__ = (
-        "_admission",
-        "_body",
-        "_context",
-        "_enforcement",
-        "_found",
-        "_held",
-        "_ready",
-        "_receive",
-        "_request",
-        "_scope",
-        "_send",
-    )
+    __slots__ = ("_lost", "_problem", "admission", "attempt", "raised")
 
-    _admission: AdmissionRequest
-    _body: bytes
+    admission: AdmissionRequest
+    attempt: Attempt
+    raised: BaseException | None
+    _lost: int
+    _problem: tuple[str, str] | None
 
-    def __init__(
-        self,
-        enforcement: Enforcement,
-        request: KeyedRequest,
-        scope: Mapping[str, Any],
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        self._enforcement = enforcement
-        self._request = request
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._context: Context | None = None
-        self._found: Found = None
-        self._ready: asyncio.Future[None] | None = None
-        """Done once something was found; ``None`` while nothing is waited for."""
-        self._held = 0
-        """Bytes of the body that are counted as waiting to be admitted."""
+    # -- requested, admitted ------------------------------------------------------------------------------------------
 
-    def refuse(self, refusal: Refusal) -> Awaitable[None]:
-        """Answer a request that was refused."""
-        return self._answer(self._request.refused(refusal))
-
-    def serve(self, look_up_key: str) -> Awaitable[None]:
-        """The awaitable that answers the request. Raises only what an in-process app raised."""
-        return self._conclude(look_up_key)
-
-    def decide(
-        self, admission: AdmissionRequest, body: bytes, found: Attempt | Verdict | None
-    ) -> Coroutine[Any, Any, None]:
-        """Answer a request whose body is whole. ``found``: its attempt, not begun yet, or the verdict that it is to wait for."""
-        self._admission, self._body = admission, body
-        return self._conclude(None, found)
-
-    async def _conclude(  # noqa: C901 - the whole way of a request with a key, on one screen
-        self, look_up_key: str | None, found: "Found | Attempt" = None
-    ) -> None:
-        """Read the body, where there is a ``look_up_key``; claim the record; relay the attempt's response, or answer by the
-        record. The claim is sent once more where the lease was lost before anything began, and after a wait.
-        """
-        request = self._request
-        body: bytes | None = None
-        failure: BaseException | None = None
-        refused: Exception | None = None
-        lost = 0
-        try:
-            if look_up_key is not None:
-                limit, timeout = request.policy.max_request_body, self._enforcement.body_timeout
-                body = await read_body(self._receive, request.fields, limit, timeout, self._hold)
-                if body is None:  # the client left
-                    return
-                self._admission, self._body = request.admission(look_up_key, body), body
-                body = None
-            while lost < _MAX_ADMISSIONS:
-                if found is None or isinstance(found, Attempt):
-                    await self._begin_or_claim(found)
-                    found, self._found, self._ready = self._found, None, None
-                if isinstance(found, AppRun):
-                    failure = await self._relay(found)
-                    if not isinstance(failure, LeaseLost):
-                        break
-                    lost += 1
-                elif isinstance(found, Verdict):
-                    verdict = found if found.decision is not _IN_FLIGHT else await self._waited(found)
-                    if verdict is not None:
-                        failure = await self._meet(verdict)
-                        break
-                elif found is not None:
-                    raise found
-                found = None
-        except (Refusal, RecordUnreadable, CacheUnavailable) as error:
-            refused = error
-        except BaseException as end:  # a closed loop ends it without a cancellation
-            self._leave(end)
-            raise
-        finally:
-            if self._held:
-                self._let_go()
-        if refused is not None or failure is not None:
-            await self._end(failure, refused)
-
-    async def _end(self, failure: BaseException | None, refused: Exception | None) -> None:
-        if isinstance(failure, LeaseLost):
-            detail = "The request was overtaken again and again before it could begin: try again later."
-            refused = Overloaded(detail)
-        if refused is not None:
-            await self._answer(self._request.refused(refused))
-        elif failure is not None:
-            raise failure
-
-    def _begin_or_claim(self, attempt: Attempt | None) -> "asyncio.Future[None]":
-        """Run the attempt, or claim the record first; done once there is something to be given to the client."""
-        admission, enforcer = self._admission, self._enforcement.enforcer
-        in_flight = enforcer.in_flight
+    def admit(self, look_up_key: str, body: bytes) -> AdmissionRequest:
+        """The request is whole: what is to be claimed for it."""
+        self.admission = admission = self.requested(look_up_key, body)
+        self._lost = 0
         if admission.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
             admission.wait = 0.0
-        if attempt is None and (admission.wait > 0 or in_flight.slots >= in_flight.max_in_flight):
-            self._hold_once()
-        loop = asyncio.get_running_loop()
-        self._ready = ready = loop.create_future()
-        if attempt is not None:
-            self._found = self._begin(attempt, self._body, ready)
-        else:
-            self._context = copy_context()
-            enforcer.claim(admission, loop, self._claimed)
-        return ready
+        return admission
 
-    def _claimed(self, answer: Any) -> None:
-        """Callback of the cache's answer, in a context of its own. An error must not end here: the waiting request gets it."""
-        ready = self._ready
-        if ready is None or ready.done():  # the request is gone: `_leave` gives a won claim back
-            return
-        context, self._context = self._context, None
-        if context is not None:
-            context.run(self._admitted, answer, ready)
-        if not isinstance(self._found, AppRun):
-            ready.set_result(None)
-
-    def _admitted(self, answer: Any, ready: "asyncio.Future[None]") -> None:
-        """Act on the cache's answer; an attempt begins, with the context that the request had when it claimed."""
+    def on_claimed(self, reply: Any) -> Step:
+        """The cache has answered the claim: a `Claim`, or an error. Raises nothing: who calls back has nothing to do with it."""
         try:
-            outcome = self._enforcement.enforcer.admitted(self._admission, answer)
-            self._found = self._begin(outcome, self._body, ready) if isinstance(outcome, Attempt) else outcome
-        except Exception as error:  # noqa: BLE001 - answered, or raised to the server, by who waits
-            self._found = error
+            outcome = self.enforcement.enforcer.admitted(self.admission, reply)
+            if isinstance(outcome, Attempt):
+                return outcome
+            if outcome.decision is _IN_FLIGHT and self.admission.wait > 0:
+                return outcome
+            return self.on_waited(outcome)
+        except Exception as error:  # noqa: BLE001 - answered, or passed on
+            return self.refused(error)
 
-    def _leave(self, end: BaseException) -> None:
-        """The request ends; if it waits for the cache's answer, or for its attempt, that has no reader any more."""
-        if self._ready is None:
-            return
-        self._ready = None
-        if isinstance(self._found, AppRun):
-            self._found.leave()
-        elif self._found is None:
-            self._enforcement.enforcer.give_up(self._admission, end)
+    def waits(self) -> None:
+        """The driver waits for the attempt in the way, as the request prefers."""
+        self.applied = int(self.admission.wait)
 
-    async def _waited(self, found: Verdict) -> Verdict | None:
-        admission = self._admission
-        if admission.wait <= 0:
-            return found
-        self._hold_once()
-        try:
-            return await self._enforcement.enforcer.wait(admission, found)
-        finally:
-            self._request.applied = int(admission.wait)
-
-    def _meet(self, verdict: Verdict) -> Awaitable[Exception | None]:
-        """Answer by the record in the way; if it is that of the attempt around us, call the app, and return what it raised."""
-        if self._held:
-            self._let_go()
-        if self._scope.get("extensions"):
+    def on_waited(self, verdict: Verdict | None) -> Step:
+        """There is nothing to wait for any more: ``None`` where the attempt in the way has gone without an outcome."""
+        if verdict is None:
+            return None
+        if self.scope.get("extensions"):
+            # The owner token shows it, so that it holds whatever names the same store: two connections, two URLs.
             outer = self._outer()
             if outer is not None and verdict.record.token == outer.token:
-                return self._step_aside(self._body)
-        self._body = b""  # its client may take the answer as slowly as it likes
-        return self._answer(self._request.answer_by(verdict))
-
-    def _hold(self, size: int) -> None:
-        """Count ``size`` bytes as held. Raises `Overloaded` where that is too much."""
-        self._enforcement.buffered.take(size)
-        self._held += size
-
-    def _hold_once(self) -> None:
-        """Count the body, whose request may wait long for a slot or an answer. Raises `Overloaded`."""
-        if not self._held:
-            self._hold(len(self._body))
-
-    def _let_go(self) -> None:
-        """They are held no longer."""
-        if self._held:
-            self._enforcement.buffered.give_back(self._held)
-            self._held = 0
-
-    # -- enforced already ---------------------------------------------------------------------------------------------
+                return outer
+        return self.answer_by(verdict)
 
     def _outer(self) -> AttemptView | None:
         """The attempt of another middleware around this one, where it is under the same key of the same caller."""
-        given = self._scope.get("extensions")
+        given = self.scope.get("extensions")
         view = given.get(SCOPE_EXTENSION) if given else None
-        return view if isinstance(view, AttemptView) and view.record == self._request.record else None
+        return view if isinstance(view, AttemptView) and view.record == self.record else None
 
-    async def _step_aside(self, body: bytes) -> Exception | None:
-        """Call the app as if nothing were around it: the record in the way is that of the very attempt that we are in.
+    # -- run, recorded ------------------------------------------------------------------------------------------------
 
-        Returns what it raised. The owner token shows that, so that it holds whatever names the same store: two connections,
-        two URLs.
+    def begin(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, lasts: Callable[[], None]) -> None:
+        """The request is executed from now on, as ``attempt``, which has its slot. ``lasts`` is called once that takes long."""
+        self.attempt = attempt
+        self.raised = self._problem = None
+        self.enforcement.enforcer.in_flight.begin(attempt, loop, lasts)
+
+    def on_response(
+        self,
+        status: int,
+        headers: responses.Headers,
+        body: bytes | None,
+        then: Callable[[], None],
+        scope: dict[str, Any] | None = None,
+    ) -> None:
+        """The response is whole: record it. ``then`` is called when it is recorded, or will be as soon as the cache answers.
+
+        ``body`` is ``None`` where it was too large to be kept. ``scope`` is the app's, which may have added to it.
         """
-        log.debug("record %s: enforced by a middleware around this one already", self._request.record)
-        again = BodyAgain(body, self._receive)
-        try:
-            await self._enforcement.app(self._scope, again.receive, self._send)
-        except Exception as error:  # noqa: BLE001 - raised where it can't be taken for one of ours
-            return error
+        policy = self.policy
+        state = policy.state(status)
+        if state is None:
+            self._settle(None, None, then)
+            return
+        if body is not None and len(body) > policy.max_response_body:
+            body = None
+        kept: StoredResponse | None = responses.stored(status, headers, body, policy)
+        redact = self.enforcement.redact
+        if redact is not None and kept is not None:
+            try:
+                kept = redacted(redact, {**self.scope} if scope is None else scope, kept, policy, self.record)
+            except ENDS_PROCESS:
+                self._settle(state, None, then)
+                raise
+        self._settle(state, kept, then)
+
+    def on_failure(
+        self, error: BaseException, *, begun: bool = False, late: bool = False, client_gone: bool = False
+    ) -> None:
+        """There is no whole response, since ``error`` came out of the command: `failed` is the answer.
+
+        ``begun``: the response has begun; ``late``: after ``attempt_timeout``; ``client_gone``: nobody waits for it any more.
+        """
+        state, note = outcome_of(error, overdue=late)
+        kept: StoredResponse | None = None
+        if isinstance(error, LeaseLost):
+            # A response that has begun can't be begun anew.
+            self.raised = error if not begun else RuntimeError("confirmed after its response had begun")
+        elif isinstance(error, Unconfirmed):
+            self._problem = "cache-unavailable", "The record cache can't be reached. Nothing was executed."
+        elif isinstance(error, NotAccepted):
+            log.warning("record %s: not accepted: %s", self.record, kind_and_text(error)[1])
+            self._problem = error.slug, str(error)
+            # Submitting again is harmless, and takes over what is unknown. To execute it beside its copy would not be, which
+            # a request can only ask for where the mode is "either".
+            if error.copied and self.policy.mode == "either":
+                state, note = State.UNKNOWN, "the command stream did not answer"
+        elif isinstance(error, NotProcessed):
+            log.warning("record %s: nothing was sent: %s", self.record, kind_and_text(error)[1])
+            detail = "No connection to the upstream. Nothing was executed; the key is free."
+            self._problem = "upstream-unreachable", detail
+        elif isinstance(error, OutcomeUnknown):
+            log.warning("record %s: the outcome is unknown: %s", self.record, note)
+            detail = "The connection broke after the request was sent: its outcome is unknown."
+            self._problem = "upstream-failed", detail
+        elif isinstance(error, ENDS_PROCESS):
+            self.raised = error
+        elif state is State.UNKNOWN:
+            self._problem = "upstream-failed", f"The attempt {note}: its outcome is unknown."
+        else:  # its failure, kept and raised again
+            self.raised = error
+            if client_gone:  # the server has no client left to answer
+                log.error("record %s: the app raised after its client had left", self.record, exc_info=error)
+            kept, note = responses.stored_exception(), f"raised {type(error).__qualname__}"
+        self._settle(state, kept, None, note)
+
+    def _settle(
+        self, state: State | None, kept: StoredResponse | None, then: Callable[[], None] | None, note: str = ""
+    ) -> None:
+        self.attempt.settle(state, kept, note=note, then=then)
+        self.attempt.over()
+
+    # -- answered -----------------------------------------------------------------------------------------------------
+
+    def unanswered(self) -> Answer:
+        """The answer where ``response_timeout`` is over before the response has begun."""
+        detail = "The upstream has not answered yet; the attempt goes on: ask again with the same key."
+        return self.problem("upstream-timeout", detail, attempt=self.attempt.number)
+
+    def failed(self) -> Answer | None:
+        """The answer after `on_failure`; ``None`` where the server answers, since the app raised, or nothing was begun."""
+        if self._problem is not None:
+            slug, detail = self._problem
+            retryable = self.policy.settings.on_unknown == "retry" if slug == "upstream-failed" else None
+            return self.problem(slug, detail, attempt=self.attempt.number, retryable=retryable)
+        if not isinstance(self.raised, LeaseLost):
+            self.observed(Decision.RUN.value, 500, self.attempt.number)
         return None
 
-    # -- an attempt of our own ----------------------------------------------------------------------------------------
-
-    def _begin(self, attempt: Attempt, body: bytes, ready: "asyncio.Future[None]") -> AppRun:
-        """Run the attempt, which has a slot. ``ready`` is done once there is a response to be relayed, or it lasts too long."""
-        if self._held:
-            self._let_go()
-        run = AppRun(self._enforcement, attempt)
-        in_flight, loop = self._enforcement.enforcer.in_flight, ready.get_loop()
-        work = run.execute(self._attempt_scope(attempt, run), body)
-        run.patient = True  # until it lasts
-        run.task = in_flight.run(attempt, work, loop, run.lasts)
-        run.expect(ready)
-        return run
-
-    async def resume(self, attempt: Attempt, app: App, left: float) -> None:
-        """Go on with an attempt that was begun: ``app`` has its response, or will, within ``left`` seconds if in time."""
-        run = AppRun(self._enforcement, attempt)
-        in_flight = self._enforcement.enforcer.in_flight
-        ready = asyncio.get_running_loop().create_future()
-        run.task = in_flight.go_on(attempt, run.resume(app))
-        run.expect(ready)
-        run.limit(in_flight.limits.of(left))
-        try:
-            await ready
-        except BaseException:  # however the wait ends, the response has no reader any more
-            run.leave()
-            raise
-        failure = await self._relay(run)
-        if failure is not None:
-            raise failure
-
-    def _attempt_scope(self, attempt: Attempt, run: AppRun) -> dict[str, Any]:
-        scope, request = self._scope, self._request
-        given = scope.get("extensions")
-        extensions = {name: given[name] for name in given if name not in _UNENFORCEABLE} if given else {}
-        extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, request.record, run.confirm, attempt.token)
-        if attempt.submission:
-            policy = request.policy
-            submission = Submission(
-                request.key or "", attempt.fingerprint, policy.route, policy.stream, policy.travelling
-            )
-            extensions[SUBMISSION_EXTENSION] = submission
-        return {**scope, "headers": request.headers(attempt), "extensions": extensions}
-
-    async def _relay(self, run: AppRun) -> BaseException | None:
-        """Send the client the response as it comes. Returns what the app raised, or `LeaseLost` where nothing was begun."""
-        request, attempt = self._request, run.attempt
-        try:
-            if not run.status and not run.ended:
-                detail = "The upstream has not answered yet; the attempt goes on: ask again with the same key."
-                await self._answer(request.problem("upstream-timeout", detail, attempt=attempt.number))
-                return None
-            if (run.whole or run.bodiless) and not run.ended:  # the record comes first: all of it goes out together
-                await run.news()
-            if run.ended and not run.whole:
-                await self._nothing_to_relay(run)
-            else:
-                headers = request.executed(attempt, run.status, run.headers)
-                await self._send({"type": "http.response.start", "status": run.status, "headers": headers})
-                # One that breaks off gets no last message: the server closes the connection.
-                while not run.ended or run.whole:
-                    piece, ended = run.read(), run.ended
-                    message = {"type": "http.response.body", "body": piece, "more_body": not ended}
-                    await within(self._enforcement.body_timeout, self._send(message), run.stalls)
-                    if run.slow:
-                        run.catches_up()
-                    if ended:
-                        break
-                    await run.news()
-        except (OSError, TimeoutError):
-            log.info("record %s: the client left before the end of its response", request.record)
+    def on_lease_lost(self) -> Step:
+        """The attempt was taken over before it began: the request is decided anew, a few times."""
+        self._lost += 1
+        if self._lost < _MAX_ADMISSIONS:
             return None
-        finally:
-            if run.slow:
-                run.catches_up()
-            run.leave()
-        if run.task is not None:  # background tasks of the app; a test client's loop would end them with the request
-            await asyncio.shield(run.task)
-        return run.raised
-
-    async def _nothing_to_relay(self, run: AppRun) -> None:
-        request, attempt = self._request, run.attempt
-        if run.slug is not None:
-            retryable = None
-            if run.slug == "upstream-failed":
-                retryable = request.policy.settings.on_unknown == "retry"
-            await self._answer(request.problem(run.slug, run.detail, attempt=attempt.number, retryable=retryable))
-        elif not isinstance(run.raised, LeaseLost):  # the server answers for an app that raised
-            request.observed(Decision.RUN.value, 500, attempt.number)
-
-    async def _answer(self, answer: Answer) -> None:
-        try:
-            await self._send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-            await self._send({"type": "http.response.body", "body": answer.body})
-        except OSError:
-            log.debug("record %s: the client left before its answer", self._request.record)
+        detail = "The request was overtaken again and again before it could begin: try again later."
+        return self.refused(Overloaded(detail))

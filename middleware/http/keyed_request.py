@@ -1,6 +1,6 @@
-"""One request under enforcement, without I/O: reads its key and fingerprint, and makes its answer. Only its drivers wait.
+"""One request under enforcement: reads its key, caller and fingerprint, and makes its answers. Without I/O.
 
-The drivers are `oncegate.middleware.http.exchange` (ASGI, for every case) and the gateway's fast path.
+What comes between is the exchange's (`oncegate.middleware.http.exchange`).
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -56,26 +56,26 @@ _COOKIE_ALONE: Final = (
 
 
 class KeyedRequest:
-    """One request under ``policy``: `identify` comes first, then `admission`, then one of the answers.
+    """One request under ``policy``: `identify` comes first, then `requested`, then one of the answers.
 
     ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest, up to
-    `admission`. Set ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
+    `requested`. Set ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
     """
 
     __slots__ = (
         "_accepted",
         "_asked_async",
         "_began",
-        "_enforcement",
         "_generated",
         "_key_line",
         "_names_attempt",
-        "_scope",
         "applied",
+        "enforcement",
         "fields",
         "key",
         "policy",
         "record",
+        "scope",
     )
 
     def __init__(self, enforcement: Enforcement, policy: Policy, scope: Mapping[str, Any]) -> None:
@@ -84,8 +84,8 @@ class KeyedRequest:
         self.key: str | None = None
         self.record = ""
         self.applied: int | None = None
-        self._enforcement = enforcement
-        self._scope = scope
+        self.enforcement = enforcement
+        self.scope = scope
         self._began = monotonic()
         self._key_line = b""
         self._generated = False
@@ -96,36 +96,39 @@ class KeyedRequest:
 
     # -- the request for admission ------------------------------------------------------------------------------------
 
-    def identify(self) -> str | None:
-        """The look-up key of the request's record, or ``None`` where no key came. Raises a `Refusal`."""
+    def identify(self) -> str | Answer | None:
+        """The look-up key of the request's record, ``None`` where no key came, or its answer where it is refused."""
         policy = self.policy
-        self.fields = fields = pick(self._scope["headers"], policy.wanted)
+        self.fields = fields = pick(self.scope["headers"], policy.wanted)
         self._names_attempt = ATTEMPT_HEADER in fields
-        found = request_key(fields, policy)
-        if found is None:
-            return None
-        self.key, self._key_line, self._generated = found
-        if policy.submission is not None:
-            self._asked_async = wants_async(fields)
-            if self._asked_async or policy.mode == "async":
-                self.policy = policy = policy.submission
-        if self._enforcement.caller is not None:
-            caller: list[bytes] | None = named_caller(self._enforcement.caller, self._scope)
-        else:
-            caller = request_scope(fields, policy, generated=self._generated)
-        look_up_key = record_key(self._enforcement.namespace, self.key, caller)
+        try:
+            found = request_key(fields, policy)
+            if found is None:
+                return None
+            self.key, self._key_line, self._generated = found
+            if policy.submission is not None:
+                self._asked_async = wants_async(fields)
+                if self._asked_async or policy.mode == "async":
+                    self.policy = policy = policy.submission
+            if self.enforcement.caller is not None:
+                caller: list[bytes] | None = named_caller(self.enforcement.caller, self.scope)
+            else:
+                caller = request_scope(fields, policy, generated=self._generated)
+        except Refusal as refusal:
+            return self.problem(refusal.slug, str(refusal))
+        look_up_key = record_key(self.enforcement.namespace, self.key, caller)
         self.record = record_id(look_up_key)
-        if self._enforcement.warn_of_signed_callers and is_signed(fields):
-            self._enforcement.warn_of_signed_callers = False
+        if self.enforcement.warn_of_signed_callers and is_signed(fields):
+            self.enforcement.warn_of_signed_callers = False
             log.warning(
                 "Authorization changes with each request here (a signing scheme), so that no retry meets its own record: "
                 "set scope to a header that names the caller"
             )
         return look_up_key
 
-    def admission(self, look_up_key: str, body: bytes) -> AdmissionRequest:
+    def requested(self, look_up_key: str, body: bytes) -> AdmissionRequest:
         """Its request for admission by `oncegate.middleware.admission.admission.Enforcer`."""
-        scope, policy, fields = self._scope, self.policy, self.fields
+        scope, policy, fields = self.scope, self.policy, self.fields
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
         as_json = len(body) <= policy.json_bytes
         whole = fingerprint(method, path, scope.get("query_string", b""), body, as_json=as_json)
@@ -143,7 +146,7 @@ class KeyedRequest:
 
     def headers(self, attempt: Attempt | None = None) -> Headers:
         """The request's headers as the app gets them: the attempt's number is ours, never the client's."""
-        headers: list[Any] = [*self._scope["headers"]]  # a server's own, which may give its lines as lists
+        headers: list[Any] = [*self.scope["headers"]]  # a server's own, which may give its lines as lists
         if self._names_attempt:
             headers = [line for line in headers if line[0] != ATTEMPT_HEADER]
         if attempt is not None and attempt.number:
@@ -160,9 +163,9 @@ class KeyedRequest:
         self.observed(_FIRST if recorded else _BYPASS, status, attempt.number)
         if attempt.submission:
             self._accepted = True
-            cors = self._enforcement.cors
+            cors = self.enforcement.cors
             if cors is not None:  # the answer is the gateway's own
-                headers = [*headers, *cors.headers(self._scope["headers"])]
+                headers = [*headers, *cors.headers(self.scope["headers"])]
         headers = responses.executed_headers(
             headers, status, policy=self.policy, key_line=self._key_line, recorded=recorded
         )
@@ -186,8 +189,8 @@ class KeyedRequest:
             decision.value, _DETAILS[decision], attempt=record.attempt, extra=extra, mismatch=verdict.mismatch
         )
 
-    def refused(self, error: Exception) -> Answer:
-        """The answer to a request that ended in ``error``. Raises ``error`` where there is no answer for it."""
+    def refused(self, error: Exception) -> Answer | Exception:
+        """The answer to a request that ended in ``error``, or ``error`` itself, where there is no answer for it."""
         if isinstance(error, Refusal):
             return self.problem(error.slug, str(error))
         if isinstance(error, RecordUnreadable):
@@ -197,7 +200,7 @@ class KeyedRequest:
         if isinstance(error, CacheUnavailable):
             log.warning("record %s: refused, the cache is unavailable: %s", self.record, error)
             return self.problem("cache-unavailable", "The record cache can't be reached. Nothing was executed.")
-        raise error
+        return error
 
     def problem(
         self,
@@ -222,9 +225,9 @@ class KeyedRequest:
         if self.key is not None:
             answer.headers.append((self.policy.key_names[0], self._key_line))
         if answer.status == 401:
-            named = self._enforcement.caller is not None
+            named = self.enforcement.caller is not None
             answer.headers.append(login_challenge() if named else challenge(self.policy.scope_names))
-        if answer.status in (408, 413) and self._scope.get("http_version", "1.1").startswith("1"):
+        if answer.status in (408, 413) and self.scope.get("http_version", "1.1").startswith("1"):
             answer.headers.append((b"connection", b"close"))  # the rest of the body is not worth waiting for
         return self._answer(answer, slug, attempt, mismatch=mismatch)
 
@@ -232,13 +235,13 @@ class KeyedRequest:
         self.observed(decision, answer.status, attempt, mismatch=mismatch)
         if self._asked_async or self.applied is not None:
             self._add_preference(answer.headers)
-        cors = self._enforcement.cors
+        cors = self.enforcement.cors
         if cors is not None:
             if decision == _REPLAYED:
-                answer.headers = cors.replayed(self._scope["headers"], answer.headers)
+                answer.headers = cors.replayed(self.scope["headers"], answer.headers)
             else:
-                answer.headers += cors.headers(self._scope["headers"])
-        if self._enforcement.date_header:
+                answer.headers += cors.headers(self.scope["headers"])
+        if self.enforcement.date_header:
             answer.headers.append(responses.date())
         return answer
 
@@ -251,9 +254,9 @@ class KeyedRequest:
 
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         """Call ``observe`` with the answer. Its errors are only logged."""
-        observe = self._enforcement.observe
+        observe = self.enforcement.observe
         if observe is not None:
-            seconds, method, route = monotonic() - self._began, self._scope["method"], self.policy.route
+            seconds, method, route = monotonic() - self._began, self.scope["method"], self.policy.route
             values = (decision, status, attempt, self.record, route, method, seconds, mismatch)
             notify(observe, _named(Observation, values))
 

@@ -1,8 +1,8 @@
 """`IdempotencyMiddleware`, pure ASGI: the middleware's public class.
 
 Requests go on to `oncegate.middleware.http.enter`, where what isn't enforced passes first, untouched. One under
-enforcement goes through one `Exchange`: key and scope, body, admission, then either the attempt and the relay of its
-response, or the answer that the gate's verdict calls for.
+enforcement goes through one `Exchange`, driven by an `AsgiDriver`: key and scope, body, admission, then either the attempt
+and the relay of its response, or the answer that the gate's verdict calls for.
 """
 
 import asyncio

@@ -283,3 +283,14 @@ async def test_a_submission_is_accepted_by_a_task_and_its_retry_costs_none(redis
         assert made == []
         assert b"idempotent-replayed: true" in again
         assert refused.startswith(b"HTTP/1.1 422 ")
+
+
+async def test_what_an_app_redacts_is_not_kept_on_the_fast_path_either(cache: str) -> None:
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, cache) as (talk, gateway, _):
+        assert gateway._fast_path is not None
+        await warm(talk)
+        gateway._fast_path._enforcement.redact = lambda _, response: response._replace(body=b"[]")
+        with tasks_made() as made:
+            assert (await talk.ask(keyed("k"))).endswith(b"{}")
+        assert made == []
+        assert (await talk.ask(keyed("k"))).endswith(b"[]")
