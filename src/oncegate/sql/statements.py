@@ -24,13 +24,13 @@ from sqlalchemy import (
     case,
     cast,
     func,
+    insert,
     literal,
     select,
     true,
     union_all,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 DIALECTS: Final = ("postgresql", "sqlite")
 _KEY: Final = ("consumer", "message")
@@ -78,16 +78,14 @@ def _mark(dialect: str, table: Table, names: Sequence[str], wait_timeout: float,
             cast(
                 bindparam("_fingerprint", type_=LargeBinary()), LargeBinary()
             ),  # psycopg doesn't, and in a UNION it counts
-        ).where(limits)
+        )
         for name in names
     ]
-    source = union_all(*rows) if len(rows) > 1 else rows[0]
-    # By name: without the key the statement fails, and nobody is taken for the first by mistake.
-    if dialect == "postgresql":
-        marking = postgresql.insert(table).from_select(columns, source, include_defaults=False)
-        return marking.on_conflict_do_nothing(index_elements=_KEY).returning(table.c.consumer)
-    marking_sqlite = sqlite.insert(table).from_select(columns, source, include_defaults=False)
-    return marking_sqlite.on_conflict_do_nothing(index_elements=_KEY).returning(table.c.consumer)
+    each = union_all(*rows).subquery("marker")
+    # By name: without the key the statement fails, and nobody is taken for the first by mistake. As a suffix, since SQLAlchemy
+    # compiles its own ON CONFLICT anew for each execution, which takes longer than executing it.
+    source = select(*each.c).where(limits).suffix_with(f"ON CONFLICT ({', '.join(_KEY)}) DO NOTHING")
+    return insert(table).from_select(columns, source, include_defaults=False).returning(table.c.consumer)
 
 
 def _limited(setting: str, seconds: float) -> ColumnElement[bool]:
