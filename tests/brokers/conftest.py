@@ -16,7 +16,7 @@ from testing.servers import RedisServer
 from testing.waiting import until
 from tests.brokers.benches import BENCHES, Bench, RedisBench
 from tests.brokers.consumers import CONSUMERS, Effects, subscription
-from tests.brokers.servers import NatsServer, RabbitServer
+from testing.brokers import NatsServer, RabbitServer
 
 WITHIN = 60.0
 """Seconds for what has to happen, on a busy machine."""

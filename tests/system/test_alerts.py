@@ -17,7 +17,7 @@ from testing.gateway import Gateway
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer
 from testing.waiting import until
-from tests.brokers.servers import SCRIPTS
+from testing.brokers import SCRIPTS
 from tests.system.conftest import Start
 from tests.system.prometheus import ALERTS, RULES, Prometheus
 
