@@ -259,8 +259,8 @@ def tables(results: Results) -> list[Table]:
     ]
     versions = ", ".join(f"{name} {number}" for name, number in results.versions.items())
     note = (
-        f"{versions}. {results.settings['at_once']} at once, each in a transaction of its own; PostgreSQL without fsync, which makes a "
-        "marker's share of the time larger, not smaller. Median (least-most) over the rounds."
+        f"{versions}. {results.settings['at_once']} at once, each in a transaction of its own; PostgreSQL without "
+        "fsync, which makes a marker's share of the time larger, not smaller. Median (least-most) over the rounds."
     )
     return [
         Table("What a marker costs", ["what", "aim", "measured", "reached"], rows),

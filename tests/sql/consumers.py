@@ -4,8 +4,8 @@ python -m tests.sql.consumers URL LEDGER [--without-inbox] [CACHE]
 
 The ledger is the producer's file: a line for each message, with its key, its amount, and the point at which its first delivery's
 process dies or stands still, or the number of processes, and of threads in each, that get it at once. Each delivery has a process
-of its own, forked here. Its hook remembers nothing, so that what a message was worth is up to the inbox alone; or it has its records
-in CACHE, a Redis. Prints the exit codes of the last deliveries.
+of its own, forked here. Its hook remembers nothing, so that what a message was worth is up to the inbox alone; or it has its
+records in CACHE, a Redis. Prints the exit codes of the last deliveries.
 """
 
 import asyncio

@@ -16,10 +16,11 @@ from oncegate.middleware.consumers.executing import current
 from oncegate.sql.entry import Entry
 from oncegate.sql.errors import CommitUnknown, InboxMisused, InboxUnavailable, is_unsettled, meaning
 from oncegate.sql.guard import check_not_aborted, hold, let_go
+from oncegate.sql.statements import Message
 
 log = logging.getLogger("oncegate.inbox")
 
-Mark = Callable[[Session, str, bytes | None], Entry]
+Mark = Callable[[Session, Message], Entry]
 
 
 def execute(session: Session, mark: Mark, call: Callable[[], Any]) -> Any:
@@ -29,7 +30,7 @@ def execute(session: Session, mark: Mark, call: Callable[[], Any]) -> Any:
         raise InboxMisused(
             "no delivery is being executed here: give the handler to a worker or to Subscription.execute"
         )
-    entry = mark(session, begun.record, begun.fingerprint) if begun.record else None
+    entry = mark(session, Message(begun.record, begun.fingerprint, begun.sent_at)) if begun.record else None
     if entry is not None and not entry:
         _commit(session)
         return entry.result
