@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 from sqlalchemy import Connection, MetaData, Table
-from sqlalchemy.exc import SQLAlchemyError, UnboundExecutionError
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only
@@ -33,7 +33,7 @@ from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.entry import AsyncEntry, Entry, Marking, read_result
-from oncegate.sql.errors import InboxMisused, KeyReused, meaning
+from oncegate.sql.errors import InboxMisused, KeyReused, is_of_database, meaning
 from oncegate.sql.guard import check_commits_nothing, marked
 from oncegate.sql.statements import DIALECTS, Message, Statements, statements
 from oncegate.sql.table import inbox_table
@@ -225,7 +225,9 @@ class Inbox:
             written = known.mark(connection, [message])[0]
             first = len(written) == len(known.names)
             result = None if first else self._earlier(connection, known, message, written)
-        except (SQLAlchemyError, OSError) as error:
+        except Exception as error:
+            if not is_of_database(error):
+                raise
             self._raise(error)
 
         def store(kept: str) -> None:
@@ -233,7 +235,7 @@ class Inbox:
 
         return Entry(message.record, first=first, result=result, store=store, max_result=self.max_result)
 
-    def _raise(self, error: SQLAlchemyError | OSError) -> NoReturn:
+    def _raise(self, error: Exception) -> NoReturn:
         if isinstance(error, UnboundExecutionError):
             raise InboxMisused(
                 "the session has no database of its own: give it one (bind=), or use a connection"
