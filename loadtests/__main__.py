@@ -16,6 +16,7 @@ from loadtests import (
     duplicates,
     gateway,
     gateway_report,
+    inbox,
     instructions,
     middleware,
     middleware_report,
@@ -29,6 +30,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "middleware": (middleware.run, middleware_report),
     "cost": (cost.run, cost_report),
     "duplicates": (duplicates.run, duplicates),
+    "inbox": (inbox.run, inbox),
 }
 """What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
@@ -88,6 +90,16 @@ def bench_cost(**options: Any) -> None:
 def bench_duplicates(**options: Any) -> None:
     """10, 100 and 1,000 concurrent duplicates of one key: arrivals upstream, time until all are answered; both builds."""
     _bench("duplicates", **options)
+
+
+@main.command("inbox")
+@_rounds
+@_seconds
+@_quick
+@_out
+def bench_inbox(**options: Any) -> None:
+    """A consumer's handler on PostgreSQL with the inbox, without, and looking first; duplicates; bytes per marker."""
+    _bench("inbox", **options)
 
 
 @main.command("instructions")

@@ -21,8 +21,6 @@ import gzip
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,10 +38,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadtests.commands_handler import BOOKS, DIES, FAILS, open_books
 from loadtests.commands_service import RESPONSE_TIMEOUT, slow_service
+from loadtests.restarting import Restarting
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from testing.gateway import Gateway
 from testing.servers import RedisServer
 
+WORKER = [sys.executable, "-c", "from oncegate.app.cli.main import main; main()", "worker"]
 NAMESPACE, ROUTE = "run", "/bookings"
 SLOW_ROUTE, SLOW_STREAM, FORWARDED_ONE_IN = "/slow-bookings", "slow", 5
 """Every fifth command is forwarded to the slow service."""
@@ -106,67 +106,21 @@ class Figures:
         return not (self.missing or self.unknown or self.dead_letters) and self.booked == self.commands
 
 
-class Workers:
-    """The workers, on whom somebody shoots. Those that have ended are replaced by `mend`."""
+class Workers(Restarting):
+    """The workers, on whom somebody shoots. The first of them forwards."""
 
     def __init__(self, plan: Plan, redis_url: str, folder: Path, service: str) -> None:
-        self.deaths = 0
-        self.kills = 0
-        self._chance = random.Random(plan.seed)
-        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")} | {
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")} | {
             "ONCEGATE_IDEMPOTENCY__LEASE": str(plan.lease),
             "ONCEGATE_LOG_LEVEL": "warning",
             BOOKS: str(folder / "books.sqlite"),
             DIES: str(plan.dies_one_in),
             FAILS: str(plan.fails_one_in),
         }
-        self._command = [sys.executable, "-c", "from oncegate.app.cli.main import main; main()", "worker"]
-        self._command += [
-            "--cache",
-            redis_url,
-            "--namespace",
-            NAMESPACE,
-        ]
-        self._handling = ["--handler", "loadtests.commands_handler:book"]
-        self._forwarding = ["--stream", SLOW_STREAM, "--forward", service]
-        self._log = (folder / "workers.log").open("ab")
-        self._running = [self._start(number) for number in range(plan.workers + 1)]
-
-    def _start(self, number: int) -> "subprocess.Popen[bytes]":
-        """The first of them forwards."""
-        command = [*self._command, *(self._handling if number else self._forwarding)]
-        return subprocess.Popen(
-            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-        )
-
-    def mend(self) -> None:
-        """Start anew what has ended by itself."""
-        for number, process in enumerate(self._running):
-            if process.poll() is not None:
-                self.deaths += process.returncode == -signal.SIGKILL
-                self._running[number] = self._start(number)
-
-    def shoot(self) -> None:
-        """Kill one of them, and start another."""
-        self.mend()
-        number = self._chance.randrange(len(self._running))
-        process = self._running[number]
-        process.kill()
-        process.wait()
-        self.kills += 1
-        self._running[number] = self._start(number)
-
-    def end(self) -> None:
-        """Let them stop; those that don't are killed."""
-        for process in self._running:
-            process.terminate()
-        for process in self._running:
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._log.close()
+        worker = [*WORKER, "--cache", redis_url, "--namespace", NAMESPACE]
+        forwarding = [*worker, "--stream", SLOW_STREAM, "--forward", service]
+        handling = [*worker, "--handler", "loadtests.commands_handler:book"]
+        super().__init__([forwarding, *[handling] * plan.workers], environment, folder / "workers.log", plan.seed)
 
 
 class Run:

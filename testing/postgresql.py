@@ -93,6 +93,13 @@ class PostgreSQLServer:
             return True
         return False
 
+    @property
+    def pid(self) -> int:
+        """Of the process whose children serve the connections. Raises ``RuntimeError`` where it is stopped."""
+        if self._process is None:
+            raise RuntimeError("postgres is stopped")
+        return self._process.pid
+
     def stop(self) -> None:
         """End it at once, as a crash does, and wait until its processes are gone. What was committed stays."""
         process, self._process = self._process, None

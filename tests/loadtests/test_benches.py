@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadtests import attack, builds, instructions
+from loadtests import attack, builds, inbox, instructions
 from loadtests.bed import OURS
 from loadtests.duplicates import UPSTREAM_SECONDS
 from loadtests.gateway import CELLS, CONNECTIONS
@@ -38,6 +38,8 @@ def bench(name: str, folder: Path, *arguments: str) -> dict[str, Any]:
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     assert results["bench"] == name
     found = [each[-1:] if name == "cost" else each for each in (before, there())]
+    if name == "inbox":
+        found = [[builds.SOURCE]]
     assert results["settings"]["builds"] in found  # it may have been made meanwhile
     assert results["about"]["machine"]["cores"] >= 1
     assert results["about"]["command"] == f"scripts/bench {name} --quick"
@@ -107,6 +109,16 @@ def test_the_duplicates_bench_sees_one_arrival_and_an_answer_for_everybody(tmp_p
         assert sample["answered"] + sample["refused"] == sample["size"]
         assert not (sample["wait"] and sample["refused"])
         assert sample["seconds"] >= UPSTREAM_SECONDS
+
+
+def test_the_inbox_bench_measures_every_handler_and_the_bytes_of_a_marker(tmp_path: Path) -> None:
+    results = bench("inbox", tmp_path)
+    assert {sample["handler"] for sample in results["samples"]} == set(inbox.HANDLERS)
+    for sample in results["samples"]:
+        assert sample["per_s"] > 0
+        assert sample["cpu_us"] > 0
+    assert 100 < results["checks"]["bytes_per_marker"] < 1000
+    assert {each for _, ours, theirs, _ in inbox.RATIOS for each in (ours, theirs)} <= set(inbox.HANDLERS)
 
 
 def test_the_cost_bench_measures_each_of_its_parts(tmp_path: Path) -> None:

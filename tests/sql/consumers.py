@@ -1,10 +1,11 @@
 """Consumer processes that add amounts to accounts, check nothing, and are killed at named points.
 
-python -m tests.sql.consumers URL LEDGER [--without-inbox]
+python -m tests.sql.consumers URL LEDGER [--without-inbox] [CACHE]
 
 The ledger is the producer's file: a line for each message, with its key, its amount, and the point at which its first delivery's
-process dies, or the number of processes that get it at once. Each delivery has a process of its own, forked here, whose hook
-remembers nothing: what a message was worth is up to the inbox alone. Prints the exit codes of the last deliveries.
+process dies or stands still, or the number of processes, and of threads in each, that get it at once. Each delivery has a process
+of its own, forked here. Its hook remembers nothing, so that what a message was worth is up to the inbox alone; or it has its
+records in CACHE, a Redis. Prints the exit codes of the last deliveries.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +22,30 @@ from sqlalchemy import Engine, NullPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from oncegate import Action, Delivery, Subscription
+from oncegate import Action, Delivery, Subscription, SubscriptionSettings
+from oncegate.middleware.consumers.delivery import DeliveryDecision
 from oncegate.middleware.consumers.executing import current
 from oncegate.sql import Inbox
 
 POINTS = ("before the marker", "after the marker", "after the effect", "after COMMIT", "after the record")
+STANDS_STILL = "stands still before COMMIT"
+IDLE = 0.5
+"""Seconds after which the server ends the transaction of one that stands still."""
+LEASE = 1.0
+"""Seconds for which a dead consumer's message is kept from others by a cache that remembers."""
 EFFECT = text("UPDATE account SET balance = balance + :amount WHERE name = :name")
 PATIENCE = 60
+FORGETS = "memory://"
 
 Pay = Callable[[dict[str, Any]], Any]
 
 
 def die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stand_still(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def arm(engine: Engine, point: str) -> None:
@@ -48,6 +61,8 @@ def arm(engine: Engine, point: str) -> None:
         )
     elif point == "after the effect":
         event.listen(engine, "commit", die)  # before it is sent
+    elif point == STANDS_STILL:
+        event.listen(engine, "commit", stand_still)
     elif point == "after COMMIT":
         event.listen(Session, "after_commit", die)
 
@@ -85,42 +100,72 @@ def without_asyncio(url: str, inbox: Inbox | None, point: str) -> Pay:
     return without if inbox is None else inbox.transaction(sessions)(pay)
 
 
-async def consume(message: dict[str, Any], pay: Pay, point: str) -> bool:
-    """Whether the message may be acknowledged, with the result that is the first delivery's."""
+async def consume(message: dict[str, Any], pay: Pay, point: str, cache: str) -> bool:
+    """Whether the message may be acknowledged, with the result that is the first delivery's where the hook has called for it."""
     assert current() is None
-    subscription = Subscription("billing", cache="memory://")
-    begun = await subscription.execute(Delivery(message["key"], str(message["amount"])), pay, message)
+    settings = SubscriptionSettings(lease=LEASE, max_attempts=1000)
+    subscription = Subscription("billing", cache=cache, namespace=message["key"].replace(" ", "-"), settings=settings)
+    while True:
+        begun = await subscription.execute(Delivery(message["key"], str(message["amount"])), pay, message)
+        if begun.action is not Action.REDELIVER or cache == FORGETS or point:
+            break
+        await asyncio.sleep(0.05)  # another one has it, or had it when it died
     if point == "after the record":
         die()
-    return begun.action is Action.ACKNOWLEDGE and begun.returned == {"amount": message["amount"]}
+    await subscription.cache.close()
+    kept = begun.returned == {"amount": message["amount"]} or begun.decision is DeliveryDecision.DUPLICATE
+    return begun.action is Action.ACKNOWLEDGE and kept
 
 
-def forked(work: Callable[[], Coroutine[Any, Any, bool]]) -> int:
+def forked(work: Callable[[], bool]) -> int:
     """The id of a process that does ``work``, and ends with 0 if it is true."""
     process = os.fork()
     if process:
         return process
     code = 1
     try:
-        code = 0 if asyncio.run(work()) else 2
+        code = 0 if work() else 2
     finally:
         os._exit(code)
 
 
+def exit_code(process: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
 def main(url: str, ledger: str, *options: str) -> None:
-    inbox = None if "--without-inbox" in options else Inbox("billing", wait_timeout=PATIENCE)
+    without_inbox = "--without-inbox" in options
+    cache = next((each for each in options if "://" in each), FORGETS)
     handler = with_asyncio if "asyncpg" in url or "aiosqlite" in url else without_asyncio
 
     def deliver(message: dict[str, Any], point: str = "") -> int:
-        return forked(lambda: consume(message, handler(url, inbox, point), point))
+        limits = {"idle_timeout": IDLE} if point == STANDS_STILL else {}
+        inbox = None if without_inbox else Inbox("billing", wait_timeout=PATIENCE, **limits)
+
+        def in_a_thread(_: int) -> bool:
+            return asyncio.run(consume(message, handler(url, inbox, point), point, cache))
+
+        def work() -> bool:
+            with ThreadPoolExecutor(message["threads"]) as threads:
+                return all(threads.map(in_a_thread, range(message["threads"])))
+
+        return forked(work)
 
     codes: dict[str, list[int]] = {}
     for line in Path(ledger).read_text().splitlines():
         message = json.loads(line)
+        if message["point"] == STANDS_STILL:
+            late = deliver(message, STANDS_STILL)
+            os.waitpid(late, os.WUNTRACED)
+            codes[message["key"]] = [exit_code(deliver(message))]
+            os.kill(late, signal.SIGCONT)
+            codes[message["key"]] += [exit_code(late), exit_code(deliver(message))]
+            continue
         if message["point"]:
-            os.waitpid(deliver(message, message["point"]), 0)
+            died = exit_code(deliver(message, message["point"])) == -signal.SIGKILL
+            assert died or (without_inbox and "marker" in message["point"])
         processes = [deliver(message) for _ in range(message["deliveries"])]
-        codes[message["key"]] = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+        codes[message["key"]] = [exit_code(process) for process in processes]
     print(json.dumps(codes))  # noqa: T201  # read by the test
 
 

@@ -77,6 +77,14 @@ def test_what_can_not_be_done_is_one_line_without_the_password(arguments: list[s
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+def test_what_the_server_refuses_is_one_line(postgresql: PostgreSQLServer, driver: str) -> None:
+    done = invoke("inbox", "create", "--database", postgresql.url("missing", driver))
+    assert done.returncode == 1
+    assert 'database "missing" does not exist' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_inboxes_share_their_table_in_one_metadata() -> None:
     metadata = MetaData()
     assert billing.table(metadata) is Inbox("shipping").table(metadata)

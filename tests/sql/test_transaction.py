@@ -219,3 +219,18 @@ def test_what_does_not_fit_together_is_refused_where_it_is_decorated() -> None:
         billing.transaction(sync_sessions)(forgetful)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(TypeError, match="give a sessionmaker"):
         billing.transaction(AsyncSession())  # type: ignore[call-overload]  # wrong on purpose
+
+
+@pytest.mark.parametrize("place", ON_POSTGRESQL, indirect=True)
+@pytest.mark.parametrize("key", ["a", None])
+def test_a_server_that_takes_no_connections_yet_costs_no_attempt(
+    place: Place, postgresql: PostgreSQLServer, key: str | None
+) -> None:
+    """Its refusal is an answer, as while it recovers from a crash: drivers raise it otherwise than where nobody listens."""
+    postgresql.execute("DROP ROLE IF EXISTS refused")
+    postgresql.execute("CREATE ROLE refused LOGIN CONNECTION LIMIT 0")
+    refused = type(place)(place.url.replace("postgres@", "refused@"))
+    (begun,) = consume(refused.handler(billing, pays), key)
+    assert isinstance(begun.raised, InboxUnavailable), begun.raised
+    assert begun.action is Action.REDELIVER
+    assert place.effects() == []

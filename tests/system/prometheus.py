@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.brokers.servers import BrokerServer
+from testing.brokers import BrokerServer
 
 RULES = Path(__file__).parent.parent.parent / "docs/deploy/alerts.yaml"
 ALERTS: dict[str, dict[str, Any]] = {

@@ -3,10 +3,11 @@
 import asyncio
 
 from sqlalchemy import URL, Connection, MetaData, create_engine, inspect, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateTable
 
+from oncegate.sql.errors import is_of_database
 from oncegate.sql.statements import DIALECTS
 from oncegate.sql.table import inbox_table
 
@@ -55,7 +56,9 @@ def create(database: str, schema: str | None) -> bool:
             engine.dispose()
     except ModuleNotFoundError as error:
         raise NotCreated(f"the driver {error.name} is not installed: pip install {error.name}", usage=True) from None
-    except (SQLAlchemyError, OSError) as error:
+    except Exception as error:
+        if not is_of_database(error):
+            raise
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise NotCreated(f"{url.render_as_string()}: {reason}") from None
 

@@ -3,7 +3,7 @@
 import sqlite3
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown
 
@@ -37,6 +37,11 @@ _OTHER_TABLE: Final = frozenset({"42P10", "42703"})
 """Without its primary key, or a column."""
 _SQLITE_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CREATE: Final = "create it with: oncegate inbox create --database URL"
+
+
+def is_of_database(error: BaseException) -> bool:
+    """Whether SQLAlchemy raised it, or a driver: where the server refuses a connection, asyncpg's own error comes through."""
+    return isinstance(error, SQLAlchemyError | OSError) or bool(getattr(error, "sqlstate", None))
 
 
 def meaning(error: Exception, table: str) -> Exception:

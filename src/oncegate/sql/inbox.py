@@ -11,11 +11,12 @@ All of it is written once, for SQLAlchemy's synchronous sessions and connections
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from datetime import datetime
 from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 from sqlalchemy import Connection, MetaData, Table
-from sqlalchemy.exc import SQLAlchemyError, UnboundExecutionError
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only
@@ -32,9 +33,9 @@ from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.entry import AsyncEntry, Entry, Marking, read_result
-from oncegate.sql.errors import InboxMisused, KeyReused, meaning
+from oncegate.sql.errors import InboxMisused, KeyReused, is_of_database, meaning
 from oncegate.sql.guard import check_commits_nothing, marked
-from oncegate.sql.statements import DIALECTS, Statements, statements
+from oncegate.sql.statements import DIALECTS, Message, Statements, statements
 from oncegate.sql.table import inbox_table
 from oncegate.sql.transaction import execute, without_session
 
@@ -115,6 +116,7 @@ class Inbox:
         caller: KeyText = "",
         record: str = "",
         payload: Any = None,
+        sent_at: datetime | None = None,
     ) -> Marking: ...
 
     @overload
@@ -126,6 +128,7 @@ class Inbox:
         caller: KeyText = "",
         record: str = "",
         payload: Any = None,
+        sent_at: datetime | None = None,
     ) -> Entry: ...
 
     def first(
@@ -136,32 +139,32 @@ class Inbox:
         caller: KeyText = "",
         record: str = "",
         payload: Any = None,
+        sent_at: datetime | None = None,
     ) -> Marking | Entry:
         """Mark a message in the session's transaction; true where this delivery is the first. Awaited, where the session is.
 
         A concurrent delivery of the message waits here until this transaction has ended. ``key`` and ``caller`` name the message
         as in a `Delivery`; ``record`` does so instead, where the message brings a record's id of the gateway's. With a
-        ``payload``, another one under the same key raises `KeyReused`.
+        ``payload``, another one under the same key raises `KeyReused`. ``sent_at`` is when the broker got the message, with its
+        time zone.
 
         Raises `KeyInvalid` for an empty key, `InboxBusy` where another transaction was in the way, `InboxUnavailable`
         without the database, `InboxMisused` where a marker would not hold, ``TypeError`` for another kind of session.
         """
-        message, fingerprint = _identified(key, caller, record, payload)
+        message = _identified(Delivery(key, payload, record=record, caller=caller, sent_at=sent_at))
         if isinstance(session, AsyncSession | AsyncConnection):
-            return Marking(self._first_async(session, message, fingerprint))
+            return Marking(self._first_async(session, message))
         if not isinstance(session, Session | Connection):
             raise TypeError(
                 f"the session is a {type(session).__name__}: give a Session, AsyncSession, Connection or AsyncConnection"
             )
-        return self.mark(session, message, fingerprint)
+        return self.mark(session, message)
 
-    async def _first_async(
-        self, session: AsyncSession | AsyncConnection, message: str, fingerprint: bytes | None
-    ) -> AsyncEntry:
+    async def _first_async(self, session: AsyncSession | AsyncConnection, message: Message) -> AsyncEntry:
         if isinstance(session, AsyncSession):
-            entry = await session.run_sync(self.mark, message, fingerprint)
+            entry = await session.run_sync(self.mark, message)
         else:
-            entry = await session.run_sync(self.mark, message, fingerprint)
+            entry = await session.run_sync(self.mark, message)
         return AsyncEntry(entry, session)
 
     @overload
@@ -212,26 +215,27 @@ class Inbox:
 
         return decorate
 
-    def mark(self, session: Session | Connection, message: str, fingerprint: bytes | None) -> Entry:
-        """As `first`, for a record's id and the fingerprint of a payload."""
+    def mark(self, session: Session | Connection, message: Message) -> Entry:
+        """As `first`, for a message whose record's id is known."""
         try:
             connection = session if isinstance(session, Connection) else session.connection()
             known = self._known(connection)
             if isinstance(session, Session):
                 marked(session, strict=self._strict)
-            parameters = {"_message": message, "_fingerprint": fingerprint}
-            written = connection.scalars(known.mark, parameters).all()
-            first = len(written) == len(self.aliases) + 1
-            result = None if first else self._earlier(connection, known, message, fingerprint, written)
-        except (SQLAlchemyError, OSError) as error:
+            written = known.mark(connection, [message])[0]
+            first = len(written) == len(known.names)
+            result = None if first else self._earlier(connection, known, message, written)
+        except Exception as error:
+            if not is_of_database(error):
+                raise
             self._raise(error)
 
         def store(kept: str) -> None:
-            connection.execute(known.keep, {"_message": message, "_result": kept})
+            connection.execute(known.keep, {"_message": message.record, "_result": kept})
 
-        return Entry(message, first=first, result=result, store=store, max_result=self.max_result)
+        return Entry(message.record, first=first, result=result, store=store, max_result=self.max_result)
 
-    def _raise(self, error: SQLAlchemyError | OSError) -> NoReturn:
+    def _raise(self, error: Exception) -> NoReturn:
         if isinstance(error, UnboundExecutionError):
             raise InboxMisused(
                 "the session has no database of its own: give it one (bind=), or use a connection"
@@ -247,32 +251,24 @@ class Inbox:
         check_commits_nothing(connection)
         return known
 
-    def _earlier(
-        self,
-        connection: Connection,
-        known: Statements,
-        message: str,
-        fingerprint: bytes | None,
-        written: Sequence[str],
-    ) -> Any:
+    def _earlier(self, connection: Connection, known: Statements, message: Message, written: Collection[str]) -> Any:
         """The result that the first delivery has kept. Raises `KeyReused`."""
-        rows = connection.execute(known.read, {"_message": message}).all()
+        rows = connection.execute(known.read, {"_message": message.record}).all()
         earlier = [row for row in rows if row.consumer not in written]
         for row in earlier:
-            if fingerprint is not None and row.fingerprint is not None and row.fingerprint != fingerprint:
+            if None not in (message.fingerprint, row.fingerprint) and row.fingerprint != message.fingerprint:
                 if not self._warns:
-                    raise KeyReused(f"record {message}: the key was used for another payload")
-                log.warning("record %s: the key was used for another payload: taken for a duplicate", message)
+                    raise KeyReused(f"record {message.record}: the key was used for another payload")
+                log.warning("record %s: the key was used for another payload: taken for a duplicate", message.record)
                 break
         return next((read_result(row.result) for row in earlier if row.result is not None), None)
 
 
-def _identified(key: KeyText, caller: KeyText, record: str, payload: Any) -> tuple[str, bytes | None]:
-    """The record's id and the payload's fingerprint, as the hook makes them. Raises `KeyInvalid`."""
-    delivery = Delivery(key, payload, record=record, caller=caller)
+def _identified(delivery: Delivery) -> Message:
+    """The message with the record's id, and with the payload's fingerprint, as the hook makes them. Raises `KeyInvalid`."""
     try:
         look_up_key = command_key("inbox", delivery, _KEY_NEEDED)
-        fingerprint = None if payload is None else delivery_fingerprint(delivery)
+        fingerprint = None if delivery.payload is None else delivery_fingerprint(delivery)
     except Rejected as error:
         raise KeyInvalid(str(error)) from None
-    return record_id(look_up_key or ""), fingerprint
+    return Message(record_id(look_up_key or ""), fingerprint, delivery.sent_at)

@@ -14,12 +14,13 @@ from sqlalchemy.orm import Session
 
 from oncegate.middleware.consumers.executing import current
 from oncegate.sql.entry import Entry
-from oncegate.sql.errors import CommitUnknown, InboxMisused, InboxUnavailable, is_unsettled, meaning
+from oncegate.sql.errors import CommitUnknown, InboxMisused, InboxUnavailable, is_of_database, is_unsettled, meaning
 from oncegate.sql.guard import check_not_aborted, hold, let_go
+from oncegate.sql.statements import Message
 
 log = logging.getLogger("oncegate.inbox")
 
-Mark = Callable[[Session, str, bytes | None], Entry]
+Mark = Callable[[Session, Message], Entry]
 
 
 def execute(session: Session, mark: Mark, call: Callable[[], Any]) -> Any:
@@ -29,13 +30,13 @@ def execute(session: Session, mark: Mark, call: Callable[[], Any]) -> Any:
         raise InboxMisused(
             "no delivery is being executed here: give the handler to a worker or to Subscription.execute"
         )
-    entry = mark(session, begun.record, begun.fingerprint) if begun.record else None
+    entry = mark(session, Message(begun.record, begun.fingerprint, begun.sent_at)) if begun.record else None
     if entry is not None and not entry:
         _commit(session)
         return entry.result
     if entry is None:
         log.warning("a message without a key is executed without a marker")
-        session.connection()  # begins the transaction, as the marker does
+        _begin(session)
     transaction = hold(session)
     try:
         result = call()
@@ -48,6 +49,16 @@ def execute(session: Session, mark: Mark, call: Callable[[], Any]) -> Any:
         _raise(error)
     _commit(session)
     return result
+
+
+def _begin(session: Session) -> None:
+    """Begin the transaction, as a marker does."""
+    try:
+        session.connection()
+    except Exception as error:
+        if is_of_database(error):
+            _raise(error)
+        raise
 
 
 def _commit(session: Session) -> None:

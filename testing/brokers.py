@@ -14,7 +14,7 @@ from typing import Self
 
 from testing.servers import free_port
 
-SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
+SCRIPTS = Path(__file__).parent.parent / "scripts"
 """Those that print where a server is, fetched where there is none."""
 READY_WITHIN = 60.0
 """Seconds; an Erlang machine takes two to start on an idle machine, and much longer on a busy one."""

@@ -1,0 +1,289 @@
+"""`scripts/bench inbox`: what a marker costs the handler that it is written for, in time and in bytes of PostgreSQL.
+
+Handlers of SQLAlchemy's asyncio on asyncpg, four at once, in one process on a core of its own, PostgreSQL on the other. Each kind
+of handler is measured for a quarter of a second in turn, over and over: what disturbs the machine disturbs all alike.
+"""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Any, Final
+
+from sqlalchemy import MetaData, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+
+from loadtests import builds, machine
+from loadtests.processes import BenchError
+from loadtests.report import Results, Table, paired, progress, spread
+from oncegate.middleware.consumers.delivery import Delivery
+from oncegate.middleware.consumers.subscription import Subscription
+from oncegate.sql import Inbox
+from testing.postgresql import PostgreSQLServer
+
+AT_ONCE: Final = 4
+TURN_SECONDS: Final = 0.25
+ACCOUNTS: Final = 10_000
+DUPLICATES: Final = 1000
+"""Messages that were processed before anything is measured, for the deliveries that come second."""
+MARKERS: Final = 20_000
+"""Whose bytes are measured. Pages of an index fill and split in waves, so that few markers say little."""
+_UPDATE: Final = text("UPDATE account SET balance = balance + 1 WHERE id = :id")
+_LOOK: Final = text("SELECT 1 FROM looked_for WHERE consumer = 'billing' AND message = :message")
+_NOTE: Final = text("INSERT INTO looked_for (received_at, consumer, message) VALUES (now(), 'billing', :message)")
+
+HANDLERS: Final = {
+    "one": "one UPDATE",
+    "one, inbox": "one UPDATE, with the inbox",
+    "one, looks": "one UPDATE, looks first and marks last",
+    "one, duplicate": "one UPDATE, with the inbox, delivered again",
+    "three": "three UPDATEs",
+    "three, inbox": "three UPDATEs, with the inbox",
+    "hook": "one UPDATE, under the hook",
+    "hook, inbox": "one UPDATE, under the hook, with the inbox",
+}
+RATIOS: Final[tuple[tuple[str, str, str, float | None], ...]] = (
+    ("with the inbox / without, one UPDATE", "one, inbox", "one", 0.75),
+    ("with the inbox / without, three UPDATEs", "three, inbox", "three", 0.83),
+    ("with the inbox / looks first and marks last", "one, inbox", "one, looks", 1.15),
+    ("a duplicate / a first delivery", "one, duplicate", "one, inbox", 1.4),
+    ("with the inbox / without, under the hook", "hook, inbox", "hook", None),
+)
+"""What is held against what, by rate, and what it should be at least, where that was promised."""
+MOST_BYTES: Final = 180
+
+Handle = Callable[[int], Awaitable[object]]
+
+
+def run(*, rounds: int, seconds: int, quick: bool) -> Results:
+    """Measure it all. ``seconds`` are those of each handler in a round. Raises `BenchError` where an effect is missing."""
+    markers = MARKERS
+    if quick:
+        rounds, seconds, markers = 1, 1, 2000
+    settings = {
+        "builds": [builds.SOURCE], "quick": quick, "rounds": rounds, "seconds": seconds, "at_once": AT_ONCE,
+        "markers": markers,
+    }  # fmt: skip
+    results = Results("inbox", settings)
+    ours, theirs = machine.cores()
+    with progress() as bar, PostgreSQLServer() as server:
+        task = bar.add_task("inbox", total=rounds + 1)
+        before = os.sched_getaffinity(0)
+        _pin(server, theirs)
+        os.sched_setaffinity(0, {ours})
+        try:
+            bar.update(task, description="bytes per marker")
+            results.checks["bytes_per_marker"] = bytes_per_marker(server, markers)
+            bar.advance(task)
+            (found,) = server.execute("SHOW server_version")
+            results.versions = {name: version(name) for name in ("sqlalchemy", "asyncpg")} | {
+                "postgresql": found[0].split()[0]
+            }
+            for number in range(rounds):
+                bar.update(task, description=f"handlers, round {number + 1}")
+                rates = asyncio.run(_round(server, seconds))
+                results.samples += [
+                    {"handler": name, "round": number, "per_s": rate, "cpu_us": cpu}
+                    for name, (rate, cpu) in rates.items()
+                ]
+                bar.advance(task)
+        finally:
+            os.sched_setaffinity(0, before)
+    return results
+
+
+def _pin(server: PostgreSQLServer, core: int) -> None:
+    """What serves a connection is a child of the server, and has its core."""
+    os.sched_setaffinity(server.pid, {core})
+
+
+# -- the handlers -----------------------------------------------------------------------------------------------------
+
+
+async def _round(server: PostgreSQLServer, seconds: int) -> dict[str, tuple[float, float]]:
+    """By handler: transactions per second, and the CPU (us) of one in this process. In a database of its own."""
+    inbox = Inbox("billing")
+    database = server.database()
+    server.execute(
+        "CREATE TABLE account (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL) WITH (fillfactor = 50)", database
+    )
+    server.execute(f"INSERT INTO account SELECT id, 0 FROM generate_series(0, {ACCOUNTS - 1}) AS id", database)
+    engine = create_async_engine(server.url(database, "asyncpg"), pool_size=AT_ONCE, max_overflow=0)
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(inbox.table(MetaData()).create)
+            await connection.execute(
+                text(
+                    "CREATE TABLE looked_for (received_at timestamptz NOT NULL, consumer text, message text, "
+                    "PRIMARY KEY (consumer, message))"
+                )
+            )
+        handlers = _handlers(async_sessionmaker(engine), inbox)
+        numbers = itertools.count(DUPLICATES)
+        for number in range(DUPLICATES):
+            await handlers["one, duplicate"](number)
+        done = dict.fromkeys(handlers, 0)
+        taken = dict.fromkeys(handlers, 0.0)
+        used = dict.fromkeys(handlers, 0.0)
+        for number in range(round(seconds / TURN_SECONDS) + 1):
+            for name, handle in handlers.items():
+                count, wall, cpu = await _turn(handle, numbers)
+                if number:  # statements are compiled and prepared in the first turn
+                    done[name] += count
+                    taken[name] += wall
+                    used[name] += cpu
+        await _check(engine.connect, done)
+    finally:
+        await engine.dispose()
+    return {name: (done[name] / taken[name], used[name] / done[name] * 1e6) for name in handlers}
+
+
+async def _turn(handle: Handle, numbers: "itertools.count[int]") -> tuple[int, float, float]:
+    """How many were handled, in how many seconds, with how many of CPU."""
+    began, cpu = time.perf_counter(), time.process_time()
+    until = began + TURN_SECONDS
+
+    async def one_after_the_other() -> int:
+        count = 0
+        while time.perf_counter() < until:
+            await handle(next(numbers))
+            count += 1
+        return count
+
+    counts = await asyncio.gather(*[one_after_the_other() for _ in range(AT_ONCE)])
+    return sum(counts), time.perf_counter() - began, time.process_time() - cpu
+
+
+def _handlers(sessions: async_sessionmaker[AsyncSession], inbox: Inbox) -> dict[str, Handle]:
+    """Each does in a transaction of its own what `HANDLERS` says of it."""
+
+    async def without(number: int, updates: int = 1) -> None:
+        async with sessions.begin() as session:
+            await _update(session, number, updates)
+
+    async def marked(number: int, updates: int = 1) -> None:
+        async with sessions.begin() as session:
+            if await inbox.first(session, f"order-{number}", payload=b"%d" % number):
+                await _update(session, number, updates)
+
+    async def looks(number: int) -> None:
+        async with sessions.begin() as session:
+            message = {"message": f"order-{number}"}
+            if await session.scalar(_LOOK, message) is None:
+                await _update(session, number)
+                await session.execute(_NOTE, message)
+
+    return _under_the_hook(sessions, inbox) | {
+        "one": without,
+        "one, inbox": marked,
+        "one, looks": looks,
+        "one, duplicate": lambda number: marked(number % DUPLICATES),
+        "three": lambda number: without(number, 3),
+        "three, inbox": lambda number: marked(number, 3),
+    }
+
+
+def _under_the_hook(sessions: async_sessionmaker[AsyncSession], inbox: Inbox) -> dict[str, Handle]:
+    bare, marking = (Subscription(name, cache="memory://") for name in ("bare", "billing"))
+
+    async def pay(number: int, session: AsyncSession) -> None:
+        await _update(session, number)
+
+    async def pay_without(number: int) -> None:
+        async with sessions.begin() as session:
+            await pay(number, session)
+
+    async def execute(subscription: Subscription, handler: Any, number: int) -> None:
+        await subscription.execute(Delivery(f"hooked-{number}", b"%d" % number), handler, number)
+
+    pay_once = inbox.transaction(sessions)(pay)
+    return {
+        "hook": lambda number: execute(bare, pay_without, number),
+        "hook, inbox": lambda number: execute(marking, pay_once, number),
+    }
+
+
+async def _update(session: AsyncSession, number: int, updates: int = 1) -> None:
+    for each in sorted((number + 3 * step) % ACCOUNTS for step in range(updates)):  # in one order: no deadlocks
+        await session.execute(_UPDATE, {"id": each})
+
+
+async def _check(connect: Callable[[], Any], done: dict[str, int]) -> None:
+    """Raise `BenchError` where there are fewer effects than handlers were timed: then something else was measured."""
+    wanted = sum(count * (3 if "three" in name else 1) for name, count in done.items() if "duplicate" not in name)
+    async with connect() as connection:
+        effects = await connection.scalar(text("SELECT sum(balance) FROM account"))
+    if effects < wanted:
+        raise BenchError(f"inbox: {effects} effects of {wanted}")
+
+
+# -- the bytes --------------------------------------------------------------------------------------------------------
+
+
+def bytes_per_marker(server: PostgreSQLServer, markers: int) -> float:
+    """Of table and indexes, as ``first`` writes them, with the digest of a payload and no kept result."""
+    inbox, database = Inbox("billing"), server.database()
+    engine = create_engine(server.url(database, "psycopg"))
+    with engine.begin() as connection:
+        table = inbox.table(MetaData())
+        table.create(connection)
+    with engine.connect() as connection:
+        for number in range(markers):
+            if not number % 1000:
+                connection.commit()
+            inbox.first(connection, f"order-{number}", payload=b"%d" % number)
+        connection.commit()
+        size = connection.scalar(text(f"SELECT pg_total_relation_size('{table.name}')"))
+    engine.dispose()
+    return float(size or 0) / markers
+
+
+# -- what the samples say ---------------------------------------------------------------------------------------------
+
+
+def tables(results: Results) -> list[Table]:
+    """The ratios, and what they are of."""
+    rows = []
+    for what, ours, theirs, least in RATIOS:
+        ratio = paired(results.select(handler=ours), results.select(handler=theirs), "per_s")
+        aim, reached = ("-", "-") if least is None else (f">= {least:g}", _yes(ratio.median >= least))
+        rows.append([f"{what}, by rate", aim, ratio.text(2), reached])
+    size = results.checks["bytes_per_marker"]
+    rows.append(["bytes per marker, index included", f"<= {MOST_BYTES}", f"{size:.0f}", _yes(size <= MOST_BYTES)])
+    rates = [
+        [words, spread(cell, "per_s").text(), spread(cell, "cpu_us").text()]
+        for name, words in HANDLERS.items()
+        if (cell := results.select(handler=name))
+    ]
+    versions = ", ".join(f"{name} {number}" for name, number in results.versions.items())
+    note = (
+        f"{versions}. {results.settings['at_once']} at once, each in a transaction of its own; PostgreSQL without "
+        "fsync, which makes a marker's share of the time larger, not smaller. Median (least-most) over the rounds."
+    )
+    return [
+        Table("What a marker costs", ["what", "aim", "measured", "reached"], rows),
+        Table("Handlers", ["handler", "transactions/s", "its own CPU, us"], rates, note),
+    ]
+
+
+def _yes(reached: bool) -> str:
+    return "yes" if reached else "**no**"
+
+
+def plot(results: Results, axes: Any) -> None:
+    """Transactions per second, by handler."""
+    names = [name for name in HANDLERS if results.select(handler=name)][::-1]
+    rates = [spread(results.select(handler=name), "per_s") for name in names]
+    bars = [(each.median - each.least, each.most - each.median) for each in rates]
+    colors = ["C0" if "inbox" in name or "duplicate" in name else "C7" for name in names]
+    axes.barh(
+        [HANDLERS[name] for name in names],
+        [each.median for each in rates],
+        xerr=list(zip(*bars, strict=True)),
+        color=colors,
+        capsize=3,
+    )
+    axes.set_xlabel("transactions per second (more is better)")
+    axes.set_title(f"Handlers with and without the inbox, PostgreSQL, {results.settings['at_once']} at once")

@@ -1,0 +1,487 @@
+"""Thousands of payments, while consumers and their database are killed at random: do the balances equal what was sent?
+
+    .venv/bin/python -m loadtests.inbox_run --messages 20000 --way gateway
+    .venv/bin/python -m loadtests.inbox_run --messages 20000 --way rabbitmq
+
+Ways: over HTTP to a gateway, by its Redis stream to ``oncegate worker``; or over RabbitMQ to consumers with the hook, whose
+records are in memory alone, without any Redis. The handler adds an amount to an account in PostgreSQL and checks nothing; the
+inbox stands before it (`loadtests.inbox_handler`). Consumers are killed (SIGKILL) and started anew, and kill themselves in their
+transactions and right behind them; PostgreSQL is crashed and started again, or loses a process, after which it restarts by
+itself. Some messages are sent twice at the same time, some again later, some are published again; of the gateway's Redis,
+records of the hook are deleted.
+
+The producer writes each payment into a file before it sends it. At the end the balances must be what that file adds up to.
+Prints JSON; exit code 0 where they are, 1 where not.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import httpx
+import psycopg
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from sqlalchemy import MetaData, create_engine
+
+from loadtests.commands_run import WORKER
+from loadtests.inbox_handler import DATABASE, DIED_AFTER, DIED_BEFORE, DIES, EXECUTED, MAX_ATTEMPTS, OUTCOMES, SKIPPED
+from loadtests.restarting import Restarting
+from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
+from oncegate.sql import Inbox
+from testing.brokers import RabbitServer
+from testing.gateway import Gateway
+from testing.postgresql import PostgreSQLServer
+from testing.servers import RedisServer
+
+WAYS = ("gateway", "rabbitmq")
+NAMESPACE, ROUTE, QUEUE = "run", "/payments", "payments"
+AT_ONCE, LATER, AGAIN = 0.05, 0.05, 0.1
+"""Shares of the payments that are sent twice at the same time, sent again later, and published again."""
+DATABASE_ONE_IN = 6
+"""Of the shots, those at the database; every second one of these crashes it as a whole."""
+FORGOTTEN = 0.2
+"""The share of the hook's records that is deleted at each shot."""
+LEASE = 3.0
+BACK_WITHIN = 60.0
+PATIENCE, LONGEST_PER_MESSAGE = 300.0, 0.1
+"""Seconds after which a run is given up."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do. ``kill_every``: the messages processed between two shots. ``dies_one_in``: a handler kills itself once in so
+    many calls.
+    """
+
+    messages: int = 20_000
+    way: str = WAYS[0]
+    consumers: int = 3
+    producers: int = 16
+    accounts: int = 500
+    kill_every: int = 250
+    dies_one_in: int = 500
+    seed: int = 1
+
+
+@dataclass
+class Figures:
+    """What came of it."""
+
+    messages: int = 0
+    sent: int = 0
+    published_again: int = 0
+    refused: int = 0
+    kills: int = 0
+    deaths_before_commit: int = 0
+    deaths_after_commit: int = 0
+    database_crashes: int = 0
+    database_processes_killed: int = 0
+    records_forgotten: int = 0
+    executed: int = 0
+    skipped: int = 0
+    markers: int = 0
+    dead_letters: int = 0
+    wrong_accounts: int = 0
+    owed: int = 0
+    booked: int = 0
+    seconds: float = 0.0
+
+    @property
+    def right(self) -> bool:
+        """Whether each payment was booked once."""
+        return not (self.wrong_accounts or self.dead_letters) and self.markers == self.messages
+
+
+class Ledger:
+    """The producer's file: a line for each payment, written before it is sent."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("w")
+
+    def write(self, key: str, payment: dict[str, int]) -> None:
+        """Before it is sent."""
+        self._file.write(json.dumps({"key": key, **payment}) + "\n")
+        self._file.flush()
+
+    def balances(self) -> Counter[int]:
+        """By account, what all payments add up to."""
+        owed: Counter[int] = Counter()
+        for line in self._path.read_text().splitlines():
+            payment = json.loads(line)
+            owed[payment["account"]] += payment["amount"]
+        return owed
+
+
+class Accounts:
+    """The accounts, in a PostgreSQL on which somebody shoots."""
+
+    def __init__(self, server: PostgreSQLServer, accounts: int, seed: int) -> None:
+        self.crashes = 0
+        self.processes_killed = 0
+        self._server = server
+        self._chance = random.Random(seed)
+        self._database = server.database()
+        self.url = server.url(self._database, "asyncpg")
+        engine = create_engine(server.url(self._database, "psycopg"))
+        with engine.begin() as connection:
+            Inbox("billing").table(MetaData()).create(connection)
+        engine.dispose()
+        self._execute("CREATE TABLE account (id INTEGER PRIMARY KEY, balance BIGINT NOT NULL)")
+        self._execute(f"INSERT INTO account SELECT id, 0 FROM generate_series(0, {accounts - 1}) AS id")
+
+    def _execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Its rows, once the database is up again."""
+        until = time.monotonic() + BACK_WITHIN
+        while True:
+            try:
+                return self._server.execute(statement, self._database)
+            except psycopg.OperationalError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.1)
+
+    def shoot(self) -> None:
+        """Crash it and start it again, or kill one of its processes, after which it ends the others and restarts by itself."""
+        if (self.crashes + self.processes_killed) % 2 == 0:
+            self._server.stop()
+            self._server.start()
+            self.crashes += 1
+            return
+        serving = self._execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.kill(self._chance.choice(serving)[0], signal.SIGKILL)
+            self.processes_killed += 1
+
+    def balances(self) -> Counter[int]:
+        """By account."""
+        return Counter(dict(self._execute("SELECT id, balance FROM account WHERE balance <> 0")))
+
+    def markers(self) -> int:
+        """How many messages are marked as processed."""
+        return int(self._execute("SELECT count(*) FROM oncegate_inbox")[0][0])
+
+
+# -- the ways ---------------------------------------------------------------------------------------------------------
+
+
+class OverGateway:
+    """HTTP, the gateway, its stream, and `oncegate worker`."""
+
+    def __init__(self, gateway: Gateway, server: RedisServer, seed: int) -> None:
+        self.refused = 0
+        self.published_again = 0
+        self.records_forgotten = 0
+        self._gateway = gateway
+        self._redis: Any = server.client()
+        self._chance = random.Random(seed)
+        self._stream = stream_key(NAMESPACE, "commands")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Connected within it."""
+        async with httpx.AsyncClient(base_url=self._gateway.url, timeout=60, trust_env=False) as self._client:
+            yield
+
+    async def send(self, key: str, body: bytes) -> None:
+        """Until it is accepted."""
+        headers = {"idempotency-key": key, "content-type": "application/json"}
+        while True:
+            answer = await self._client.post(ROUTE, content=body, headers=headers)
+            if answer.status_code == 202:
+                return
+            if answer.status_code not in (409, 503):
+                raise RuntimeError(f"a submission was answered {answer.status_code}: {answer.text}")
+            self.refused += 1
+            await asyncio.sleep(0.05)
+
+    async def publish_again(self) -> None:
+        """A copy of one of the newest entries, under a new id, as a broker makes it that redelivers what it published."""
+        newest = self._redis.xrevrange(self._stream, count=200)
+        if newest:
+            self._redis.xadd(self._stream, self._chance.choice(newest)[1])
+            self.published_again += 1
+
+    def forget(self) -> None:
+        """Delete records of the hook, as a Redis does that lost writes: what is executed, and what was."""
+        for key in self._redis.scan_iter(match="*}:commands", count=1000):
+            if self._chance.random() < FORGOTTEN:
+                self.records_forgotten += int(self._redis.delete(key))
+
+    async def is_idle(self) -> bool:
+        """Whether everything was delivered and acknowledged."""
+        if not self._redis.exists(self._stream):
+            return False
+        groups = self._redis.xinfo_groups(self._stream)
+        newest = self._redis.xinfo_stream(self._stream)["last-generated-id"]
+        return bool(groups) and not int(groups[0]["pending"]) and groups[0]["last-delivered-id"] == newest
+
+    async def dead_letters(self) -> int:
+        """How many there are; none should be."""
+        return int(self._redis.xlen(dead_letters_key(NAMESPACE, "commands")))
+
+
+class OverRabbitMQ:
+    """RabbitMQ, and consumers with the hook by hand."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self.refused = 0
+        self.published_again = 0
+        self.records_forgotten = 0
+        self._url = url
+        self._chance = random.Random(seed)
+        self._published: list[tuple[str, bytes]] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Connected within it."""
+        async with await aio_pika.connect(self._url) as connection:
+            self._channel = await connection.channel()  # with confirms
+            yield
+
+    async def send(self, key: str, body: bytes) -> None:
+        """Until it is accepted."""
+        message = aio_pika.Message(
+            body, headers={"Idempotency-Key": key}, delivery_mode=aio_pika.DeliveryMode.PERSISTENT
+        )
+        await self._channel.default_exchange.publish(message, QUEUE)
+        self._published.append((key, body))
+
+    async def publish_again(self) -> None:
+        """One of those that were published before, as a publisher does it that got no confirmation."""
+        if self._published:
+            await self.send(*self._chance.choice(self._published))
+            self.published_again += 1
+
+    def forget(self) -> None:
+        """Nothing: the records of each consumer are gone with its process."""
+
+    async def is_idle(self) -> bool:
+        """Whether nothing waits; what consumers hold is not counted."""
+        queue = await self._channel.declare_queue(QUEUE, passive=True)
+        return not queue.declaration_result.message_count
+
+    async def dead_letters(self) -> int:
+        """How many there are; none should be."""
+        queue = await self._channel.declare_queue(f"{QUEUE}.dead", passive=True)
+        return queue.declaration_result.message_count or 0
+
+
+Way = OverGateway | OverRabbitMQ
+
+
+@contextmanager
+def over_gateway(plan: Plan, folder: Path) -> Iterator[tuple[OverGateway, list[str]]]:
+    """The way, and the command of its consumers."""
+    with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
+        gateway = Gateway(
+            folder / "gateway.log",
+            "http://127.0.0.1:9",  # nothing is forwarded
+            server.url,
+            namespace=NAMESPACE,
+            log_level="info",
+            idempotency={"require_key": True},
+            routes=[{"path": ROUTE, "mode": "async"}],
+        )
+        worker = [*WORKER, "--cache", server.url, "--namespace", NAMESPACE, "--max-attempts", str(MAX_ATTEMPTS)]
+        try:
+            yield (
+                OverGateway(gateway.ready(), server, plan.seed),
+                [*worker, "--handler", "loadtests.inbox_handler:pay"],
+            )
+        finally:
+            gateway.end()
+
+
+@contextmanager
+def over_rabbitmq(plan: Plan, folder: Path) -> Iterator[tuple[OverRabbitMQ, list[str]]]:  # noqa: ARG001  # as the other
+    """The way, and the command of its consumers."""
+
+    async def declare(url: str) -> None:
+        async with await aio_pika.connect(url) as connection:
+            channel = await connection.channel()
+            dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{QUEUE}.dead"}
+            await channel.declare_queue(f"{QUEUE}.dead", durable=True)
+            await channel.declare_queue(QUEUE, durable=True, arguments=dict(dead))
+
+    with RabbitServer() as server:
+        asyncio.run(declare(server.url))
+        yield OverRabbitMQ(server.url, plan.seed), [sys.executable, "-m", "loadtests.inbox_handler", server.url, QUEUE]
+
+
+# -- the run ----------------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """One run of ``plan``."""
+
+    def __init__(self, plan: Plan, way: Way, accounts: Accounts, ledger: Ledger, consumers: Restarting) -> None:
+        self.plan = plan
+        self.sent = 0
+        self._way = way
+        self._accounts = accounts
+        self._ledger = ledger
+        self._consumers = consumers
+
+    async def drive(self, progress: Progress) -> None:
+        """Send, and wait for the end. Raises ``TimeoutError``, in a group."""
+        async with asyncio.TaskGroup() as group, self._way.open():
+            disturbing = [group.create_task(self._mend()), group.create_task(self._shoot_all())]
+            async with asyncio.timeout(PATIENCE + self.plan.messages * LONGEST_PER_MESSAGE):
+                await self._send_all(progress)
+                await self._until_done(progress)
+            self.dead_letters = await self._way.dead_letters()
+            for task in disturbing:
+                task.cancel()
+
+    async def _send_all(self, progress: Progress) -> None:
+        bar = progress.add_task("sent", total=self.plan.messages)
+        numbers = iter(range(self.plan.messages))
+
+        async def producer() -> None:
+            for number in numbers:
+                await self._send_one(number)
+                progress.advance(bar)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.plan.producers):
+                group.create_task(producer())
+
+    async def _send_one(self, number: int) -> None:
+        """What happens to which payment follows from the plan's seed and its number alone."""
+        key, payment = payment_of(self.plan, number)
+        self._ledger.write(key, payment)
+        chance = random.Random(f"fate {self.plan.seed} {number}")
+        fate = chance.random()
+        await asyncio.gather(*[self._send(number) for _ in range(2 if fate < AT_ONCE else 1)])
+        if AT_ONCE <= fate < AT_ONCE + LATER and number:
+            await self._send(chance.randrange(number))
+        if fate > 1 - AGAIN:
+            await self._way.publish_again()
+
+    async def _send(self, number: int) -> None:
+        key, payment = payment_of(self.plan, number)
+        await self._way.send(key, json.dumps(payment).encode())
+        self.sent += 1
+
+    async def _shoot_all(self) -> None:
+        """At a consumer, or at the database, while everybody else goes on: by what is done, and not by time."""
+        shots, due = 0, self.plan.kill_every // 2
+        while due < self.plan.messages:
+            await asyncio.sleep(0.1)
+            if await asyncio.to_thread(self._accounts.markers) < due:
+                continue
+            due += self.plan.kill_every
+            shots += 1
+            self._way.forget()
+            if shots % DATABASE_ONE_IN == 2:
+                await asyncio.to_thread(self._accounts.shoot)
+            else:
+                self._consumers.shoot()
+
+    async def _mend(self) -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            self._consumers.mend()
+
+    async def _until_done(self, progress: Progress) -> None:
+        """Until nothing is left, and every payment of the ledger has its marker; then a look would find no more to come."""
+        bar = progress.add_task("to do", total=self.plan.messages)
+        idle = 0
+        while idle < 3:
+            await asyncio.sleep(0.3)
+            marked = await asyncio.to_thread(self._accounts.markers)
+            progress.update(bar, completed=marked)
+            idle = idle + 1 if await self._way.is_idle() and marked >= self.plan.messages else 0
+
+
+def payment_of(plan: Plan, number: int) -> tuple[str, dict[str, int]]:
+    """A payment and its idempotency key."""
+    chance = random.Random(f"{plan.seed} {number}")
+    return f"payment-{number}", {"account": chance.randrange(plan.accounts), "amount": chance.randrange(1, 1000)}
+
+
+def perform(plan: Plan, console: Console) -> Figures:
+    """One run from beginning to end. Raises ``TimeoutError`` where the consumers don't finish."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    way_of = {"gateway": over_gateway, "rabbitmq": over_rabbitmq}[plan.way]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="oncegate-run-") as name, PostgreSQLServer() as server:
+        folder = Path(name)
+        with way_of(plan, folder) as (way, command), Progress(*columns, console=console) as progress:
+            accounts, ledger = Accounts(server, plan.accounts, plan.seed), Ledger(folder / "ledger")
+            outcomes = folder / "outcomes"
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")} | {
+                "ONCEGATE_IDEMPOTENCY__LEASE": str(LEASE),
+                "ONCEGATE_LOG_LEVEL": "error",
+                DATABASE: accounts.url,
+                OUTCOMES: str(outcomes),
+                DIES: str(plan.dies_one_in),
+            }
+            consumers = Restarting([command] * plan.consumers, environment, folder / "consumers.log", plan.seed)
+            run = Run(plan, way, accounts, ledger, consumers)
+            try:
+                asyncio.run(run.drive(progress))
+            except BaseException:
+                console.print((folder / "consumers.log").read_text(errors="replace")[-3000:], markup=False)
+                raise
+            finally:
+                consumers.end()
+            noted = Counter(outcomes.read_text().splitlines())
+            owed, booked = ledger.balances(), accounts.balances()
+            return Figures(
+                messages=plan.messages,
+                sent=run.sent,
+                published_again=way.published_again,
+                refused=way.refused,
+                kills=consumers.kills,
+                deaths_before_commit=noted[DIED_BEFORE],
+                deaths_after_commit=noted[DIED_AFTER],
+                database_crashes=accounts.crashes,
+                database_processes_killed=accounts.processes_killed,
+                records_forgotten=way.records_forgotten,
+                executed=noted[EXECUTED],
+                skipped=noted[SKIPPED],
+                markers=accounts.markers(),
+                dead_letters=run.dead_letters,
+                wrong_accounts=sum(owed[account] != booked[account] for account in owed.keys() | booked.keys()),
+                owed=owed.total(),
+                booked=booked.total(),
+                seconds=round(time.monotonic() - began, 1),
+            )
+
+
+def main() -> int:
+    """Run it, and print what came of it as JSON on standard output."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Plan()
+    parser.add_argument("--messages", type=int, default=default.messages)
+    parser.add_argument("--way", choices=WAYS, default=default.way)
+    parser.add_argument("--consumers", type=int, default=default.consumers)
+    parser.add_argument("--producers", type=int, default=default.producers)
+    parser.add_argument("--accounts", type=int, default=default.accounts)
+    parser.add_argument("--kill-every", type=int, default=default.kill_every, metavar="MESSAGES")
+    parser.add_argument("--dies-one-in", type=int, default=default.dies_one_in, metavar="CALLS")
+    parser.add_argument("--seed", type=int, default=default.seed)
+    plan = Plan(**vars(parser.parse_args()))
+    figures = perform(plan, Console(stderr=True))
+    print(json.dumps({"plan": asdict(plan), "figures": asdict(figures), "right": figures.right}, indent=2))
+    return 0 if figures.right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
