@@ -87,6 +87,7 @@ class Processing:
             command = Command.read(dict(fields))
         except NotACommand as error:
             log.error("entry %s: is no command, and becomes a dead letter: %s", entry.decode(), error)
+            self._subscription.dead_lettered("undecodable")
             return self._dead(entry, "undecodable", 0, ("NotACommand", str(error)))
         await self._alone.enter()
         alone = False

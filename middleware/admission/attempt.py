@@ -295,7 +295,9 @@ class Attempt:
 
     def _record_of(self, state: State, response: StoredResponse | None, note: str, seconds: float) -> Record:
         route = self.policy.route if self.method else ""
-        trace = Trace(gateway_id(), self.begun_at_ms, round(seconds * 1000), note, self.method, route)
+        trace = Trace(
+            gateway_id(self.policy.process), self.begun_at_ms, round(seconds * 1000), note, self.method, route
+        )
         return Record(
             state,
             self.token,

@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -75,14 +76,25 @@ class Begun:
         self._running: asyncio.Future[None] | None = None
         self._settings = _DEFAULTS
         self._last = False
+        self._dead_lettered: Callable[[str], None] | None = None
         self._abandoning: asyncio.Task[None] | None = None
         """Kept, since an event loop doesn't."""
 
     def hold(
-        self, attempt: Attempt, running: "asyncio.Future[None]", settings: SubscriptionSettings, *, last: bool
+        self,
+        attempt: Attempt,
+        running: "asyncio.Future[None]",
+        settings: SubscriptionSettings,
+        *,
+        last: bool,
+        dead_lettered: Callable[[str], None],
     ) -> None:
-        """Become the handle of ``attempt`` (``last``: the last one that is allowed), until ``running`` has a result."""
+        """Become the handle of ``attempt`` (``last``: the last one that is allowed), until ``running`` has a result.
+
+        ``dead_lettered`` is called with a reason where its failure means that nobody tries the command again.
+        """
         self._attempt, self._running, self._settings, self._last = attempt, running, settings, last
+        self._dead_lettered = dead_lettered
 
     @property
     def run(self) -> bool:
@@ -151,7 +163,8 @@ class Begun:
         may get that even while recording is pending; where it is refused, redeliver.
         """
         dead = final or self._last
-        if self._begin_settling(State.FAILED):
+        first = self._begin_settling(State.FAILED)
+        if first:
             self.action = Action.DEAD_LETTER if dead else Action.REDELIVER
             kind, message = kind_and_text(error)
             self.reason = message or kind
@@ -160,6 +173,8 @@ class Begun:
         recording = await self.recorded()
         if recording is Recording.REFUSED:
             self.action = Action.REDELIVER
+        elif first and dead and self._dead_lettered is not None:
+            self._dead_lettered("rejected" if final else DeliveryDecision.EXHAUSTED.value)
         return recording
 
     async def unknown(self, note: str = "") -> Recording:

@@ -136,8 +136,8 @@ class SubscriptionSettings(BaseModel):
             raise ValueError("heartbeat must be at most half of lease")
         return self
 
-    def policy(self, consumer: str) -> Policy:
-        """These settings as a policy for claim, gate and attempt."""
+    def policy(self, consumer: str, process: str = "") -> Policy:
+        """These settings as a policy for claim, gate and attempt; ``process`` stands for the host's name in records."""
         rules = IdempotencySettings(
             ttl=self.ttl,
             error_ttl=self.ttl,
@@ -149,7 +149,7 @@ class SubscriptionSettings(BaseModel):
             attempt_timeout=self.timeout,
         )
         heartbeat = self.lease / 3 if self.heartbeat is None else self.heartbeat
-        return replace(compile_policy(rules), route=consumer, heartbeat=heartbeat)
+        return replace(compile_policy(rules), route=consumer, heartbeat=heartbeat, process=process)
 
 
 class Rejected(Exception):

@@ -26,9 +26,11 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.runtime import NOBODY
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import (
     CONSUMER,
+    Action,
     Delivery,
     DeliveryDecision,
     Rejected,
@@ -55,6 +57,7 @@ class Subscription:
 
     ``consumer`` names these records' owner: 1 to 64 letters, digits, ``.``, ``_`` and ``-``, the same over all processes
     that share the work and for as long as records live. ``aliases`` are its former names. ``namespace`` is the gateway's.
+    ``name`` is who this process is, in records and for operators, where the host's name doesn't say.
 
     ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
     `drain` is to be awaited before the process ends, `oncegate.cache.store.Cache.close` after it.
@@ -69,21 +72,25 @@ class Subscription:
         aliases: Sequence[str] = (),
         settings: SubscriptionSettings | None = None,
         watch: Watch | None = None,
+        name: str = "",
     ) -> None:
         if isinstance(aliases, str):
             raise TypeError("aliases is a str: give a list of names")
         check_watch(watch)
-        for name in (consumer, *aliases):
-            if not CONSUMER.fullmatch(name):
-                raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
+        for each in (consumer, *aliases):
+            if not CONSUMER.fullmatch(each):
+                raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {each!r}")
+        if name and not CONSUMER.fullmatch(name):
+            raise ValueError(f"name has at most 64 letters, digits, '.', '_' and '-', not {name!r}")
         if consumer in aliases or len(set(aliases)) != len(aliases):
             raise ValueError("aliases are former names of the consumer, each given once")
         self.consumer = consumer
+        self.name = name
         self.aliases = tuple(aliases)
         self.namespace = given_namespace(namespace)
         self.settings = given_settings(settings, SubscriptionSettings)
         self.cache = given_cache(cache)
-        self._policy = self.settings.policy(consumer)
+        self._policy = self.settings.policy(consumer, name)
         self._first = replace(self._policy, takeover=frozenset())
         self._enforcer = Enforcer(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
         self._sole = SoleHandler(consumer)
@@ -95,6 +102,31 @@ class Subscription:
 
         Raises nothing, whatever the delivery holds: what stands in the way is a decision too, with its ``reason``.
         """
+        begun = await self._decide(delivery)
+        self._report(begun)
+        return begun
+
+    def refuse(self, decision: DeliveryDecision, reason: str) -> Begun:
+        """The ``decision`` about a message of which no `Delivery` can be made, for those who make them for a broker."""
+        begun = Begun(decision, reason=reason)
+        self._report(begun)
+        return begun
+
+    def _report(self, begun: Begun) -> None:
+        in_flight = self._enforcer.in_flight
+        watch, consumer, decision = in_flight.watch, self.consumer, begun.decision.value
+        if watch is NOBODY:
+            return
+        in_flight.notify(lambda: watch.delivery_decided(consumer, decision))
+        if begun.action is Action.DEAD_LETTER:
+            self.dead_lettered(decision)
+
+    def dead_lettered(self, reason: str) -> None:
+        """Notify the watch of a message that is given up, for ``reason``; for those who find it unfit before it is a delivery."""
+        in_flight = self._enforcer.in_flight
+        in_flight.notify(lambda: in_flight.watch.dead_lettered(self.consumer, reason))
+
+    async def _decide(self, delivery: Delivery) -> Begun:
         try:
             key = command_key(self.namespace, delivery, self.settings)
             if key is None:
@@ -178,7 +210,8 @@ class Subscription:
         number = attempt.number
         begun = Begun(DeliveryDecision.RUN, record, attempt=allowed.total(number) if number else 0)
         last = bool(number) and allowed.is_last(number)
-        begun.hold(attempt, self._enforcer.in_flight.hold(attempt), self.settings, last=last)
+        held = self._enforcer.in_flight.hold(attempt)
+        begun.hold(attempt, held, self.settings, last=last, dead_lettered=self.dead_lettered)
         begun.after_a_crash = found is not None and found.lapsed
         if number and not allowed.allows(number):
             if number > 1:
@@ -204,7 +237,8 @@ class Subscription:
         in_flight.slots += 1
         attempt = Attempt(in_flight, "", bytes(FINGERPRINT_BYTES), self._policy)
         begun = Begun(DeliveryDecision.RUN)
-        begun.hold(attempt, in_flight.hold(attempt), self.settings, last=False)
+        held = in_flight.hold(attempt)
+        begun.hold(attempt, held, self.settings, last=False, dead_lettered=self.dead_lettered)
         return begun
 
     @property
