@@ -42,6 +42,9 @@ class ConsumerMetrics(Watch):
             return Gauge(f"oncegate_{name}", meaning, labels, registry=registry, multiprocess_mode=mode)
 
         self._deliveries = counter("deliveries", "Deliveries to consumers, by decision.", "consumer", "decision")
+        self._mismatched = counter(
+            "delivery_mismatches_warned", "Other payloads that were taken for the first one's.", "consumer"
+        )
         self._executions = counter("executions", "Executions by their outcome.", "consumer", "outcome")
         self._seconds = Histogram(
             "oncegate_execution_seconds",
@@ -75,6 +78,7 @@ class ConsumerMetrics(Watch):
         for marked in INBOX_DECISIONS:
             self._marked.labels(consumer, marked)
         self._seconds.labels(consumer)
+        self._mismatched.labels(consumer)
         self._lost.labels(consumer)
         self._refused.labels(consumer)
         self._in_flight.labels(consumer)
@@ -82,6 +86,10 @@ class ConsumerMetrics(Watch):
     def delivery_decided(self, consumer: str, decision: str) -> None:
         """See `Watch`."""
         self._deliveries.labels(consumer, decision).inc()
+
+    def delivery_mismatched(self, consumer: str) -> None:
+        """See `Watch`."""
+        self._mismatched.labels(consumer).inc()
 
     def dead_lettered(self, consumer: str, reason: str) -> None:
         """See `Watch`."""

@@ -83,6 +83,9 @@ class Watch:
     def delivery_decided(self, consumer: str, decision: str) -> None:
         """A delivery was decided about; ``decision`` is the value of a `DeliveryDecision`."""
 
+    def delivery_mismatched(self, consumer: str) -> None:
+        """Another payload came with a used key, and was taken for the same all the same (``on_mismatch = "warn"``)."""
+
     def dead_lettered(self, consumer: str, reason: str) -> None:
         """A delivery is given up, and nobody will try it again by himself.
 

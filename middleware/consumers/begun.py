@@ -67,6 +67,8 @@ class Begun:
         self.response = response
         self.returned: Any = None
         self.raised: BaseException | None = None
+        self.mismatch = False
+        """Another payload came with the key, and was taken for the same all the same (``on_mismatch = "warn"``)."""
         self.after_a_crash = False
         """The last attempt's process died, or lost its lease: this command may have killed it."""
         self.settled = False

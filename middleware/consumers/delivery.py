@@ -130,6 +130,10 @@ class SubscriptionSettings(BaseModel):
         default="run", description="without a key: execute unprotected, dead-letter, or take the broker's message id"
     )
 
+    on_mismatch: Literal["reject", "warn"] = Field(
+        default="reject", description="another payload under a used key: dead-letter, or warn and take it for the same"
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> "SubscriptionSettings":
         if self.heartbeat is not None and self.heartbeat > self.lease / 2:

@@ -14,6 +14,7 @@ A first attempt takes nothing over, so that what an earlier one left can be judg
 
 import asyncio
 import functools
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -47,6 +48,8 @@ from oncegate.middleware.consumers.sole_handler import SoleHandler
 from oncegate.middleware.rules.arguments import check_watch, given_namespace, given_settings
 from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.key import execution_key, record_id
+
+log = logging.getLogger("oncegate.subscription")
 
 Message = TypeVar("Message")
 P = ParamSpec("P")
@@ -91,6 +94,7 @@ class Subscription:
         self.settings = given_settings(settings, SubscriptionSettings)
         self.cache = given_cache(cache)
         self._policy = self.settings.policy(consumer, name)
+        self._warns = self.settings.on_mismatch == "warn"
         self._first = replace(self._policy, takeover=frozenset())
         self._enforcer = Enforcer(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
         self._sole = SoleHandler(consumer)
@@ -115,9 +119,13 @@ class Subscription:
     def _report(self, begun: Begun) -> None:
         in_flight = self._enforcer.in_flight
         watch, consumer, decision = in_flight.watch, self.consumer, begun.decision.value
+        if begun.mismatch:
+            log.warning("record %s: another payload under a used key, taken for the same", begun.record)
         if watch is NOBODY:
             return
         in_flight.notify(lambda: watch.delivery_decided(consumer, decision))
+        if begun.mismatch:
+            in_flight.notify(lambda: watch.delivery_mismatched(consumer))
         if begun.action is Action.DEAD_LETTER:
             self.dead_lettered(decision)
 
@@ -161,16 +169,17 @@ class Subscription:
         found: Record | None = None
         if isinstance(outcome, Verdict):
             found = outcome.record
-            decision = by_execution(found, fingerprint)
+            decision = by_execution(found, fingerprint, warns=self._warns)
             if decision is not None:
-                return self._decided(decision, key, found)
+                return self._decided(decision, key, found, fingerprint)
             if allowed.ended(found):
-                return self._decided(DeliveryDecision.EXHAUSTED, key, found, allowed.total(found.attempt))
-            outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._policy))
+                return self._decided(DeliveryDecision.EXHAUSTED, key, found, fingerprint, allowed.total(found.attempt))
+            # Another payload, where that is only warned of, goes on with the record that there is.
+            outcome = await self._enforcer.admit(AdmissionRequest(own, found.fingerprint, self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
-            decision = by_execution(outcome.record, fingerprint) or DeliveryDecision.IN_FLIGHT
-            return self._decided(decision, key, outcome.record)
-        return await self._begun(outcome, record_id(key), allowed, found)
+            decision = by_execution(outcome.record, fingerprint, warns=self._warns) or DeliveryDecision.IN_FLIGHT
+            return self._decided(decision, key, outcome.record, fingerprint)
+        return await self._begun(outcome, record_id(key), allowed, found, fingerprint)
 
     async def _read_records(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun | Allowance:
         """Read the gateway's record and those of former names: what they decide, or what is allowed after them."""
@@ -186,11 +195,11 @@ class Subscription:
         if decision is DeliveryDecision.DUPLICATE:
             submission = await self.cache.get(key)  # with its body
         if decision is not None:
-            return self._decided(decision, key, submission.record if submission else None)
+            return self._decided(decision, key, submission.record if submission else None, fingerprint)
         records = [claim.record for claim in former if claim is not None]
         for record in records:
-            if decision := by_execution(record, fingerprint):
-                return self._decided(decision, key, record)
+            if decision := by_execution(record, fingerprint, warns=self._warns):
+                return self._decided(decision, key, record, fingerprint)
         return allowance(self.settings.max_attempts, before, records)
 
     async def _gateways(self, key: str, of_gateway: bool) -> Claim | None:
@@ -201,14 +210,21 @@ class Subscription:
         """
         return await self.cache.peek(key) if of_gateway else None
 
-    def _decided(self, decision: DeliveryDecision, key: str, record: Record | None, attempt: int = 0) -> Begun:
+    def _decided(
+        self, decision: DeliveryDecision, key: str, record: Record | None, fingerprint: bytes, attempt: int = 0
+    ) -> Begun:
         response = record.response if record is not None and decision in _WITH_RESPONSE else None
         attempt = attempt or (record.attempt if record is not None else 0)
-        return Begun(decision, record_id(key), attempt=attempt, reason=_REASONS[decision], response=response)
+        begun = Begun(decision, record_id(key), attempt=attempt, reason=_REASONS[decision], response=response)
+        begun.mismatch = _differs(record, fingerprint) and decision not in _NO_WARNING
+        return begun
 
-    async def _begun(self, attempt: Attempt, record: str, allowed: Allowance, found: Record | None) -> Begun:
+    async def _begun(
+        self, attempt: Attempt, record: str, allowed: Allowance, found: Record | None, fingerprint: bytes
+    ) -> Begun:
         number = attempt.number
         begun = Begun(DeliveryDecision.RUN, record, attempt=allowed.total(number) if number else 0)
+        begun.mismatch = _differs(found, fingerprint)
         last = bool(number) and allowed.is_last(number)
         held = self._enforcer.in_flight.hold(attempt)
         begun.hold(attempt, held, self.settings, last=last, dead_lettered=self.dead_lettered)
@@ -331,6 +347,12 @@ class Subscription:
                 await leave(begun, raised)
 
 
+def _differs(record: Record | None, fingerprint: bytes) -> bool:
+    return record is not None and record.fingerprint != fingerprint
+
+
+_NO_WARNING = (DeliveryDecision.MISMATCH, DeliveryDecision.IN_FLIGHT)
+"""Decisions about another payload that warn of nothing: it is refused, or comes again and is decided about then."""
 _WITH_RESPONSE = (DeliveryDecision.DUPLICATE, DeliveryDecision.EXHAUSTED)
 _REASONS = {
     DeliveryDecision.DUPLICATE: "The command was processed before.",

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only
 
+from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import (
     CONSUMER,
     Delivery,
@@ -28,6 +29,7 @@ from oncegate.middleware.consumers.delivery import (
     command_key,
     delivery_fingerprint,
 )
+from oncegate.middleware.rules.arguments import check_watch
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
@@ -59,6 +61,7 @@ class Inbox:
 
     On PostgreSQL a transaction with a marker waits ``wait_timeout`` seconds at most for a lock, that of a concurrent delivery's
     marker first of all, and the server ends it when it stands idle for ``idle_timeout`` seconds; a session's own limits stay.
+    ``watch`` is notified of each decision, in the thread of the transaction.
     """
 
     def __init__(
@@ -72,7 +75,9 @@ class Inbox:
         strict: bool = True,
         wait_timeout: float = 5.0,
         idle_timeout: float = 60.0,
+        watch: Watch | None = None,
     ) -> None:
+        check_watch(watch)
         if isinstance(aliases, str):
             raise TypeError("aliases is a str: give a list of names")
         for name in (consumer, *aliases):
@@ -90,6 +95,7 @@ class Inbox:
         self.max_result = max_result
         self._warns = on_mismatch == "warn"
         self._strict = strict
+        self._watch = watch
         self._table = inbox_table(MetaData(), schema)
         self._statements = {
             dialect: statements(
@@ -225,11 +231,20 @@ class Inbox:
             result = None if first else self._earlier(connection, known, message, fingerprint, written)
         except (SQLAlchemyError, OSError) as error:
             self._raise(error)
+        self._notify("first" if first else "duplicate")
 
         def store(kept: str) -> None:
             connection.execute(known.keep, {"_message": message, "_result": kept})
 
         return Entry(message, first=first, result=result, store=store, max_result=self.max_result)
+
+    def _notify(self, decision: str) -> None:
+        if self._watch is None:
+            return
+        try:
+            self._watch.message_marked(self.consumer, decision)
+        except Exception:  # a user's watch must not decide about a payment
+            log.exception("the watch failed")
 
     def _raise(self, error: SQLAlchemyError | OSError) -> NoReturn:
         if isinstance(error, UnboundExecutionError):
@@ -260,6 +275,7 @@ class Inbox:
         earlier = [row for row in rows if row.consumer not in written]
         for row in earlier:
             if fingerprint is not None and row.fingerprint is not None and row.fingerprint != fingerprint:
+                self._notify("mismatch")
                 if not self._warns:
                     raise KeyReused(f"record {message}: the key was used for another payload")
                 log.warning("record %s: the key was used for another payload: taken for a duplicate", message)
