@@ -12,6 +12,7 @@ import orjson
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.consumers.delivery import Action, DeliveryDecision, SubscriptionSettings
+from oncegate.middleware.consumers.origin import Origin
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import octets, within
@@ -67,6 +68,8 @@ class Begun:
         self.response = response
         self.returned: Any = None
         self.raised: BaseException | None = None
+        self.origin = Origin()
+        """The message's own ids, for logs and dead letters: ``message_id``, ``correlation``."""
         self.mismatch = False
         """Another payload came with the key, and was taken for the same all the same (``on_mismatch = "warn"``)."""
         self.after_a_crash = False
@@ -102,6 +105,11 @@ class Begun:
     def run(self) -> bool:
         """Whether this delivery is to be executed."""
         return self.decision is DeliveryDecision.RUN
+
+    @property
+    def named(self) -> str:
+        """How a line of the log names the delivery: by its record, and by its message's own ids."""
+        return (self.record or "-") + self.origin.line
 
     @property
     def result(self) -> bytes | None:
@@ -170,7 +178,7 @@ class Begun:
             self.action = Action.DEAD_LETTER if dead else Action.REDELIVER
             kind, message = kind_and_text(error)
             self.reason = message or kind
-            log.warning("record %s: attempt %d failed: %s", self.record, self.attempt, kind)
+            log.warning("record %s: attempt %d failed: %s", self.named, self.attempt, kind)
             await self._settle(State.FAILED, failure(error, dead=dead, status=status))
         recording = await self.recorded()
         if recording is Recording.REFUSED:
@@ -224,7 +232,7 @@ class Begun:
             raise RuntimeError(f"a delivery that is {self.decision.value} has no outcome to record")
         if self.settled:
             if state is not self._outcome:
-                log.warning("record %s: an outcome was given already; the later one is not recorded", self.record)
+                log.warning("record %s: an outcome was given already; the later one is not recorded", self.named)
             return False
         self.settled = True
         self._outcome = state
@@ -245,9 +253,9 @@ class Begun:
         try:
             result = _exact(result)
         except (TypeError, ValueError) as error:  # the effect has happened all the same
-            log.warning("record %s: the result can't be stored: %s", self.record, type(error).__name__)
+            log.warning("record %s: the result can't be stored: %s", self.named, type(error).__name__)
             return not_kept()
-        return result._replace(body=within(self._settings.max_result, result.body, self.record))
+        return result._replace(body=within(self._settings.max_result, result.body, self.named))
 
 
 def not_kept() -> StoredResponse:

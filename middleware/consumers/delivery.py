@@ -30,7 +30,8 @@ class Delivery:
     anything else by its JSON form with sorted members, as a command of `CommandProcessor` does. What can't be taken so is not
     refused here: a message may bring anything, and a consumer must not die of it. The decision about it is ``REJECTED``.
     ``message_id`` is the broker's, used as the key only
-    where ``on_missing_key = "message_id"``. ``record`` is the record's id, ``k:s``, of a command that came through the
+    where ``on_missing_key = "message_id"``, and beside ``correlation``, the id of what it is a part of, in logs and dead letters.
+    ``record`` is the record's id, ``k:s``, of a command that came through the
     gateway; without it, the id is made of ``key`` and ``caller``, which scopes the key as in `CommandProcessor.process`.
     ``fingerprint`` is the gateway's, 16 bytes; without it, one is made of ``payload``. ``attempts_before`` is how many
     attempts don't count any more, because an operator drove the command again. What the gateway itself did under the key
@@ -46,6 +47,7 @@ class Delivery:
     caller: str | bytes | int | UUID = field(default="", repr=False)
     fingerprint: bytes | None = None
     attempts_before: int = 0
+    correlation: str | bytes | int | UUID = ""
 
 
 class Action(enum.StrEnum):

@@ -44,6 +44,7 @@ from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.gate import Allowance, allowance, by_execution, by_submission, last_error
 from oncegate.middleware.consumers.handling import run_handler
 from oncegate.middleware.consumers.once import Once, leave
+from oncegate.middleware.consumers.origin import Origin, origin_of
 from oncegate.middleware.consumers.sole_handler import SoleHandler
 from oncegate.middleware.rules.arguments import check_watch, given_namespace, given_settings
 from oncegate.middleware.rules.errors import Overloaded
@@ -106,13 +107,19 @@ class Subscription:
 
         Raises nothing, whatever the delivery holds: what stands in the way is a decision too, with its ``reason``.
         """
-        begun = await self._decide(delivery)
+        origin = origin_of(delivery)
+        begun = await self._decide(delivery, origin)
+        begun.origin = origin
         self._report(begun)
         return begun
 
-    def refuse(self, decision: DeliveryDecision, reason: str) -> Begun:
-        """The ``decision`` about a message of which no `Delivery` can be made, for those who make them for a broker."""
+    def refuse(self, decision: DeliveryDecision, reason: str, delivery: Delivery) -> Begun:
+        """The ``decision`` about a message that has no usable key, for those who make deliveries for a broker.
+
+        Of ``delivery`` only the message's own ids count.
+        """
         begun = Begun(decision, reason=reason)
+        begun.origin = origin_of(delivery)
         self._report(begun)
         return begun
 
@@ -120,7 +127,7 @@ class Subscription:
         in_flight = self._enforcer.in_flight
         watch, consumer, decision = in_flight.watch, self.consumer, begun.decision.value
         if begun.mismatch:
-            log.warning("record %s: another payload under a used key, taken for the same", begun.record)
+            log.warning("record %s: another payload under a used key, taken for the same", begun.named)
         if watch is NOBODY:
             return
         in_flight.notify(lambda: watch.delivery_decided(consumer, decision))
@@ -134,11 +141,11 @@ class Subscription:
         in_flight = self._enforcer.in_flight
         in_flight.notify(lambda: in_flight.watch.dead_lettered(self.consumer, reason))
 
-    async def _decide(self, delivery: Delivery) -> Begun:
+    async def _decide(self, delivery: Delivery, origin: Origin) -> Begun:
         try:
             key = command_key(self.namespace, delivery, self.settings)
             if key is None:
-                return self._unprotected()
+                return self._unprotected(origin)
             fingerprint, before = delivery_fingerprint(delivery), attempts_before(delivery)
         except Rejected as error:
             return Begun(DeliveryDecision.REJECTED, reason=str(error))
@@ -149,7 +156,8 @@ class Subscription:
             # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
             return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
         try:
-            return await self._admit(key, fingerprint, delivery.fingerprint is not None, before)
+            allowed = await self._read_records(key, fingerprint, delivery.fingerprint is not None, before)
+            return allowed if isinstance(allowed, Begun) else await self._admit(key, fingerprint, allowed, origin)
         except RecordUnreadable as error:
             return Begun(DeliveryDecision.UNREADABLE, record, reason=f"{error}.")
         except (CacheFull, Overloaded) as error:
@@ -160,10 +168,7 @@ class Subscription:
                 decision = DeliveryDecision.UNCHECKED
             return Begun(decision, record, reason=f"The record cache can't be reached: {error}.")
 
-    async def _admit(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun:
-        allowed = await self._read_records(key, fingerprint, of_gateway, before)
-        if isinstance(allowed, Begun):
-            return allowed
+    async def _admit(self, key: str, fingerprint: bytes, allowed: Allowance, origin: Origin) -> Begun:
         own = execution_key(key, self.consumer)
         outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._first))
         found: Record | None = None
@@ -179,7 +184,11 @@ class Subscription:
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, fingerprint, warns=self._warns) or DeliveryDecision.IN_FLIGHT
             return self._decided(decision, key, outcome.record, fingerprint)
-        return await self._begun(outcome, record_id(key), allowed, found, fingerprint)
+        outcome.origin = origin.line
+        begun = Begun(DeliveryDecision.RUN, record_id(key))
+        begun.mismatch = _differs(found, fingerprint)
+        await self._start(begun, outcome, allowed, found)
+        return begun
 
     async def _read_records(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun | Allowance:
         """Read the gateway's record and those of former names: what they decide, or what is allowed after them."""
@@ -219,12 +228,10 @@ class Subscription:
         begun.mismatch = _differs(record, fingerprint) and decision not in _NO_WARNING
         return begun
 
-    async def _begun(
-        self, attempt: Attempt, record: str, allowed: Allowance, found: Record | None, fingerprint: bytes
-    ) -> Begun:
+    async def _start(self, begun: Begun, attempt: Attempt, allowed: Allowance, found: Record | None) -> None:
+        """Have ``begun`` hold ``attempt``, or give that back where it can't be made any more."""
         number = attempt.number
-        begun = Begun(DeliveryDecision.RUN, record, attempt=allowed.total(number) if number else 0)
-        begun.mismatch = _differs(found, fingerprint)
+        begun.attempt = allowed.total(number) if number else 0
         last = bool(number) and allowed.is_last(number)
         held = self._enforcer.in_flight.hold(attempt)
         begun.hold(attempt, held, self.settings, last=last, dead_lettered=self.dead_lettered)
@@ -234,7 +241,7 @@ class Subscription:
                 attempt.number -= 1  # it is never made
                 begun.attempt -= 1
             await begun.exhaust(last_error(found), _REASONS[DeliveryDecision.EXHAUSTED])
-            return begun
+            return
         try:
             await attempt.confirm()
         except LeaseLost:
@@ -244,14 +251,14 @@ class Subscription:
         except asyncio.CancelledError:
             await begun.withdraw(DeliveryDecision.UNAVAILABLE, "The consumer was cancelled.")
             raise
-        return begun
 
-    def _unprotected(self) -> Begun:
+    def _unprotected(self, origin: Origin) -> Begun:
         in_flight = self._enforcer.in_flight
         if in_flight.slots >= in_flight.max_in_flight:
             raise Overloaded("Too many deliveries are being executed: try again later.")
         in_flight.slots += 1
         attempt = Attempt(in_flight, "", bytes(FINGERPRINT_BYTES), self._policy)
+        attempt.origin = origin.line
         begun = Begun(DeliveryDecision.RUN)
         held = in_flight.hold(attempt)
         begun.hold(attempt, held, self.settings, last=False, dead_lettered=self.dead_lettered)
