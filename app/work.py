@@ -12,7 +12,10 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
+from oncegate import __version__
 from oncegate.app import signals
 from oncegate.app.commands.executor import Executor
 from oncegate.app.commands.handler import Handler, HandlerError, find_handler
@@ -29,8 +32,12 @@ from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.group import Group, LetterLimits
 from oncegate.cache.redis.streams.stream import CommandStream
 from oncegate.cache.store import Cache
+from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
+
+if TYPE_CHECKING:
+    from oncegate.app.server.pages import Pages
 
 log = logging.getLogger("oncegate.worker")
 
@@ -55,8 +62,9 @@ def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings],
     signals.ignore()
     try:
         executor = create_executor(settings)
+        metrics, pages = create_metrics(settings)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            left, code = runner.run(_work(settings, executor, _in_redis(create(settings))))
+            left, code = runner.run(_work(settings, executor, _in_redis(create(settings)), metrics, pages))
     except WorkerRefused as refusal:
         sys.stderr.write(f"oncegate: {refusal}\n")
         return refusal.code
@@ -111,10 +119,35 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
     )
 
 
-async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache) -> tuple[int, int]:
+def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[None, None]":
+    """What counts for the worker of ``settings``, and serves it, bound already. Raises `WorkerRefused`."""
+    host, port = settings.worker.metrics_host, settings.worker.metrics_port
+    if not port:
+        return None, None
+    from prometheus_client import CollectorRegistry, Gauge
+
+    from oncegate.app.server.bind import bind
+    from oncegate.app.server.pages import Pages
+    from oncegate.app.telemetry.consumer_metrics import ConsumerMetrics
+    from oncegate.app.telemetry.metrics import page_of
+
+    try:
+        sockets = bind(host, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise WorkerRefused(f"can't listen on {host}:{port} (worker.metrics_port): {reason}", FAILED) from None
+    registry = CollectorRegistry()
+    Gauge("oncegate_build_info", "The version that runs.", ["version"], registry=registry).labels(__version__).set(1)
+    metrics = ConsumerMetrics(settings.worker.consumer_name, registry=registry)
+    return metrics, Pages(partial(page_of, registry), sockets)
+
+
+async def _work(
+    settings: GatewaySettings, executor: Executor, cache: RedisCache, metrics: Watch | None, pages: "Pages | None"
+) -> tuple[int, int]:
     """Run the worker; how many executions were left, and the exit code."""
     worker_settings, lease = settings.worker, settings.idempotency.lease
-    name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
+    name = f"{worker_settings.name or socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
     timeout = max(STREAM_TIMEOUT, settings.cache_timeout)
     client = StreamClient(settings.cache, timeout=timeout)
     reading = StreamClient(settings.cache, timeout=timeout + BLOCK_MS / 1000)
@@ -126,6 +159,8 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
         cache=cache,
         namespace=settings.namespace,
         settings=subscription_settings(settings),
+        watch=metrics,
+        name=worker_settings.name or "",
     )
     processing = Processing(
         subscription,
@@ -152,6 +187,8 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
         asyncio.get_running_loop().add_signal_handler(number, worker.stop)
     signals.log_ignored()
     try:
+        if pages is not None:
+            await pages.start()
         await _check(cache)
         log.info(
             "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
@@ -162,6 +199,8 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
         log.info("the worker has stopped")
         return left, FAILED if worker.ended_by_handler else 0
     finally:
+        if pages is not None:
+            pages.close()
         await executor.close()
         await cache.close()
         await client.close()

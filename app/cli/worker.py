@@ -23,7 +23,17 @@ Every setting can be given in a TOML file (--config), in its table [worker], or 
 ONCEGATE_CACHE, ONCEGATE_WORKER__MAX_ATTEMPTS. The command line wins over the environment, that over the file.
 SIGTERM stops it when the commands in flight have ended.
 """
-_OF_WORKER = ("stream", "consumer", "handler", "forward", "concurrency", "max_attempts")
+_OF_WORKER = (
+    "stream",
+    "consumer",
+    "handler",
+    "forward",
+    "concurrency",
+    "max_attempts",
+    "name",
+    "metrics_host",
+    "metrics_port",
+)
 
 
 @click.command(help=WORKER_HELP, short_help="Process the commands that the gateway has accepted.")
@@ -35,6 +45,13 @@ _OF_WORKER = ("stream", "consumer", "handler", "forward", "concurrency", "max_at
 @click.option("--forward", metavar="URL", help="Or the service that commands are forwarded to.")
 @click.option("--concurrency", metavar="N", help="Commands executed at once (default: 10).")
 @click.option("--max-attempts", metavar="N", help="Then a command becomes a dead letter (default: 10).")
+@click.option(
+    "--name", metavar="NAME", help="Who this worker is, in dead letters and records (default: the host's name)."
+)
+@click.option(
+    "--metrics-port", metavar="N", help="Serve /metrics, for Prometheus, and /healthz there (default: 0, not)."
+)
+@click.option("--metrics-host", metavar="HOST", help="The address for that (default: 127.0.0.1).")
 @click.option("--config", metavar="FILE", help="A TOML file with settings (or ONCEGATE_CONFIG).")
 def worker(config: str | None, **options: str | None) -> None:
     """See `WORKER_HELP`."""

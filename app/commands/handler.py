@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from oncegate.app.commands.executor import CommandContext, Confirm
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.consumers.executing import current
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable
 from oncegate.middleware.outcome.responses import now_ms
@@ -63,7 +64,9 @@ class Handler:
             arguments += (context,)
         await confirm()
         result = await self._call(arguments)
-        return StoredResponse(200, _RESULT_HEADERS, dumped(self._results.dump, result, context.record), now_ms())
+        begun = current()
+        named = context.record if begun is None else begun.named
+        return StoredResponse(200, _RESULT_HEADERS, dumped(self._results.dump, result, named), now_ms())
 
     async def close(self) -> None:
         """See `Executor.close`."""

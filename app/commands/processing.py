@@ -89,11 +89,12 @@ class Processing:
             command = Command.read(dict(fields))
         except NotACommand as error:
             log.error("entry %s: is no command, and becomes a dead letter: %s", entry.decode(), error)
+            self._subscription.dead_lettered("undecodable")
             return self._dead(entry, "undecodable", 0, ("NotACommand", str(error)))
         await self._alone.enter()
         alone = False
         try:
-            begun = await self._begin(command)
+            begun = await self._begin(command, entry)
             if begun.run and begun.after_a_crash:
                 alone = await self._alone.alone()
             if begun.run and begun.after_a_crash and not alone:
@@ -104,13 +105,15 @@ class Processing:
             await self._alone.leave(alone=alone)
         return await self._dispose(begun, command, entry, tries, after)
 
-    async def _begin(self, command: Command) -> Begun:
+    async def _begin(self, command: Command, entry: bytes) -> Begun:
         return await self._subscription.begin(
             Delivery(
                 key=command.key,
                 record=command.command,
                 fingerprint=command.fingerprint,
                 attempts_before=command.attempts_before,
+                message_id=entry,
+                correlation=command.correlation,
             )
         )
 
@@ -153,21 +156,19 @@ class Processing:
         )  # else it may hold something of a command
         kind = type(error).__name__
         if isinstance(error, NotProcessed):
-            log.warning("record %s: nothing was begun: %s%s", begun.record, kind, text)
+            log.warning("record %s: nothing was begun: %s%s", begun.named, kind, text)
         elif isinstance(error, OutcomeUnknown):
-            log.warning("record %s: attempt %d has no known outcome: %s%s", begun.record, begun.attempt, kind, text)
+            log.warning("record %s: attempt %d has no known outcome: %s%s", begun.named, begun.attempt, kind, text)
         elif isinstance(error, ENDS_PROCESS):
-            log.error("record %s: the handler raised %s: the worker stops", begun.record, kind)
+            log.error("record %s: the handler raised %s: the worker stops", begun.named, kind)
         else:
-            log.debug("record %s: raised %s", begun.record, kind_and_place(error))
+            log.debug("record %s: raised %s", begun.named, kind_and_place(error))
 
     @staticmethod
     async def _recorded(begun: Begun) -> None:
         """Return once it is certain whether the outcome is recorded; while the cache is away that takes as long as it is."""
         while await begun.recorded() is Recording.PENDING:
-            log.warning(
-                "record %s: the outcome is still not recorded, and nothing is acknowledged before", begun.record
-            )
+            log.warning("record %s: the outcome is still not recorded, and nothing is acknowledged before", begun.named)
 
     def _pause(self, begun: Begun, command: Command, tries: int, after: float) -> float:
         if begun.run and not isinstance(begun.raised, NotProcessed | None):
@@ -176,7 +177,7 @@ class Processing:
             return min(pause, self._subscription.settings.ttl / 2)
         if begun.run:  # nothing was begun, or it came too late: no attempt, so what counts is how often it was tried
             return max(after, self._backoff.pause(tries))
-        log.debug("record %s: %s", begun.record, begun.decision.value)
+        log.debug("record %s: %s", begun.named, begun.decision.value)
         return self._recheck.pause(tries)
 
     def _given_up(self, entry: bytes, begun: Begun, command: Command) -> Disposition:
@@ -184,7 +185,7 @@ class Processing:
         reason = begun.decision.value
         if begun.run:
             reason = "rejected" if isinstance(begun.raised, NotRetryable) else DeliveryDecision.EXHAUSTED.value
-        log.error("record %s: becomes a dead letter after %d attempts: %s", begun.record, begun.attempt, reason)
+        log.error("record %s: becomes a dead letter after %d attempts: %s", begun.named, begun.attempt, reason)
         dead = self._dead(entry, reason, begun.attempt, (kind, text or begun.reason))
         return replace(dead, copy_of="" if begun.run else command.command)
 

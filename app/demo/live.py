@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from oncegate.app.demo.upstream import Payments, PaymentsServer
-from oncegate.app.serve import bind, serve
+from oncegate.app.serve import serve
+from oncegate.app.server.bind import bind
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.middleware.admission.observe import Observation
 

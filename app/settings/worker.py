@@ -26,6 +26,15 @@ class WorkerSettings(BaseModel):
     forward_headers: dict[FieldName, str] = Field(
         default_factory=dict, repr=False, description="sent with each forwarded command: its own credentials, say"
     )
+    name: Name | None = Field(
+        default=None,
+        description="who this worker is where host and process id don't say: in dead letters and in records. "
+        "By default the host's name",
+    )
+    metrics_host: str = Field(default="127.0.0.1", min_length=1, description="the address that metrics are served on")
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=0, description="the port for metrics and healthz; 0: none"
+    )
     concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=10, description="commands executed at once, per process"
     )

@@ -227,9 +227,7 @@ class Metrics(Watch):
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """All metrics in the format that ``accept`` asks for, and its content type."""
-        # Only the format is the client's choice: prometheus-client fails on a version that is no number, and echoes others.
-        encode, content_type = choose_encoder(OPENMETRICS if OPENMETRICS.partition(";")[0] in accept.lower() else "")
-        return encode(self._registry), content_type
+        return page_of(self._registry, accept)
 
     def describe(self) -> list[Metric]:
         """For the registry: no family is described beforehand."""
@@ -322,6 +320,13 @@ class Metrics(Watch):
 
     def _gauge(self, name: str, meaning: str, value: float) -> Metric:
         return GaugeMetricFamily(f"oncegate_{name}", meaning, value=value)
+
+
+def page_of(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """The metrics of ``registry`` in the format that ``accept`` asks for, and its content type."""
+    # Only the format is the client's choice: prometheus-client fails on a version that is no number, and echoes others.
+    encode, content_type = choose_encoder(OPENMETRICS if OPENMETRICS.partition(";")[0] in accept.lower() else "")
+    return encode(registry), content_type
 
 
 def _info() -> Metric:

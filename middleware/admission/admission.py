@@ -286,6 +286,6 @@ def _claim_of(request: AdmissionRequest) -> ClaimRequest:
         policy.lease_ms,
         policy.retention_ms,
         policy.takeover,
-        Trace(gateway_id(), int(time() * 1000), None, "", request.method, route),
+        Trace(gateway_id(policy.process), int(time() * 1000), None, "", request.method, route),
         request.submission,
     )

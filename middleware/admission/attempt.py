@@ -62,6 +62,7 @@ class Attempt:
         "lasts",
         "loop",
         "number",
+        "origin",
         "outcome",
         "overdue",
         "policy",
@@ -88,6 +89,8 @@ class Attempt:
         self.token = claim.token
         self.fingerprint = claim.fingerprint
         self.policy = policy
+        self.origin = ""
+        """What stands behind the record's id in logs: the ids of a consumer's message."""
         self.submission = claim.submission
         """Its success says that a command was accepted to be processed later."""
         self.held_since = held_since or monotonic()
@@ -127,6 +130,11 @@ class Attempt:
         """The record's id, for logs and problems."""
         return record_id(self.key)
 
+    @property
+    def named(self) -> str:
+        """How a line of the log names it."""
+        return self.record + self.origin
+
     # -- claimed, confirmed, renewed ----------------------------------------------------------------------------------
 
     def won(self, claim: Claim) -> None:
@@ -136,7 +144,7 @@ class Attempt:
     def adopt(self, claim: Claim) -> None:
         """A claim was won after all, while its command ran without a record (``fail_open``): record it from here on."""
         self.won(claim)
-        log.info("record %s: the cache answered late; the attempt is recorded from here on", self.record)
+        log.info("record %s: the cache answered late; the attempt is recorded from here on", self.named)
         if self.settled:
             if self.outcome is not None:
                 self.outcome = replace(self.outcome, attempt=self.number)
@@ -226,7 +234,7 @@ class Attempt:
         if self.settled or self.task is None or self.task.done():
             return
         if monotonic() >= self._deadline:
-            log.warning("record %s: attempt %d ran into attempt_timeout", self.record, self.number)
+            log.warning("record %s: attempt %d ran into attempt_timeout", self.named, self.number)
             self.overdue = True
             self.task.cancel()
         else:
@@ -236,11 +244,11 @@ class Attempt:
         try:
             self._lost = not await self._extend()
         except CacheError as error:
-            log.warning("record %s: the lease could not be renewed: %s", self.record, error)
+            log.warning("record %s: the lease could not be renewed: %s", self.named, error)
         if self.settled:
             return
         if self._lost:
-            log.warning("record %s: attempt %d lost its lease and runs on", self.record, self.number)
+            log.warning("record %s: attempt %d lost its lease and runs on", self.named, self.number)
             self._runtime.notify(self._runtime.watch.lease_lost, self.policy.route)
         self._schedule()
 
@@ -318,7 +326,7 @@ class Attempt:
         then()
 
     def _put_off(self, error: Exception) -> None:
-        log.warning("record %s: the outcome is not recorded yet: %s", self.record, error)
+        log.warning("record %s: the outcome is not recorded yet: %s", self.named, error)
         self._runtime.keep_trying(self)
 
     def _show(self) -> None:
@@ -345,7 +353,7 @@ class Attempt:
 
     def _refuse(self) -> None:
         log.error(
-            "record %s: attempt %d was taken over or resolved; its outcome is not recorded", self.record, self.number
+            "record %s: attempt %d was taken over or resolved; its outcome is not recorded", self.named, self.number
         )
         # No later request can learn of it, so waiters don't either: they go by the record.
         self.outcome = None

@@ -9,10 +9,13 @@ from typing import Final
 MOST_OF_HOST: Final = 32
 
 
-@lru_cache(maxsize=1)
-def gateway_id() -> str:
-    """``host/pid``; of a long host name its end, which is where orchestrators put what differs."""
-    return f"{socket.gethostname()[-MOST_OF_HOST:]}/{os.getpid()}"
+@lru_cache(maxsize=64)
+def gateway_id(name: str = "") -> str:
+    """``host/pid``; of a long host name its end, which is where orchestrators put what differs.
+
+    A ``name`` stands for the host's.
+    """
+    return f"{(name or socket.gethostname())[-MOST_OF_HOST:]}/{os.getpid()}"
 
 
 # A forked worker is another gateway. Reading the process id for each claim would be a system call each.

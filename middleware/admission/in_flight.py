@@ -115,7 +115,7 @@ class InFlight(Runtime):
         """Retry recording the outcome of ``attempt`` until the cache takes it; bounded in bytes: then without the body."""
         size = _body_bytes(attempt)
         if self._unsaved_bytes + size > MAX_UNSAVED_BYTES and attempt.outcome and attempt.outcome.response:
-            log.warning("record %s: too much waits for the cache; kept without its body", attempt.record)
+            log.warning("record %s: too much waits for the cache; kept without its body", attempt.named)
             attempt.outcome = replace(attempt.outcome, response=attempt.outcome.response._replace(body=None))
             size = 0
         self._unsaved_bytes += size
@@ -150,7 +150,7 @@ class InFlight(Runtime):
         try:
             await attempt.write_outcome()
         except RecordUnreadable as error:
-            log.error("record %s: the outcome can't be recorded: %s", attempt.record, error)
+            log.error("record %s: the outcome can't be recorded: %s", attempt.named, error)
             attempt.refused = True
         except CacheError:
             return False

@@ -77,3 +77,31 @@ class Watch:
 
     def outcomes_waiting(self, change: int) -> None:
         """So many more outcomes, or fewer, wait for the cache to take them."""
+
+    # -- of consumers: their name stands where a route's pattern does above -------------------------------------------
+
+    def delivery_decided(self, consumer: str, decision: str) -> None:
+        """A delivery was decided about; ``decision`` is the value of a `DeliveryDecision`."""
+
+    def delivery_mismatched(self, consumer: str) -> None:
+        """Another payload came with a used key, and was taken for the same all the same (``on_mismatch = "warn"``)."""
+
+    def dead_lettered(self, consumer: str, reason: str) -> None:
+        """A delivery is given up, and nobody will try it again by himself.
+
+        ``reason``: ``exhausted``, ``rejected``, ``undecodable``, or the decision that says so.
+        """
+
+    # -- of an inbox: called wherever the transaction is, in threads too ----------------------------------------------
+
+    def message_marked(self, consumer: str, decision: str) -> None:
+        """An inbox has decided about a delivery: ``first``, ``duplicate``, ``mismatch`` or ``forgotten``.
+
+        What is ``first`` may be rolled back, and is then the first once more.
+        """
+
+    def inbox_measured(self, table: str, rows: int, oldest: float | None) -> None:
+        """An inbox's table has about so many rows; the oldest is from ``oldest``, Unix time, ``None`` where there is none."""
+
+    def markers_pruned(self, table: str, rows: int) -> None:
+        """So many rows of an inbox's table were deleted, because they are old enough."""

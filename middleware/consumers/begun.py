@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.consumers.delivery import Action, DeliveryDecision, SubscriptionSettings
+from oncegate.middleware.consumers.origin import Origin
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import error_form, octets, within
@@ -67,6 +69,10 @@ class Begun:
         self.raised: BaseException | None = None
         self.sent_at: datetime | None = None
         """When the message was sent, as its `Delivery` has it."""
+        self.origin = Origin()
+        """The message's own ids, for logs and dead letters: ``message_id``, ``correlation``."""
+        self.mismatch = False
+        """Another payload came with the key, and was taken for the same all the same (``on_mismatch = "warn"``)."""
         self.after_a_crash = False
         """The last attempt's process died, or lost its lease: this command may have killed it."""
         self.settled = False
@@ -76,19 +82,35 @@ class Begun:
         self._running: asyncio.Future[None] | None = None
         self._settings = _DEFAULTS
         self._last = False
+        self._dead_lettered: Callable[[str], None] | None = None
         self._abandoning: asyncio.Task[None] | None = None
         """Kept, since an event loop doesn't."""
 
     def hold(
-        self, attempt: Attempt, running: "asyncio.Future[None]", settings: SubscriptionSettings, *, last: bool
+        self,
+        attempt: Attempt,
+        running: "asyncio.Future[None]",
+        settings: SubscriptionSettings,
+        *,
+        last: bool,
+        dead_lettered: Callable[[str], None],
     ) -> None:
-        """Become the handle of ``attempt`` (``last``: the last one that is allowed), until ``running`` has a result."""
+        """Become the handle of ``attempt`` (``last``: the last one that is allowed), until ``running`` has a result.
+
+        ``dead_lettered`` is called with a reason where its failure means that nobody tries the command again.
+        """
         self._attempt, self._running, self._settings, self._last = attempt, running, settings, last
+        self._dead_lettered = dead_lettered
 
     @property
     def run(self) -> bool:
         """Whether this delivery is to be executed."""
         return self.decision is DeliveryDecision.RUN
+
+    @property
+    def named(self) -> str:
+        """How a line of the log names the delivery: by its record, and by its message's own ids."""
+        return (self.record or "-") + self.origin.line
 
     @property
     def result(self) -> bytes | None:
@@ -152,15 +174,18 @@ class Begun:
         may get that even while recording is pending; where it is refused, redeliver.
         """
         dead = final or self._last
-        if self._begin_settling(State.FAILED):
+        first = self._begin_settling(State.FAILED)
+        if first:
             self.action = Action.DEAD_LETTER if dead else Action.REDELIVER
             kind, message = kind_and_text(error)
             self.reason = message or kind
-            log.warning("record %s: attempt %d failed: %s", self.record, self.attempt, kind)
+            log.warning("record %s: attempt %d failed: %s", self.named, self.attempt, kind)
             await self._settle(State.FAILED, failure(error, dead=dead, status=status))
         recording = await self.recorded()
         if recording is Recording.REFUSED:
             self.action = Action.REDELIVER
+        elif first and dead and self._dead_lettered is not None:
+            self._dead_lettered("rejected" if final else DeliveryDecision.EXHAUSTED.value)
         return recording
 
     async def unknown(self, note: str = "") -> Recording:
@@ -208,7 +233,7 @@ class Begun:
             raise RuntimeError(f"a delivery that is {self.decision.value} has no outcome to record")
         if self.settled:
             if state is not self._outcome:
-                log.warning("record %s: an outcome was given already; the later one is not recorded", self.record)
+                log.warning("record %s: an outcome was given already; the later one is not recorded", self.named)
             return False
         self.settled = True
         self._outcome = state
@@ -229,9 +254,9 @@ class Begun:
         try:
             result = _exact(result)
         except (TypeError, ValueError) as error:  # the effect has happened all the same
-            log.warning("record %s: the result can't be stored: %s", self.record, type(error).__name__)
+            log.warning("record %s: the result can't be stored: %s", self.named, type(error).__name__)
             return not_kept()
-        return result._replace(body=within(self._settings.max_result, result.body, self.record))
+        return result._replace(body=within(self._settings.max_result, result.body, self.named))
 
 
 def not_kept() -> StoredResponse:

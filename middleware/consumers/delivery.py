@@ -31,7 +31,8 @@ class Delivery:
     anything else by its JSON form with sorted members, as a command of `CommandProcessor` does. What can't be taken so is not
     refused here: a message may bring anything, and a consumer must not die of it. The decision about it is ``REJECTED``.
     ``message_id`` is the broker's, used as the key only
-    where ``on_missing_key = "message_id"``. ``record`` is the record's id, ``k:s``, of a command that came through the
+    where ``on_missing_key = "message_id"``, and beside ``correlation``, the id of what it is a part of, in logs and dead letters.
+    ``record`` is the record's id, ``k:s``, of a command that came through the
     gateway; without it, the id is made of ``key`` and ``caller``, which scopes the key as in `CommandProcessor.process`.
     ``fingerprint`` is the gateway's, 16 bytes; without it, one is made of ``payload``. ``attempts_before`` is how many
     attempts don't count any more, because an operator drove the command again. What the gateway itself did under the key
@@ -49,6 +50,7 @@ class Delivery:
     caller: str | bytes | int | UUID = field(default="", repr=False)
     fingerprint: bytes | None = None
     attempts_before: int = 0
+    correlation: str | bytes | int | UUID = ""
     sent_at: datetime | None = None
 
     def __post_init__(self) -> None:
@@ -138,14 +140,18 @@ class SubscriptionSettings(BaseModel):
         default="run", description="without a key: execute unprotected, dead-letter, or take the broker's message id"
     )
 
+    on_mismatch: Literal["reject", "warn"] = Field(
+        default="reject", description="another payload under a used key: dead-letter, or warn and take it for the same"
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> "SubscriptionSettings":
         if self.heartbeat is not None and self.heartbeat > self.lease / 2:
             raise ValueError("heartbeat must be at most half of lease")
         return self
 
-    def policy(self, consumer: str) -> Policy:
-        """These settings as a policy for claim, gate and attempt."""
+    def policy(self, consumer: str, process: str = "") -> Policy:
+        """These settings as a policy for claim, gate and attempt; ``process`` stands for the host's name in records."""
         rules = IdempotencySettings(
             ttl=self.ttl,
             error_ttl=self.ttl,
@@ -157,7 +163,7 @@ class SubscriptionSettings(BaseModel):
             attempt_timeout=self.timeout,
         )
         heartbeat = self.lease / 3 if self.heartbeat is None else self.heartbeat
-        return replace(compile_policy(rules), route=consumer, heartbeat=heartbeat)
+        return replace(compile_policy(rules), route=consumer, heartbeat=heartbeat, process=process)
 
 
 class Rejected(Exception):

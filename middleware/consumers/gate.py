@@ -15,9 +15,12 @@ _DECIDED = {State.SUCCEEDED: DeliveryDecision.DUPLICATE, State.IN_FLIGHT: Delive
 """By the state of an execution; after any other, the command may be executed again."""
 
 
-def by_execution(record: Record, fingerprint: bytes) -> DeliveryDecision | None:
-    """The decision by an execution record, under the consumer's own name or a former one; ``None``: it may be taken over."""
-    if record.fingerprint != fingerprint:
+def by_execution(record: Record, fingerprint: bytes, *, warns: bool = False) -> DeliveryDecision | None:
+    """The decision by an execution record, under the consumer's own name or a former one; ``None``: it may be taken over.
+
+    ``warns``: another payload is taken for the record's own.
+    """
+    if record.fingerprint != fingerprint and not warns:
         return DeliveryDecision.MISMATCH
     return _DECIDED.get(record.state)
 

@@ -45,7 +45,7 @@ async def run_handler(begun: Begun, called: Callable[[], Any], handler: Callable
         if (ends := task.result()) is not None:
             raise ends
     else:
-        log.warning("record %s: the handler's thread ran into its time-out and runs on", begun.record)
+        log.warning("record %s: the handler's thread ran into its time-out and runs on", begun.named)
         begun.overran()
 
 
@@ -104,5 +104,5 @@ async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool =
 def _kept(begun: Begun) -> bytes | StoredResponse:
     if isinstance(begun.returned, StoredResponse):
         return begun.returned
-    kept = dumped(_CODEC.dump, begun.returned, begun.record)
+    kept = dumped(_CODEC.dump, begun.returned, begun.named)
     return not_kept() if kept is None else kept

@@ -14,6 +14,7 @@ A first attempt takes nothing over, so that what an earlier one left can be judg
 
 import asyncio
 import functools
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -27,9 +28,11 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.runtime import NOBODY
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import (
     CONSUMER,
+    Action,
     Delivery,
     DeliveryDecision,
     Rejected,
@@ -42,10 +45,13 @@ from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.gate import Allowance, allowance, by_execution, by_submission, last_error
 from oncegate.middleware.consumers.handling import run_handler
 from oncegate.middleware.consumers.once import Once, leave
+from oncegate.middleware.consumers.origin import Origin, origin_of
 from oncegate.middleware.consumers.sole_handler import SoleHandler
 from oncegate.middleware.rules.arguments import check_watch, given_namespace, given_settings
 from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.key import execution_key, record_id
+
+log = logging.getLogger("oncegate.subscription")
 
 Message = TypeVar("Message")
 P = ParamSpec("P")
@@ -56,6 +62,7 @@ class Subscription:
 
     ``consumer`` names these records' owner: 1 to 64 letters, digits, ``.``, ``_`` and ``-``, the same over all processes
     that share the work and for as long as records live. ``aliases`` are its former names. ``namespace`` is the gateway's.
+    ``name`` is who this process is, in records and for operators, where the host's name doesn't say.
 
     ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
     `drain` is to be awaited before the process ends, `oncegate.cache.store.Cache.close` after it.
@@ -70,21 +77,26 @@ class Subscription:
         aliases: Sequence[str] = (),
         settings: SubscriptionSettings | None = None,
         watch: Watch | None = None,
+        name: str = "",
     ) -> None:
         if isinstance(aliases, str):
             raise TypeError("aliases is a str: give a list of names")
         check_watch(watch)
-        for name in (consumer, *aliases):
-            if not CONSUMER.fullmatch(name):
-                raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
+        for each in (consumer, *aliases):
+            if not CONSUMER.fullmatch(each):
+                raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {each!r}")
+        if name and not CONSUMER.fullmatch(name):
+            raise ValueError(f"name has at most 64 letters, digits, '.', '_' and '-', not {name!r}")
         if consumer in aliases or len(set(aliases)) != len(aliases):
             raise ValueError("aliases are former names of the consumer, each given once")
         self.consumer = consumer
+        self.name = name
         self.aliases = tuple(aliases)
         self.namespace = given_namespace(namespace)
         self.settings = given_settings(settings, SubscriptionSettings)
         self.cache = given_cache(cache)
-        self._policy = self.settings.policy(consumer)
+        self._policy = self.settings.policy(consumer, name)
+        self._warns = self.settings.on_mismatch == "warn"
         self._first = replace(self._policy, takeover=frozenset())
         self._enforcer = Enforcer(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
         self._sole = SoleHandler(consumer)
@@ -96,15 +108,45 @@ class Subscription:
 
         Raises nothing, whatever the delivery holds: what stands in the way is a decision too, with its ``reason``.
         """
-        begun = await self._begin(delivery)
-        begun.sent_at = delivery.sent_at
+        origin = origin_of(delivery)
+        begun = await self._decide(delivery, origin)
+        begun.origin, begun.sent_at = origin, delivery.sent_at
+        self._report(begun)
         return begun
 
-    async def _begin(self, delivery: Delivery) -> Begun:
+    def refuse(self, decision: DeliveryDecision, reason: str, delivery: Delivery) -> Begun:
+        """The ``decision`` about a message that has no usable key, for those who make deliveries for a broker.
+
+        Of ``delivery`` only the message's own ids count.
+        """
+        begun = Begun(decision, reason=reason)
+        begun.origin = origin_of(delivery)
+        self._report(begun)
+        return begun
+
+    def _report(self, begun: Begun) -> None:
+        in_flight = self._enforcer.in_flight
+        watch, consumer, decision = in_flight.watch, self.consumer, begun.decision.value
+        if begun.mismatch:
+            log.warning("record %s: another payload under a used key, taken for the same", begun.named)
+        if watch is NOBODY:
+            return
+        in_flight.notify(lambda: watch.delivery_decided(consumer, decision))
+        if begun.mismatch:
+            in_flight.notify(lambda: watch.delivery_mismatched(consumer))
+        if begun.action is Action.DEAD_LETTER:
+            self.dead_lettered(decision)
+
+    def dead_lettered(self, reason: str) -> None:
+        """Notify the watch of a message that is given up, for ``reason``; for those who find it unfit before it is a delivery."""
+        in_flight = self._enforcer.in_flight
+        in_flight.notify(lambda: in_flight.watch.dead_lettered(self.consumer, reason))
+
+    async def _decide(self, delivery: Delivery, origin: Origin) -> Begun:
         try:
             key = command_key(self.namespace, delivery, self.settings)
             if key is None:
-                return self._unprotected()
+                return self._unprotected(origin)
             fingerprint, before = delivery_fingerprint(delivery), attempts_before(delivery)
         except Rejected as error:
             return Begun(DeliveryDecision.REJECTED, reason=str(error))
@@ -115,7 +157,8 @@ class Subscription:
             # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
             return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
         try:
-            return await self._admit(key, fingerprint, delivery.fingerprint is not None, before)
+            allowed = await self._read_records(key, fingerprint, delivery.fingerprint is not None, before)
+            return allowed if isinstance(allowed, Begun) else await self._admit(key, fingerprint, allowed, origin)
         except RecordUnreadable as error:
             return Begun(DeliveryDecision.UNREADABLE, record, reason=f"{error}.")
         except (CacheFull, Overloaded) as error:
@@ -126,25 +169,27 @@ class Subscription:
                 decision = DeliveryDecision.UNCHECKED
             return Begun(decision, record, reason=f"The record cache can't be reached: {error}.")
 
-    async def _admit(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun:
-        allowed = await self._read_records(key, fingerprint, of_gateway, before)
-        if isinstance(allowed, Begun):
-            return allowed
+    async def _admit(self, key: str, fingerprint: bytes, allowed: Allowance, origin: Origin) -> Begun:
         own = execution_key(key, self.consumer)
         outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._first))
         found: Record | None = None
         if isinstance(outcome, Verdict):
             found = outcome.record
-            decision = by_execution(found, fingerprint)
+            decision = by_execution(found, fingerprint, warns=self._warns)
             if decision is not None:
-                return self._decided(decision, key, found)
+                return self._decided(decision, key, found, fingerprint)
             if allowed.ended(found):
-                return self._decided(DeliveryDecision.EXHAUSTED, key, found, allowed.total(found.attempt))
-            outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._policy))
+                return self._decided(DeliveryDecision.EXHAUSTED, key, found, fingerprint, allowed.total(found.attempt))
+            # Another payload, where that is only warned of, goes on with the record that there is.
+            outcome = await self._enforcer.admit(AdmissionRequest(own, found.fingerprint, self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
-            decision = by_execution(outcome.record, fingerprint) or DeliveryDecision.IN_FLIGHT
-            return self._decided(decision, key, outcome.record)
-        return await self._begun(outcome, record_id(key), allowed, found)
+            decision = by_execution(outcome.record, fingerprint, warns=self._warns) or DeliveryDecision.IN_FLIGHT
+            return self._decided(decision, key, outcome.record, fingerprint)
+        outcome.origin = origin.line
+        begun = Begun(DeliveryDecision.RUN, record_id(key))
+        begun.mismatch = _differs(found, fingerprint)
+        await self._start(begun, outcome, allowed, found)
+        return begun
 
     async def _read_records(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun | Allowance:
         """Read the gateway's record and those of former names: what they decide, or what is allowed after them."""
@@ -160,11 +205,11 @@ class Subscription:
         if decision is DeliveryDecision.DUPLICATE:
             submission = await self.cache.get(key)  # with its body
         if decision is not None:
-            return self._decided(decision, key, submission.record if submission else None)
+            return self._decided(decision, key, submission.record if submission else None, fingerprint)
         records = [claim.record for claim in former if claim is not None]
         for record in records:
-            if decision := by_execution(record, fingerprint):
-                return self._decided(decision, key, record)
+            if decision := by_execution(record, fingerprint, warns=self._warns):
+                return self._decided(decision, key, record, fingerprint)
         return allowance(self.settings.max_attempts, before, records)
 
     async def _gateways(self, key: str, of_gateway: bool) -> Claim | None:
@@ -175,23 +220,29 @@ class Subscription:
         """
         return await self.cache.peek(key) if of_gateway else None
 
-    def _decided(self, decision: DeliveryDecision, key: str, record: Record | None, attempt: int = 0) -> Begun:
+    def _decided(
+        self, decision: DeliveryDecision, key: str, record: Record | None, fingerprint: bytes, attempt: int = 0
+    ) -> Begun:
         response = record.response if record is not None and decision in _WITH_RESPONSE else None
         attempt = attempt or (record.attempt if record is not None else 0)
-        return Begun(decision, record_id(key), attempt=attempt, reason=_REASONS[decision], response=response)
+        begun = Begun(decision, record_id(key), attempt=attempt, reason=_REASONS[decision], response=response)
+        begun.mismatch = _differs(record, fingerprint) and decision not in _NO_WARNING
+        return begun
 
-    async def _begun(self, attempt: Attempt, record: str, allowed: Allowance, found: Record | None) -> Begun:
+    async def _start(self, begun: Begun, attempt: Attempt, allowed: Allowance, found: Record | None) -> None:
+        """Have ``begun`` hold ``attempt``, or give that back where it can't be made any more."""
         number = attempt.number
-        begun = Begun(DeliveryDecision.RUN, record, attempt=allowed.total(number) if number else 0)
+        begun.attempt = allowed.total(number) if number else 0
         last = bool(number) and allowed.is_last(number)
-        begun.hold(attempt, self._enforcer.in_flight.hold(attempt), self.settings, last=last)
+        held = self._enforcer.in_flight.hold(attempt)
+        begun.hold(attempt, held, self.settings, last=last, dead_lettered=self.dead_lettered)
         begun.after_a_crash = found is not None and found.lapsed
         if number and not allowed.allows(number):
             if number > 1:
                 attempt.number -= 1  # it is never made
                 begun.attempt -= 1
             await begun.exhaust(last_error(found), _REASONS[DeliveryDecision.EXHAUSTED])
-            return begun
+            return
         try:
             await attempt.confirm()
         except LeaseLost:
@@ -201,9 +252,8 @@ class Subscription:
         except asyncio.CancelledError:
             await begun.withdraw(DeliveryDecision.UNAVAILABLE, "The consumer was cancelled.")
             raise
-        return begun
 
-    def _unprotected(self) -> Begun:
+    def _unprotected(self, origin: Origin) -> Begun:
         in_flight = self._enforcer.in_flight
         if in_flight.slots >= in_flight.max_in_flight:
             raise Overloaded("Too many deliveries are being executed: try again later.")
@@ -211,8 +261,10 @@ class Subscription:
         policy = self._policy
         token, print_ = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
         attempt = Attempt(in_flight, "", ClaimRequest(token, print_, policy.lease_ms, policy.retention_ms), policy)
+        attempt.origin = origin.line
         begun = Begun(DeliveryDecision.RUN)
-        begun.hold(attempt, in_flight.hold(attempt), self.settings, last=False)
+        held = in_flight.hold(attempt)
+        begun.hold(attempt, held, self.settings, last=False, dead_lettered=self.dead_lettered)
         return begun
 
     @property
@@ -305,6 +357,12 @@ class Subscription:
                 await leave(begun, raised)
 
 
+def _differs(record: Record | None, fingerprint: bytes) -> bool:
+    return record is not None and record.fingerprint != fingerprint
+
+
+_NO_WARNING = (DeliveryDecision.MISMATCH, DeliveryDecision.IN_FLIGHT)
+"""Decisions about another payload that warn of nothing: it is refused, or comes again and is decided about then."""
 _WITH_RESPONSE = (DeliveryDecision.DUPLICATE, DeliveryDecision.EXHAUSTED)
 _REASONS = {
     DeliveryDecision.DUPLICATE: "The command was processed before.",

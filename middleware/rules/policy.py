@@ -94,6 +94,8 @@ class Policy:
     """In the rules for submissions: where the commands go."""
     travelling: frozenset[bytes] = frozenset()
     """In the rules for submissions: the headers that go with them, beside ``content-*``; the key's line as it was sent."""
+    process: str = ""
+    """Who executes, in records, where the host's name doesn't say."""
 
     def passes(self, headers: Iterable[Sequence[Any]]) -> bool:
         """Whether a request with these field lines goes on as it is: there is no key, and none is needed.

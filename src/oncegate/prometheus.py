@@ -1,17 +1,21 @@
-"""For apps: prometheus-client metrics of their `IdempotencyMiddleware`, beside the app's own.
+"""For apps: prometheus-client metrics of their `IdempotencyMiddleware` and of their consumers, beside the app's own.
 
 metrics = MiddlewareMetrics(routes=ROUTES)
 app.add_middleware(IdempotencyMiddleware, cache=cache, routes=ROUTES, observe=metrics.observed, watch=metrics)
 
-Names and labels are those of the gateway's metrics, so that the same dashboard and alerts do.
+consumers = ConsumerMetrics("billing")
+subscription = Subscription("billing", cache=cache, watch=consumers)
+
+Names and labels are those of the gateway's metrics, and of a worker's, so that the same dashboard and alerts do.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from oncegate import __version__
+from oncegate.app.telemetry.consumer_metrics import LIVE_SUM, ConsumerMetrics
 from oncegate.app.telemetry.metrics import (
     CACHE_BOUNDS,
     DECISIONS,
@@ -27,10 +31,7 @@ from oncegate.middleware.admission.observe import Observation, Watch
 from oncegate.middleware.rules.arguments import given_routes
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, Route
 
-__all__ = ["MiddlewareMetrics"]
-
-_SUM: Final = "livesum"
-"""Of prometheus-client's mode for several processes: a gauge is the sum over those that live."""
+__all__ = ["ConsumerMetrics", "MiddlewareMetrics"]
 
 
 class MiddlewareMetrics(Watch):
@@ -47,7 +48,7 @@ class MiddlewareMetrics(Watch):
             return Counter(f"oncegate_{name}", meaning, labels, registry=registry)
 
         def gauge(name: str, meaning: str, *labels: str) -> Gauge:
-            return Gauge(f"oncegate_{name}", meaning, labels, registry=registry, multiprocess_mode=_SUM)
+            return Gauge(f"oncegate_{name}", meaning, labels, registry=registry, multiprocess_mode=LIVE_SUM)
 
         def histogram(name: str, meaning: str, label: str, bounds: Sequence[float]) -> Histogram:
             return Histogram(f"oncegate_{name}_seconds", meaning, [label], registry=registry, buckets=bounds)

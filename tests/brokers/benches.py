@@ -10,6 +10,9 @@ import redis.asyncio
 from nats.js.api import StreamConfig
 
 KEY = "Idempotency-Key"
+CORRELATION = "correlation_id"
+"""The header, or property, in which FastStream looks for it."""
+_IDS = ("message", "correlation", "record")
 
 
 class Bench:
@@ -26,6 +29,10 @@ class Bench:
         self.url = url
         self.name = name or f"q{uuid4().hex}"
         self.consumer = consumer
+        self.published = ""
+        """The broker's id of the last message."""
+        self.letters: list[str] = []
+        """The ids in each dead letter that was seen: message, correlation, and the record's where the letter is ours."""
 
     async def open(self) -> None:
         """Connect, and make what is published to."""
@@ -88,12 +95,20 @@ class RabbitBench(Bench):
         await self.channel.queue_delete(f"{self.name}.dead")
 
     async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
-        message = aio_pika.Message(body, headers=dict(headers), message_id=uuid4().hex, content_type="application/json")
+        message = aio_pika.Message(
+            body,
+            headers=dict(headers),
+            message_id=uuid4().hex,
+            correlation_id=headers.get(CORRELATION),
+            content_type="application/json",
+        )
+        self.published = message.message_id or ""
         await self.channel.default_exchange.publish(message, self.name)
 
     async def dead(self) -> list[dict[str, Any]]:
         queue = await self.channel.get_queue(f"{self.name}.dead")
         while message := await queue.get(no_ack=True, fail=False):
+            self.letters.append(f"{message.message_id} {message.correlation_id}")
             self._dead.append(json.loads(message.body))
         return self._dead
 
@@ -116,6 +131,7 @@ class NatsBench(Bench):
             sequence = json.loads(advisory.data)["stream_seq"]
             message = await self._stream.get_msg(self.name, sequence)
             self._dead[sequence] = json.loads(message.data or b"{}")
+            self.letters.append(f"{self.name}/{message.seq} {(message.headers or {}).get(CORRELATION)}")
 
         await self._client.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{self.name}.>", cb=terminated)
         await self._client.flush()
@@ -130,7 +146,8 @@ class NatsBench(Bench):
         await self._stream.delete_consumer(self.name, self.consumer)
 
     async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
-        await self._stream.publish(f"{self.name}.commands", body, headers=headers)
+        published = await self._stream.publish(f"{self.name}.commands", body, headers=headers)
+        self.published = f"{published.stream}/{published.seq}"
 
     async def dead(self) -> list[dict[str, Any]]:
         return [*self._dead.values()]
@@ -167,9 +184,10 @@ class RedisBench(Bench):
         from faststream.redis.parser import BinaryMessageFormatV1  # what FastStream reads, as its own broker writes it
 
         data = await BinaryMessageFormatV1.encode(
-            message=body, reply_to=None, headers=dict(headers), correlation_id="c"
+            message=body, reply_to=None, headers=dict(headers), correlation_id=headers.get(CORRELATION, "c")
         )
-        await self.client.xadd(self.name, {"__data__": data})
+        entry: Any = await self.client.xadd(self.name, {"__data__": data})
+        self.published = f"{self.name}/{entry.decode()}"
 
     async def litter(self) -> int:
         await self.client.xadd(self.name, {"no": "command"})
@@ -180,6 +198,8 @@ class RedisBench(Bench):
 
         entries: Any = await self.client.xrange(f"{self.name}:dead")
         bodies = dict.fromkeys(BinaryMessageFormatV1.parse(fields[b"__data__"])[0] for _, fields in entries)
+        ids = [[fields[f"oncegate-{name}".encode()].decode() for name in _IDS] for _, fields in entries]
+        self.letters[:] = [" ".join(each) for each in ids]
         return [json.loads(body) for body in bodies]
 
     async def left(self) -> int:

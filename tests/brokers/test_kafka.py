@@ -80,3 +80,23 @@ async def test_an_unsafe_policy_is_refused_under_a_test_broker_too() -> None:
     async with TestKafkaBroker(consumer) as broker:
         with pytest.raises(SetupError, match="ack_policy ACK_FIRST"):
             await broker.publish("five", "payments", headers={"Idempotency-Key": "one"})
+
+
+async def test_ids_are_on_each_line_and_come_with_what_is_put_aside(caplog: pytest.LogCaptureFixture) -> None:
+    aside: list[tuple[str, str, str]] = []
+
+    async def handle(body: str) -> None:
+        raise ValueError("no such account")
+
+    async def put_aside(message: Any, begun: Begun) -> None:
+        aside.append((begun.record, *begun.origin))
+
+    rules = SubscriptionSettings(max_attempts=1)
+    subscription = Subscription("billing", cache=MemoryCache(), settings=rules)
+    hook = SubscriptionMiddleware(subscription, dead_letter=put_aside)
+    async with TestKafkaBroker(kafka("127.0.0.1", "payments", [hook], handle)) as broker:
+        await broker.publish("five", "payments", headers={"Idempotency-Key": "one"}, correlation_id="c-17")
+    ((record, message, correlation),) = aside
+    assert (message.startswith("payments/"), correlation) == (True, "c-17")
+    found = [each.getMessage() for each in caplog.records if each.name.startswith("oncegate.")]
+    assert {line.partition(": ")[0] for line in found} == {f"record {record}, message {message}, correlation c-17"}

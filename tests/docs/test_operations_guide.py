@@ -1,4 +1,4 @@
-"""The operations guide tells of every metric that the gateway has and of every warning that it can log."""
+"""The operations guide tells of every metric that the gateway or a worker has and of every warning that it can log."""
 
 import ast
 import re
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.prometheus import ConsumerMetrics
 from testing.asgi_client import Client
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +22,9 @@ async def test_every_metric_is_told_of_and_no_other() -> None:
     gateway = create_gateway(GatewaySettings(upstream="http://127.0.0.1:1"))
     client = await Client("GET", b"/_oncegate/metrics").call(gateway)
     families = list(text_string_to_metric_families(client.body.decode()))
+    registry = CollectorRegistry()
+    ConsumerMetrics(registry=registry)  # a worker has these, and build_info
+    families += registry.collect()
     told = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     assert len(told) > 10
     assert set(re.findall(r"oncegate_\w+", GUIDE)) == told

@@ -1,4 +1,4 @@
-"""A real Prometheus that looks at one gateway, with the shipped rules: what they find, which of them are active."""
+"""A real Prometheus that looks at one gateway or worker, with the shipped rules: what they find, which of them are active."""
 
 import socket
 import time
@@ -11,33 +11,37 @@ import yaml
 from testing.brokers import BrokerServer
 
 RULES = Path(__file__).parent.parent.parent / "docs/deploy/alerts.yaml"
-ALERTS: dict[str, dict[str, Any]] = {
-    rule["alert"]: rule for group in yaml.safe_load(RULES.read_text("utf-8"))["groups"] for rule in group["rules"]
-}
+_GROUPS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+ALERTS: dict[str, dict[str, Any]] = {rule["alert"]: rule for group in _GROUPS for rule in group["rules"]}
 """The shipped alerts by name."""
+OF_CONSUMERS = {rule["alert"] for group in _GROUPS for rule in group["rules"] if group["name"] == "oncegate-consumers"}
+"""Those of workers and of consumers in apps; the others are of gateways."""
 INTERVAL = "250ms"
 _JOB = "payments"
 
 
 class Prometheus(BrokerServer):
-    """Scrapes the gateway at ``address``, ``host:port``, and evaluates the shipped rules, several times a second."""
+    """Scrapes ``path`` of the gateway or worker at ``address``, ``host:port``, and evaluates the shipped rules, several times
+    a second.
+    """
 
     binary = "prometheus"
     script = "prometheus"
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, path: str = "/_oncegate/metrics") -> None:
         super().__init__()
+        self._path = path
         self._address = address
 
     def command(self) -> list[str]:
-        """The configuration: the gateway, and the shipped rules."""
+        """The configuration: what is looked at, and the shipped rules."""
         configuration = {
             "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
             "rule_files": [str(RULES)],
             "scrape_configs": [
                 {
                     "job_name": _JOB,
-                    "metrics_path": "/_oncegate/metrics",
+                    "metrics_path": self._path,
                     "static_configs": [{"targets": [self._address]}],
                 }
             ],
@@ -67,13 +71,17 @@ class Prometheus(BrokerServer):
         return found
 
     def scrapes(self) -> int:
-        """How often the gateway has answered since it was looked at."""
+        """How often it has answered since it was looked at."""
         found = self.query(f'sum(count_over_time((up{{job="{_JOB}"}} == 1)[1h:{INTERVAL}]))')
         return int(found[0]["value"][1]) if found else 0
 
     def active(self) -> set[str]:
         """The alerts that have found something, whether for long enough or not."""
         return {alert["labels"]["alertname"] for alert in self._get("alerts")["alerts"]}
+
+    def found(self) -> set[str]:
+        """The alerts whose expressions find something now."""
+        return {name for name, rule in ALERTS.items() if self.query(rule["expr"])}
 
     def evaluated(self) -> bool:
         """Whether all rules have been evaluated, without an error, after the moment of the call."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from oncegate import NotProcessed, NotRetryable
+from oncegate import NotProcessed, NotRetryable, OutcomeUnknown
 from oncegate.app.commands.executor import CommandContext
 
 _effects = -1
@@ -56,6 +56,8 @@ def book(payload: dict[str, Any], context: CommandContext) -> Any:  # noqa: C901
         raise {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}[payload["by"]]
     if do == "reject":
         raise NotRetryable("no such account")
+    if do == "unknown":
+        raise OutcomeUnknown("the bank did not answer")
     if do == "nothing" and not Path(payload["gate"]).exists():
         raise NotProcessed("the shop is closed")
     effect(context)

@@ -37,7 +37,7 @@ except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.faststream needs FastStream 0.7: pip install 'oncegate[faststream]'") from missing
 
 from oncegate.cache.backoff import Backoff
-from oncegate.faststream.rules import broker_of, complaint, message_id, octets
+from oncegate.faststream.rules import broker_of, complaint, message_id, octets, with_ids
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.handling import settle_raised
@@ -132,7 +132,7 @@ class SubscriptionMiddleware:
         if len(values) > 1:
             raise KeyInvalid(f"There is more than one {self._header} header: send one.")
         key = parse_key(values.pop()) if values else None
-        return Delivery(key, octets(message.body), message_id="" if key is not None else message_id(message))
+        return Delivery(key, octets(message.body), message_id=message_id(message))
 
     def pause(self, attempt: int) -> float:
         """Seconds until the next delivery, after ``attempt`` attempts that have failed."""
@@ -171,13 +171,19 @@ class _Processing(BaseMiddleware[Any, Any]):
 
     async def _begin(self, msg: "StreamMessage[Any]") -> Begun:
         try:
-            delivery = self._front.describe(msg)
+            delivery = with_ids(self._front.describe(msg), msg)
         except KeyInvalid as error:
-            return Begun(DeliveryDecision.REJECTED, reason=str(error))
+            return self._refuse(DeliveryDecision.REJECTED, str(error), msg)
         except Exception as error:  # the user's code, which an update may mend: the message is not lost
-            log.error("a message can't be described: %s", type(error).__name__, exc_info=error)
-            return Begun(DeliveryDecision.UNAVAILABLE, reason=type(error).__name__)
+            begun = self._refuse(DeliveryDecision.UNAVAILABLE, type(error).__name__, msg)
+            log.error("record %s: a message can't be described: %s", begun.named, begun.reason, exc_info=error)
+            return begun
         return await self._front.subscription.begin(delivery)
+
+    def _refuse(self, decision: DeliveryDecision, reason: str, msg: "StreamMessage[Any]") -> Begun:
+        return self._front.subscription.refuse(
+            decision, reason, with_ids(Delivery(None, message_id=message_id(msg)), msg)
+        )
 
     async def after_processed(
         self,
@@ -215,11 +221,11 @@ class _Processing(BaseMiddleware[Any, Any]):
         if begun.action is Action.ACKNOWLEDGE:
             return AckMessage()
         if begun.action is Action.DEAD_LETTER:
-            log.warning("record %s: dead-lettered as %s, attempt %d", begun.record, _why(begun), begun.attempt)
+            log.warning("record %s: dead-lettered as %s, attempt %d", begun.named, _why(begun), begun.attempt)
             try:
                 return await self._put_aside(begun)
             except Exception as error:  # noqa: BLE001  # the user's code, or a broker that is away: it must not be lost for that
-                log.error("record %s: can't be put aside: %s", begun.record, type(error).__name__)
+                log.error("record %s: can't be put aside: %s", begun.named, type(error).__name__)
         broker = broker_of(self.context.get_local("handler_"))
         if broker == "nats":
             return NackMessage(delay=pause)
@@ -232,7 +238,7 @@ class _Processing(BaseMiddleware[Any, Any]):
         if self._front.dead_letter is not None:
             await self._front.dead_letter(message, begun)
         elif broker == "redis":
-            await _to_dead_stream(message, begun)
+            await _to_dead_stream(message, begun, self._front.subscription.name)
         # Redis would leave what is rejected pending, to be claimed for ever, and Kafka commits it.
         return RejectMessage() if broker in ("rabbit", "nats") else AckMessage()
 
@@ -242,17 +248,24 @@ class _Processing(BaseMiddleware[Any, Any]):
     def _log_failure(self, begun: Begun, error: BaseException) -> None:
         logger = self.context.get_local("logger") or log
         name = type(error).__name__
-        logger.error("%s: attempt %d at record %s failed", name, begun.attempt, begun.record, exc_info=error)
+        logger.error("record %s: attempt %d failed: %s", begun.named, begun.attempt, name, exc_info=error)
 
 
 def _why(begun: Begun) -> str:
     return "failed" if begun.run else begun.decision.value
 
 
-async def _to_dead_stream(message: Any, begun: Begun) -> None:
+async def _to_dead_stream(message: Any, begun: Begun, name: str) -> None:
     """Copies a Redis entry to the stream's dead letters; it is acknowledged after that. A crash in between copies it twice."""
     raw = message.raw_message
-    why = {"oncegate-reason": _why(begun), "oncegate-record": begun.record, "oncegate-attempt": begun.attempt}
+    why = {
+        "oncegate-reason": _why(begun),
+        "oncegate-record": begun.record,
+        "oncegate-attempt": begun.attempt,
+        "oncegate-message": begun.origin.message_id,
+        "oncegate-correlation": begun.origin.correlation,
+        "oncegate-name": name,
+    }
     await message.consumer.xadd(raw["channel"] + DEAD_STREAM, raw["data"] | why)
 
 

@@ -6,8 +6,10 @@ it again.
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.rules.errors import KeyInvalid
 
 log = logging.getLogger("oncegate.faststream")
@@ -91,6 +93,16 @@ def octets(value: Any) -> bytes:
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     raise KeyInvalid(f"A header or body is of type {type(value).__name__}: send text.")
+
+
+def with_ids(delivery: Delivery, message: Any) -> Delivery:
+    """``delivery`` with the ids of its message that it lacks, for logs. The broker's never becomes the key of one without."""
+    keyed = delivery.key is not None or delivery.record
+    return replace(
+        delivery,
+        message_id=delivery.message_id or (message_id(message) if keyed else ""),
+        correlation=delivery.correlation or message.correlation_id or "",
+    )
 
 
 def message_id(message: Any) -> str:

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only
 
+from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import (
     CONSUMER,
     Delivery,
@@ -29,6 +30,7 @@ from oncegate.middleware.consumers.delivery import (
     command_key,
     delivery_fingerprint,
 )
+from oncegate.middleware.rules.arguments import check_watch
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
@@ -60,6 +62,7 @@ class Inbox:
 
     On PostgreSQL a transaction with a marker waits ``wait_timeout`` seconds at most for a lock, that of a concurrent delivery's
     marker first of all, and the server ends it when it stands idle for ``idle_timeout`` seconds; a session's own limits stay.
+    ``watch`` is notified of each decision, in the thread of the transaction.
     """
 
     def __init__(
@@ -73,7 +76,9 @@ class Inbox:
         strict: bool = True,
         wait_timeout: float = 5.0,
         idle_timeout: float = 60.0,
+        watch: Watch | None = None,
     ) -> None:
+        check_watch(watch)
         if isinstance(aliases, str):
             raise TypeError("aliases is a str: give a list of names")
         for name in (consumer, *aliases):
@@ -91,6 +96,7 @@ class Inbox:
         self.max_result = max_result
         self._warns = on_mismatch == "warn"
         self._strict = strict
+        self._watch = watch
         self._table = inbox_table(MetaData(), schema)
         self._statements = {
             dialect: statements(
@@ -229,11 +235,20 @@ class Inbox:
             if not is_of_database(error):
                 raise
             self._raise(error)
+        self._notify("first" if first else "duplicate")
 
         def store(kept: str) -> None:
             connection.execute(known.keep, {"_message": message.record, "_result": kept})
 
         return Entry(message.record, first=first, result=result, store=store, max_result=self.max_result)
+
+    def _notify(self, decision: str) -> None:
+        if self._watch is None:
+            return
+        try:
+            self._watch.message_marked(self.consumer, decision)
+        except Exception:  # a user's watch must not decide about a payment
+            log.exception("the watch failed")
 
     def _raise(self, error: Exception) -> NoReturn:
         if isinstance(error, UnboundExecutionError):
@@ -257,6 +272,7 @@ class Inbox:
         earlier = [row for row in rows if row.consumer not in written]
         for row in earlier:
             if None not in (message.fingerprint, row.fingerprint) and row.fingerprint != message.fingerprint:
+                self._notify("mismatch")
                 if not self._warns:
                     raise KeyReused(f"record {message.record}: the key was used for another payload")
                 log.warning("record %s: the key was used for another payload: taken for a duplicate", message.record)

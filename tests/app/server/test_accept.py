@@ -11,8 +11,9 @@ import pytest
 import uvloop
 
 from oncegate.app.factory import create_gateway
-from oncegate.app.serve import _Server, bind, server_config
+from oncegate.app.serve import _Server, server_config
 from oncegate.app.server.accept import MOST, Acceptor
+from oncegate.app.server.bind import bind
 from oncegate.app.settings.gateway import GatewaySettings
 
 

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from oncegate import Observation, Route
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.middleware.rules.settings import DEFAULT_METHODS
-from oncegate.prometheus import MiddlewareMetrics
+from oncegate.prometheus import ConsumerMetrics, MiddlewareMetrics
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 
@@ -34,6 +34,9 @@ OF_THE_GATEWAY = {
     "oncegate_worker_deaths",
 }
 """What an app has not: logins, submissions, workers that somebody looks after, samples of the cache."""
+_CONSUMERS = CollectorRegistry()
+ConsumerMetrics(registry=_CONSUMERS)
+OF_CONSUMERS = {family.name for family in _CONSUMERS.collect()}
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -78,7 +81,8 @@ def test_what_alerts_are_made_of_is_there_before_anything_happens(registry: Coll
     rules = [rule["expr"] for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"] for rule in group["rules"]]
     names = {name for rule in rules for name in re.findall(r"\boncegate_\w+", rule)}
     there = {name for name, _ in found}
-    assert {name.removesuffix("_total") for name in names - there} <= OF_THE_GATEWAY | {"oncegate_cache_writable"}
+    others = OF_THE_GATEWAY | OF_CONSUMERS | {"oncegate_cache_writable"}
+    assert {name.removesuffix("_total") for name in names - there} <= others
     assert set(found.values()) == {0.0, 1.0}, "1 is the version's"
     for decision in ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable"):
         assert value(found, "oncegate_requests_total", route="/payments/*", method="PUT", decision=decision) == 0

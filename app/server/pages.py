@@ -1,0 +1,58 @@
+"""A worker's own pages, ``/metrics`` and ``/healthz``, answered in the event loop that its work is in."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from oncegate.app.server.connection import InboundConnection
+from oncegate.middleware.http.asgi import Receive, Scope, Send
+
+_TEXT = "text/plain; charset=utf-8"
+
+
+class Pages:
+    """Serves ``metrics``, a function of what a request accepts, on ``sockets``, from `start` to `close`."""
+
+    def __init__(self, metrics: Callable[[str], tuple[bytes, str]], sockets: Sequence[socket.socket]) -> None:
+        self._metrics = metrics
+        self._sockets = list(sockets)
+        self._state = ServerState()
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self) -> None:
+        """Listen, and answer from now on."""
+        config = uvicorn.Config(
+            self, interface="asgi3", http=InboundConnection, ws="none", lifespan="off", log_config=None
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+        for bound in self._sockets:
+            made = loop.create_server(lambda: InboundConnection(config, self._state, {}), sock=bound)
+            self._servers.append(await made)
+
+    def close(self) -> None:
+        """Listen no more, and end every connection."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
+        """ASGI 3."""
+        status, body, kind = self._answer(scope)
+        headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _answer(self, scope: Scope) -> tuple[int, bytes, str]:
+        if scope["path"] not in ("/metrics", "/healthz"):
+            return 404, b"Here are /metrics and /healthz.\n", _TEXT
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, b"GET or HEAD.\n", _TEXT
+        if scope["path"] == "/healthz":
+            return 200, b'{"status":"up"}', "application/json"
+        accept = b",".join(value for name, value in scope["headers"] if name == b"accept")
+        return 200, *self._metrics(accept.decode("latin-1"))

@@ -1,0 +1,134 @@
+"""Prometheus metrics of consumers: counted in prometheus-client's own registries, for a worker and for apps.
+
+They have names of their own, so that an app's registry takes them beside those of its `IdempotencyMiddleware`. Every label has a
+bounded set of values: consumers, decisions, outcomes, reasons, tables. A key never is one.
+"""
+
+from typing import Final, Literal
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from oncegate.app.telemetry.metrics import OUTCOMES, RELEASED, UPSTREAM_BOUNDS
+from oncegate.cache.record import State
+from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.consumers.delivery import CONSUMER, Action, DeliveryDecision
+
+LETTER_REASONS: Final = (
+    *[decision.value for decision in DeliveryDecision if decision.action is Action.DEAD_LETTER],
+    "undecodable",
+)
+INBOX_DECISIONS: Final = ("first", "duplicate", "mismatch", "forgotten")
+LIVE_SUM: Final[Literal["livesum"]] = "livesum"
+"""Of prometheus-client's mode for several processes: a gauge is the sum over those that live."""
+
+
+class ConsumerMetrics(Watch):
+    """Counts what ``consumers`` do: give it to each `Subscription` as its ``watch``, and to each `Inbox`.
+
+    Their series are there from the start, with 0, so that an alert sees the first event; those of a consumer that isn't named
+    here begin with its first event. One for each registry. It works in prometheus-client's mode for several processes, too.
+    Raises ``ValueError`` for a ``registry`` that has one, and for what is no consumer's name.
+    """
+
+    def __init__(self, *consumers: str, registry: CollectorRegistry = REGISTRY) -> None:
+        for name in consumers:
+            if not CONSUMER.fullmatch(name):
+                raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
+
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(f"oncegate_{name}", meaning, labels, registry=registry)
+
+        def gauge(name: str, meaning: str, *labels: str, mode: Literal["livesum", "mostrecent"] = LIVE_SUM) -> Gauge:
+            return Gauge(f"oncegate_{name}", meaning, labels, registry=registry, multiprocess_mode=mode)
+
+        self._deliveries = counter("deliveries", "Deliveries to consumers, by decision.", "consumer", "decision")
+        self._mismatched = counter(
+            "delivery_mismatches_warned", "Other payloads that were taken for the first one's.", "consumer"
+        )
+        self._executions = counter("executions", "Executions by their outcome.", "consumer", "outcome")
+        self._seconds = Histogram(
+            "oncegate_execution_seconds",
+            "From an execution's begin until its outcome was known.",
+            ["consumer"],
+            registry=registry,
+            buckets=UPSTREAM_BOUNDS,
+        )
+        self._letters = counter("dead_letters", "Deliveries that were given up.", "consumer", "reason")
+        self._lost = counter("execution_leases_lost", "Executions that somebody else took over.", "consumer")
+        self._refused = counter("execution_outcomes_refused", "Outcomes that came too late to be recorded.", "consumer")
+        self._in_flight = gauge("executions_in_flight", "Executions that run now.", "consumer")
+        self._waiting = gauge("execution_outcomes_waiting", "Outcomes that the cache has not taken yet.")
+        self._marked = counter("inbox_deliveries", "Deliveries to inboxes, by decision.", "consumer", "decision")
+        self._rows = gauge("inbox_rows", "Rows of an inbox's table, when it was measured.", "table", mode="mostrecent")
+        self._oldest = gauge(
+            "inbox_oldest_timestamp_seconds", "When its oldest row was written.", "table", mode="mostrecent"
+        )
+        self._pruned = counter("inbox_pruned", "Rows that were deleted because they are old enough.", "table")
+        for consumer in consumers:
+            self._begin(consumer)
+
+    def _begin(self, consumer: str) -> None:
+        """Have the series there: one that began at 1 would have had no increase."""
+        for decision in DeliveryDecision:
+            self._deliveries.labels(consumer, decision.value)
+        for outcome in (*[state.value for state in OUTCOMES], RELEASED):
+            self._executions.labels(consumer, outcome)
+        for reason in LETTER_REASONS:
+            self._letters.labels(consumer, reason)
+        for marked in INBOX_DECISIONS:
+            self._marked.labels(consumer, marked)
+        self._seconds.labels(consumer)
+        self._mismatched.labels(consumer)
+        self._lost.labels(consumer)
+        self._refused.labels(consumer)
+        self._in_flight.labels(consumer)
+
+    def delivery_decided(self, consumer: str, decision: str) -> None:
+        """See `Watch`."""
+        self._deliveries.labels(consumer, decision).inc()
+
+    def delivery_mismatched(self, consumer: str) -> None:
+        """See `Watch`."""
+        self._mismatched.labels(consumer).inc()
+
+    def dead_lettered(self, consumer: str, reason: str) -> None:
+        """See `Watch`."""
+        self._letters.labels(consumer, reason).inc()
+
+    def attempt_began(self, route: str) -> None:
+        """See `Watch`."""
+        self._in_flight.labels(route).inc()
+
+    def attempt_ended(self, route: str) -> None:
+        """See `Watch`."""
+        self._in_flight.labels(route).dec()
+
+    def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
+        """See `Watch`."""
+        self._executions.labels(route, state.value if state else RELEASED).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def lease_lost(self, route: str) -> None:
+        """See `Watch`."""
+        self._lost.labels(route).inc()
+
+    def outcome_refused(self, route: str) -> None:
+        """See `Watch`."""
+        self._refused.labels(route).inc()
+
+    def outcomes_waiting(self, change: int) -> None:
+        """See `Watch`."""
+        self._waiting.inc(change)
+
+    def message_marked(self, consumer: str, decision: str) -> None:
+        """See `Watch`."""
+        self._marked.labels(consumer, decision).inc()
+
+    def inbox_measured(self, table: str, rows: int, oldest: float | None) -> None:
+        """See `Watch`."""
+        self._rows.labels(table).set(rows)
+        self._oldest.labels(table).set(oldest or 0)
+
+    def markers_pruned(self, table: str, rows: int) -> None:
+        """See `Watch`."""
+        self._pruned.labels(table).inc(rows)
