@@ -18,13 +18,16 @@ class Entry:
     """True where this delivery is the first one of its message: then do the effect, in the same transaction.
 
     ``record`` is the message's id, fit for logs. ``result`` is what the first delivery has kept, as JSON gives it back; ``None``
-    where it has kept nothing, and for the first one itself.
+    where it has kept nothing, and for the first one itself. ``kept`` is whether there is one, be it ``None``.
     """
 
-    def __init__(self, record: str, *, first: bool, result: Any, store: Callable[[str], None], max_result: int) -> None:
+    def __init__(
+        self, record: str, *, first: bool, stored: str | None, store: Callable[[str], None], max_result: int
+    ) -> None:
         self.record = record
         self.first = first
-        self.result = result
+        self.result: Any = None if stored is None else _CODEC.load(stored.encode())
+        self.kept = stored is not None
         self._store = store
         self._max_result = max_result
 
@@ -42,6 +45,7 @@ class Entry:
         kept = self._as_json(result)
         if kept is not None:
             self._store(kept)
+            self.kept = True
 
     def _as_json(self, result: Any) -> str | None:
         if isinstance(result, StoredResponse):  # it would come back as a list
@@ -56,11 +60,6 @@ class Entry:
             log.warning("record %s: the result is too large to be kept", self.record)
             return None
         return kept.decode()
-
-
-def read_result(kept: str | None) -> Any:
-    """What `Entry.keep` was given, as JSON gives it back."""
-    return None if kept is None else _CODEC.load(kept.encode())
 
 
 class AsyncEntry:

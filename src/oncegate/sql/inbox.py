@@ -11,7 +11,7 @@ All of it is written once, for SQLAlchemy's synchronous sessions and connections
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 from sqlalchemy import Connection, MetaData, Table
@@ -28,15 +28,16 @@ from oncegate.middleware.consumers.delivery import (
     command_key,
     delivery_fingerprint,
 )
+from oncegate.middleware.consumers.transactional import Executed, set_inbox
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
-from oncegate.sql.entry import AsyncEntry, Entry, Marking, read_result
+from oncegate.sql.entry import AsyncEntry, Entry, Marking
 from oncegate.sql.errors import InboxMisused, KeyReused, meaning
 from oncegate.sql.guard import check_commits_nothing, marked
 from oncegate.sql.statements import DIALECTS, Statements, statements
 from oncegate.sql.table import inbox_table
-from oncegate.sql.transaction import execute, without_session
+from oncegate.sql.transaction import execute, is_result, session_parameter, with_session, without_session
 
 log = logging.getLogger("oncegate.inbox")
 
@@ -88,6 +89,8 @@ class Inbox:
         self.aliases = tuple(aliases)
         self.schema = schema
         self.max_result = max_result
+        self.unmarked = 0
+        """How many messages without a key this process has executed without a marker."""
         self._warns = on_mismatch == "warn"
         self._strict = strict
         self._table = inbox_table(MetaData(), schema)
@@ -177,7 +180,7 @@ class Inbox:
         self, sessions: sessionmaker[SyncOf]
     ) -> Callable[[Callable[Concatenate[Payload, SyncOf, P], Any]], Callable[Concatenate[Payload, P], Any]]: ...
 
-    def transaction(self, sessions: async_sessionmaker[Any] | sessionmaker[Any]) -> Callable[[Any], Any]:
+    def transaction(self, sessions: Any) -> Callable[[Any], Any]:
         """Decorates a consumer's handler of a payload and a session: begin, mark, call, keep its result, commit.
 
         What it makes is a handler for a worker or for `Subscription.execute`, whose delivery it marks. A duplicate returns the
@@ -194,23 +197,44 @@ class Inbox:
             if inspect.iscoroutinefunction(handler) is not of_asyncio:
                 raise TypeError("an async_sessionmaker is for a coroutine function, a sessionmaker for a plain one")
 
-            async def awaited(payload: Any, /, *args: Any, **kwargs: Any) -> Any:
-                async with sessions() as session:
+            name = session_parameter(handler)
 
-                    def call() -> Any:
-                        return await_only(handler(payload, session, *args, **kwargs))
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                executed = await self.execute(
+                    sessions, lambda session: with_session(handler, name, session, args, kwargs)()
+                )
+                return executed.result
 
-                    return await session.run_sync(execute, self.mark, call)
-
-            def called(payload: Any, /, *args: Any, **kwargs: Any) -> Any:
+            def called(*args: Any, **kwargs: Any) -> Any:
                 with sessions() as session:
-                    return execute(session, self.mark, functools.partial(handler, payload, session, *args, **kwargs))
+                    return execute(session, self, with_session(handler, name, session, args, kwargs), is_result).result
 
             shown = functools.wraps(handler)(awaited if of_asyncio else called)
             without_session(handler, shown)
+            set_inbox(shown, self)
             return shown
 
         return decorate
+
+    def check_sessions(self, sessions: object) -> None:
+        """Raises ``TypeError`` for what is no ``async_sessionmaker``."""
+        if not isinstance(sessions, async_sessionmaker):
+            raise TypeError(f"sessions is a {type(sessions).__name__}: give an async_sessionmaker")
+
+    async def execute(
+        self,
+        sessions: async_sessionmaker[AsyncOf],
+        handler: Callable[[AsyncOf], Awaitable[Any]],
+        *,
+        keeps: Callable[[Any], bool] = is_result,
+    ) -> Executed:
+        """As `transaction`, for a handler of a session alone; ``keeps`` chooses the results that are kept."""
+        async with sessions() as session:
+
+            def call() -> Any:
+                return await_only(handler(session))
+
+            return await session.run_sync(execute, self, call, keeps)
 
     def mark(self, session: Session | Connection, message: str, fingerprint: bytes | None) -> Entry:
         """As `first`, for a record's id and the fingerprint of a payload."""
@@ -222,14 +246,14 @@ class Inbox:
             parameters = {"_message": message, "_fingerprint": fingerprint}
             written = connection.scalars(known.mark, parameters).all()
             first = len(written) == len(self.aliases) + 1
-            result = None if first else self._earlier(connection, known, message, fingerprint, written)
+            stored = None if first else self._earlier(connection, known, message, fingerprint, written)
         except (SQLAlchemyError, OSError) as error:
             self._raise(error)
 
         def store(kept: str) -> None:
             connection.execute(known.keep, {"_message": message, "_result": kept})
 
-        return Entry(message, first=first, result=result, store=store, max_result=self.max_result)
+        return Entry(message, first=first, stored=stored, store=store, max_result=self.max_result)
 
     def _raise(self, error: SQLAlchemyError | OSError) -> NoReturn:
         if isinstance(error, UnboundExecutionError):
@@ -254,8 +278,8 @@ class Inbox:
         message: str,
         fingerprint: bytes | None,
         written: Sequence[str],
-    ) -> Any:
-        """The result that the first delivery has kept. Raises `KeyReused`."""
+    ) -> str | None:
+        """The result that the first delivery has kept, in JSON. Raises `KeyReused`."""
         rows = connection.execute(known.read, {"_message": message}).all()
         earlier = [row for row in rows if row.consumer not in written]
         for row in earlier:
@@ -264,7 +288,7 @@ class Inbox:
                     raise KeyReused(f"record {message}: the key was used for another payload")
                 log.warning("record %s: the key was used for another payload: taken for a duplicate", message)
                 break
-        return next((read_result(row.result) for row in earlier if row.result is not None), None)
+        return next((row.result for row in earlier if row.result is not None), None)
 
 
 def _identified(key: KeyText, caller: KeyText, record: str, payload: Any) -> tuple[str, bytes | None]:
