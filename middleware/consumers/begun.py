@@ -4,6 +4,7 @@ import asyncio
 import enum
 import logging
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -66,6 +67,8 @@ class Begun:
         self.response = response
         self.returned: Any = None
         self.raised: BaseException | None = None
+        self.sent_at: datetime | None = None
+        """When the message was sent, as its `Delivery` has it."""
         self.after_a_crash = False
         """The last attempt's process died, or lost its lease: this command may have killed it."""
         self.settled = False

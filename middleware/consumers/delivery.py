@@ -3,6 +3,7 @@
 import enum
 import re
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -34,7 +35,9 @@ class Delivery:
     gateway; without it, the id is made of ``key`` and ``caller``, which scopes the key as in `CommandProcessor.process`.
     ``fingerprint`` is the gateway's, 16 bytes; without it, one is made of ``payload``. ``attempts_before`` is how many
     attempts don't count any more, because an operator drove the command again. What the gateway itself did under the key
-    counts too, where its record has this very ``fingerprint``: then it is of this command.
+    counts too, where its record has this very ``fingerprint``: then it is of this command. ``sent_at`` is when the broker got
+    the message, with its time zone: for `oncegate.sql.Inbox`, which has forgotten what is too old. Raises ``ValueError``
+    for one without a zone.
 
     What must not be logged is not in its ``repr``.
     """
@@ -46,6 +49,11 @@ class Delivery:
     caller: str | bytes | int | UUID = field(default="", repr=False)
     fingerprint: bytes | None = None
     attempts_before: int = 0
+    sent_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.sent_at is not None and self.sent_at.tzinfo is None:
+            raise ValueError("sent_at has no time zone: give one, as datetime.now(UTC) has it")
 
 
 class Action(enum.StrEnum):

@@ -95,6 +95,11 @@ class Subscription:
 
         Raises nothing, whatever the delivery holds: what stands in the way is a decision too, with its ``reason``.
         """
+        begun = await self._begin(delivery)
+        begun.sent_at = delivery.sent_at
+        return begun
+
+    async def _begin(self, delivery: Delivery) -> Begun:
         try:
             key = command_key(self.namespace, delivery, self.settings)
             if key is None:

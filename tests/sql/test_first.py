@@ -4,6 +4,7 @@ Rules of docs/contract.md: R12.14.
 """
 
 import asyncio
+from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
 
@@ -110,6 +111,12 @@ def test_what_is_no_key_is_refused(place: Place, key: object) -> None:
 def test_keys_that_look_alike_are_two(place: Place) -> None:
     keys = ["a", "A", "a ", "ä", "a\u0308", "a\x00"]
     assert all(place.deliver(billing, key).first for key in keys)
+
+
+def test_a_time_without_its_zone_is_refused(place: Place) -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        place.deliver(billing, "a", sent_at=datetime(2026, 1, 1))  # wrong on purpose
+    assert place.deliver(billing, "a", sent_at=datetime.now(UTC)).first
 
 
 @pytest.mark.parametrize(

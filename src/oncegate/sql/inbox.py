@@ -11,10 +11,11 @@ All of it is written once, for SQLAlchemy's synchronous sessions and connections
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from datetime import datetime
 from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
 
-from sqlalchemy import Connection, MetaData, Table
+from sqlalchemy import Connection, MetaData, Row, Table
 from sqlalchemy.exc import SQLAlchemyError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
@@ -32,10 +33,10 @@ from oncegate.middleware.consumers.transactional import Executed, set_inbox
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
-from oncegate.sql.entry import AsyncEntry, Entry, Marking
+from oncegate.sql.entry import AsyncEntry, Entry, Kept, Marking
 from oncegate.sql.errors import InboxMisused, KeyReused, meaning
 from oncegate.sql.guard import check_commits_nothing, marked
-from oncegate.sql.statements import DIALECTS, Statements, statements
+from oncegate.sql.statements import DIALECTS, Message, Statements, statements
 from oncegate.sql.table import inbox_table
 from oncegate.sql.transaction import execute, is_result, session_parameter, with_session, without_session
 
@@ -118,6 +119,7 @@ class Inbox:
         caller: KeyText = "",
         record: str = "",
         payload: Any = None,
+        sent_at: datetime | None = None,
     ) -> Marking: ...
 
     @overload
@@ -129,6 +131,7 @@ class Inbox:
         caller: KeyText = "",
         record: str = "",
         payload: Any = None,
+        sent_at: datetime | None = None,
     ) -> Entry: ...
 
     def first(
@@ -139,33 +142,92 @@ class Inbox:
         caller: KeyText = "",
         record: str = "",
         payload: Any = None,
+        sent_at: datetime | None = None,
     ) -> Marking | Entry:
         """Mark a message in the session's transaction; true where this delivery is the first. Awaited, where the session is.
 
         A concurrent delivery of the message waits here until this transaction has ended. ``key`` and ``caller`` name the message
         as in a `Delivery`; ``record`` does so instead, where the message brings a record's id of the gateway's. With a
-        ``payload``, another one under the same key raises `KeyReused`.
+        ``payload``, another one under the same key raises `KeyReused`. ``sent_at`` is when the broker got the message, with its
+        time zone.
 
         Raises `KeyInvalid` for an empty key, `InboxBusy` where another transaction was in the way, `InboxUnavailable`
         without the database, `InboxMisused` where a marker would not hold, ``TypeError`` for another kind of session.
         """
-        message, fingerprint = _identified(key, caller, record, payload)
+        message = _identified(Delivery(key, payload, record=record, caller=caller, sent_at=sent_at))
         if isinstance(session, AsyncSession | AsyncConnection):
-            return Marking(self._first_async(session, message, fingerprint))
+            return Marking(self._first_async(session, message))
         if not isinstance(session, Session | Connection):
-            raise TypeError(
-                f"the session is a {type(session).__name__}: give a Session, AsyncSession, Connection or AsyncConnection"
-            )
-        return self.mark(session, message, fingerprint)
+            raise _not_a_session(session)
+        return self.mark(session, [message])[0]
 
-    async def _first_async(
-        self, session: AsyncSession | AsyncConnection, message: str, fingerprint: bytes | None
-    ) -> AsyncEntry:
+    async def _first_async(self, session: AsyncSession | AsyncConnection, message: Message) -> AsyncEntry:
+        return (await self._mark_async(session, [message]))[0]
+
+    async def _mark_async(
+        self, session: AsyncSession | AsyncConnection, messages: Sequence[Message]
+    ) -> list[AsyncEntry]:
         if isinstance(session, AsyncSession):
-            entry = await session.run_sync(self.mark, message, fingerprint)
+            entries = await session.run_sync(self.mark, messages)
         else:
-            entry = await session.run_sync(self.mark, message, fingerprint)
-        return AsyncEntry(entry, session)
+            entries = await session.run_sync(self.mark, messages)
+        return [AsyncEntry(entry, session) for entry in entries]
+
+    @overload
+    def first_many(
+        self,
+        session: AsyncSession | AsyncConnection,
+        keys: Sequence[KeyText],
+        *,
+        callers: Sequence[KeyText] | None = None,
+        payloads: Sequence[Any] | None = None,
+        sent_at: Sequence[datetime | None] | None = None,
+    ) -> Coroutine[Any, Any, list[AsyncEntry]]: ...
+
+    @overload
+    def first_many(
+        self,
+        session: Session | Connection,
+        keys: Sequence[KeyText],
+        *,
+        callers: Sequence[KeyText] | None = None,
+        payloads: Sequence[Any] | None = None,
+        sent_at: Sequence[datetime | None] | None = None,
+    ) -> list[Entry]: ...
+
+    def first_many(
+        self,
+        session: AsyncSession | AsyncConnection | Session | Connection,
+        keys: Sequence[KeyText],
+        *,
+        callers: Sequence[KeyText] | None = None,
+        payloads: Sequence[Any] | None = None,
+        sent_at: Sequence[datetime | None] | None = None,
+    ) -> Coroutine[Any, Any, list[AsyncEntry]] | list[Entry]:
+        """As `first`, for a batch of messages by one statement: an entry for each of ``keys``, in their order.
+
+        What stands in the batch twice is first once. Batches never wait for each other's markers in a circle, in whatever order
+        their keys are. ``callers``, ``payloads`` and ``sent_at`` have one item for each key. Raises what `first` raises; a
+        `KeyReused` of one message is one of the batch.
+        """
+        if isinstance(keys, str | bytes):
+            raise TypeError("keys is one key: give a list of them")
+        count = len(keys)
+        each = zip(
+            keys,
+            [""] * count if callers is None else callers,
+            [None] * count if payloads is None else payloads,
+            [None] * count if sent_at is None else sent_at,
+            strict=True,
+        )
+        messages = [
+            _identified(Delivery(key, payload, caller=caller, sent_at=sent)) for key, caller, payload, sent in each
+        ]
+        if isinstance(session, AsyncSession | AsyncConnection):
+            return self._mark_async(session, messages)
+        if not isinstance(session, Session | Connection):
+            raise _not_a_session(session)
+        return self.mark(session, messages)
 
     @overload
     def transaction(
@@ -236,24 +298,35 @@ class Inbox:
 
             return await session.run_sync(execute, self, call, keeps)
 
-    def mark(self, session: Session | Connection, message: str, fingerprint: bytes | None) -> Entry:
-        """As `first`, for a record's id and the fingerprint of a payload."""
+    def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
+        """As `first_many`, for messages whose records' ids are known."""
+        if not messages:
+            return []
         try:
             connection = session if isinstance(session, Connection) else session.connection()
             known = self._known(connection)
             if isinstance(session, Session):
                 marked(session, strict=self._strict)
-            parameters = {"_message": message, "_fingerprint": fingerprint}
-            written = connection.scalars(known.mark, parameters).all()
-            first = len(written) == len(self.aliases) + 1
-            stored = None if first else self._earlier(connection, known, message, fingerprint, written)
+            written = known.mark(connection, messages)
+            first = [len(names) == len(known.names) for names in written]
+            rows = known.rows(connection, [each.record for each, new in zip(messages, first, strict=True) if not new])
         except (SQLAlchemyError, OSError) as error:
             self._raise(error)
 
-        def store(kept: str) -> None:
-            connection.execute(known.keep, {"_message": message, "_result": kept})
+        def store(kept: list[Kept]) -> None:
+            parameters = [{"_message": each.record, "_result": each.stored} for each in kept]
+            connection.execute(known.keep, parameters if len(kept) > 1 else parameters[0])
 
-        return Entry(message, first=first, stored=stored, store=store, max_result=self.max_result)
+        return [
+            Entry(
+                message.record,
+                first=new,
+                stored=None if new else self._earlier(message, rows[message.record], names),
+                store=store,
+                max_result=self.max_result,
+            )
+            for message, names, new in zip(messages, written, first, strict=True)
+        ]
 
     def _raise(self, error: SQLAlchemyError | OSError) -> NoReturn:
         if isinstance(error, UnboundExecutionError):
@@ -271,32 +344,29 @@ class Inbox:
         check_commits_nothing(connection)
         return known
 
-    def _earlier(
-        self,
-        connection: Connection,
-        known: Statements,
-        message: str,
-        fingerprint: bytes | None,
-        written: Sequence[str],
-    ) -> str | None:
+    def _earlier(self, message: Message, rows: Sequence[Row[Any]], written: Collection[str]) -> str | None:
         """The result that the first delivery has kept, in JSON. Raises `KeyReused`."""
-        rows = connection.execute(known.read, {"_message": message}).all()
         earlier = [row for row in rows if row.consumer not in written]
         for row in earlier:
-            if fingerprint is not None and row.fingerprint is not None and row.fingerprint != fingerprint:
+            if None not in (message.fingerprint, row.fingerprint) and row.fingerprint != message.fingerprint:
                 if not self._warns:
-                    raise KeyReused(f"record {message}: the key was used for another payload")
-                log.warning("record %s: the key was used for another payload: taken for a duplicate", message)
+                    raise KeyReused(f"record {message.record}: the key was used for another payload")
+                log.warning("record %s: the key was used for another payload: taken for a duplicate", message.record)
                 break
         return next((row.result for row in earlier if row.result is not None), None)
 
 
-def _identified(key: KeyText, caller: KeyText, record: str, payload: Any) -> tuple[str, bytes | None]:
-    """The record's id and the payload's fingerprint, as the hook makes them. Raises `KeyInvalid`."""
-    delivery = Delivery(key, payload, record=record, caller=caller)
+def _not_a_session(session: object) -> TypeError:
+    return TypeError(
+        f"the session is a {type(session).__name__}: give a Session, AsyncSession, Connection or AsyncConnection"
+    )
+
+
+def _identified(delivery: Delivery) -> Message:
+    """The message with the record's id, and with the payload's fingerprint, as the hook makes them. Raises `KeyInvalid`."""
     try:
         look_up_key = command_key("inbox", delivery, _KEY_NEEDED)
-        fingerprint = None if payload is None else delivery_fingerprint(delivery)
+        fingerprint = None if delivery.payload is None else delivery_fingerprint(delivery)
     except Rejected as error:
         raise KeyInvalid(str(error)) from None
-    return record_id(look_up_key or ""), fingerprint
+    return Message(record_id(look_up_key or ""), fingerprint, delivery.sent_at)

@@ -1,33 +1,39 @@
-"""The SQL of an inbox: a marker is written by one statement, for all of a consumer's names.
+"""The SQL of an inbox: the markers of any number of messages are written by one statement, for all of a consumer's names.
 
 Strategy. ``INSERT ... ON CONFLICT DO NOTHING RETURNING`` decides in the database who is first: where another transaction has
 written the marker and is still open, the statement waits for its end, then inserts nothing (committed), or the row (rolled back).
-The rows are inserted in the order of the names, the same everywhere, so that two consumers that share names never wait for each
+The rows are inserted in the order of names and messages, the same everywhere, so that two such statements never wait for each
 other.
+
+The rows are one parameter, in JSON. So the statement is the same for any number of them, and is compiled and planned once.
 
 On PostgreSQL the same statement sets the transaction's time limits, which count for its own wait already. A setting that the
 session has stays.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
+import orjson
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Executable,
-    LargeBinary,
+    Row,
     Table,
     Text,
     and_,
     bindparam,
     case,
     cast,
+    column,
     func,
     literal,
     select,
     true,
-    union_all,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -37,57 +43,97 @@ _KEY: Final = ("consumer", "message")
 
 
 @dataclass(frozen=True, slots=True)
-class Statements:
-    """Those of one inbox for one dialect. Their parameters are ``_message``, ``_fingerprint`` and ``_result``."""
+class Message:
+    """A message to be marked: its record's id, the fingerprint of a payload that is to be compared, and when it was sent."""
 
-    mark: Executable
-    """Returns the names whose marker it has written."""
+    record: str
+    fingerprint: bytes | None = None
+    sent_at: datetime | None = None
+
+    def row(self, name: str) -> dict[str, str | None]:
+        """Its marker under ``name``, as a row of the statement's parameter."""
+        fingerprint = None if self.fingerprint is None else self.fingerprint.hex()
+        return {"consumer": name, "message": self.record, "fingerprint": fingerprint}
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """Those of one inbox for one dialect, for the markers under ``names``, which are sorted."""
+
+    names: tuple[str, ...]
+    insert: Executable
+    """Returns name and message of each marker that it has written. Its parameter is ``_rows``."""
     read: Executable
-    """The markers of a message: name, fingerprint, result."""
+    """The markers of ``_messages``, records' ids in JSON: message, name, fingerprint, result."""
     keep: Executable
-    """Stores a result with the markers of a message."""
+    """Stores ``_result`` with the markers of ``_message``."""
+
+    def mark(self, connection: Connection, messages: Sequence[Message]) -> list[frozenset[str]]:
+        """Write the markers of ``messages``; for each of them the names under which it has got one: all, if it is the first.
+
+        What stands among them twice gets none the second time.
+        """
+        distinct = {message.record: message for message in reversed(messages)}
+        rows = [distinct[record].row(name) for name in self.names for record in sorted(distinct)]
+        written: defaultdict[str, list[str]] = defaultdict(list)
+        for name, record in connection.execute(self.insert, {"_rows": orjson.dumps(rows).decode()}):
+            written[record].append(name)
+        return [frozenset(written.pop(message.record, ())) for message in messages]
+
+    def rows(self, connection: Connection, records: Sequence[str]) -> Mapping[str, Sequence[Row[Any]]]:
+        """The markers of messages, by their records' ids; none of a message without one."""
+        found: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+        if records:
+            for row in connection.execute(self.read, {"_messages": orjson.dumps(records).decode()}):
+                found[row.message].append(row)
+        return found
 
 
 def statements(
     dialect: str, table: Table, names: Sequence[str], *, wait_timeout: float, idle_timeout: float
 ) -> Statements:
-    """The statements for ``names``, of which the first is the consumer's own; time limits in seconds, for PostgreSQL."""
+    """The statements for ``names``; time limits in seconds, for PostgreSQL."""
     of_message = and_(table.c.consumer.in_(list(names)), table.c.message == bindparam("_message", type_=Text()))
     return Statements(
-        _mark(dialect, table, sorted(names), wait_timeout, idle_timeout),
-        select(table.c.consumer, table.c.fingerprint, table.c.result).where(of_message),
+        tuple(sorted(names)),
+        _insert(dialect, table, wait_timeout, idle_timeout),
+        _read(dialect, table, names),
         update(table).where(of_message).values(result=bindparam("_result", type_=Text())),
     )
 
 
-def _mark(dialect: str, table: Table, names: Sequence[str], wait_timeout: float, idle_timeout: float) -> Executable:
+def _insert(dialect: str, table: Table, wait_timeout: float, idle_timeout: float) -> Executable:
     columns = [table.c.received_at, table.c.consumer, table.c.message, table.c.fingerprint]
-    limits: ColumnElement[bool] = true()
-    now: ColumnElement[Any] = func.current_timestamp()
+    given = bindparam("_rows", type_=Text())
+    # By name: without the key the statement fails, and nobody is taken for the first by mistake.
     if dialect == "postgresql":
-        # Not CURRENT_TIMESTAMP: a transaction may have begun long before the message came.
-        now = func.statement_timestamp()
+        fields = [column(each.name, Text) for each in columns[1:]]
+        rows = func.json_to_recordset(cast(given, postgresql.JSON))
+        row = rows.table_valued(*fields).render_derived(name="marker", with_types=True).c
         limits = and_(
             _limited("lock_timeout", wait_timeout), _limited("idle_in_transaction_session_timeout", idle_timeout)
         )
-    rows = [
-        select(
-            now,
-            literal(name, Text()),
-            bindparam("_message", type_=Text()),
-            cast(
-                bindparam("_fingerprint", type_=LargeBinary()), LargeBinary()
-            ),  # psycopg doesn't, and in a UNION it counts
-        ).where(limits)
-        for name in names
-    ]
-    source = union_all(*rows) if len(rows) > 1 else rows[0]
-    # By name: without the key the statement fails, and nobody is taken for the first by mistake.
-    if dialect == "postgresql":
-        marking = postgresql.insert(table).from_select(columns, source, include_defaults=False)
-        return marking.on_conflict_do_nothing(index_elements=_KEY).returning(table.c.consumer)
-    marking_sqlite = sqlite.insert(table).from_select(columns, source, include_defaults=False)
-    return marking_sqlite.on_conflict_do_nothing(index_elements=_KEY).returning(table.c.consumer)
+        # Not CURRENT_TIMESTAMP: a transaction may have begun long before the message came.
+        values = select(
+            func.statement_timestamp(), row.consumer, row.message, func.decode(row.fingerprint, "hex")
+        ).where(select(limits).scalar_subquery())  # once, and not for each row
+        marking = postgresql.insert(table).from_select(columns, values, include_defaults=False)
+        return marking.on_conflict_do_nothing(index_elements=_KEY).returning(table.c.consumer, table.c.message)
+    each = func.json_each(given).table_valued("value", name="marker").c.value
+    fields_sqlite = [func.json_extract(each, f"$.{name.name}") for name in columns[1:]]
+    values = select(func.current_timestamp(), *fields_sqlite).where(true())
+    marking_sqlite = sqlite.insert(table).from_select(columns, values, include_defaults=False)
+    return marking_sqlite.on_conflict_do_nothing(index_elements=_KEY).returning(table.c.consumer, table.c.message)
+
+
+def _read(dialect: str, table: Table, names: Sequence[str]) -> Executable:
+    given = bindparam("_messages", type_=Text())
+    columns = select(table.c.message, table.c.consumer, table.c.fingerprint, table.c.result)
+    of_consumer = columns.where(table.c.consumer.in_(list(names)))
+    if dialect == "postgresql":  # by an array: the primary key's index is searched for each of them
+        records = func.array(select(func.json_array_elements_text(cast(given, postgresql.JSON))).scalar_subquery())
+        return of_consumer.where(table.c.message == func.any(records))
+    return of_consumer.where(table.c.message.in_(select(func.json_each(given).table_valued("value").c.value)))
 
 
 def _limited(setting: str, seconds: float) -> ColumnElement[bool]:

@@ -7,17 +7,19 @@ awaited by SQLAlchemy's ``await_only``. Whatever is raised on the way leaves the
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.executing import current
 from oncegate.middleware.consumers.transactional import Executed
-from oncegate.sql.entry import Entry
+from oncegate.sql.entry import Entry, keep_all
 from oncegate.sql.errors import CommitUnknown, InboxMisused, InboxUnavailable, is_unsettled, meaning
 from oncegate.sql.guard import check_not_aborted, hold, let_go
+from oncegate.sql.statements import Message
 
 log = logging.getLogger("oncegate.inbox")
 
@@ -28,8 +30,8 @@ class Marks(Protocol):
     consumer: str
     unmarked: int
 
-    def mark(self, session: Session, message: str, fingerprint: bytes | None) -> Entry:
-        """The entry of a message, by its record's id and the fingerprint of its payload."""
+    def mark(self, session: Session, messages: Sequence[Message]) -> list[Entry]:
+        """The entries of messages whose records' ids are known."""
 
 
 def execute(session: Session, inbox: Marks, call: Callable[[], Any], keeps: Callable[[Any], bool]) -> Executed:
@@ -40,27 +42,33 @@ def execute(session: Session, inbox: Marks, call: Callable[[], Any], keeps: Call
             "no delivery is being executed here: give the handler to a worker, to Subscription.execute or to FastStream, or"
             " call it within Subscription.once"
         )
-    if inbox.consumer in begun.committed:
+    return execute_many(session, inbox, [begun], lambda _: [call()], keeps)[0]
+
+
+def execute_many(
+    session: Session,
+    inbox: Marks,
+    batch: Sequence[Begun],
+    call: Callable[[Sequence[int]], Sequence[Any]],
+    keeps: Callable[[Any], bool],
+) -> list[Executed]:
+    """What came of each of ``batch``, all in one transaction; ``call`` gives the results of those with the given numbers."""
+    if any(inbox.consumer in begun.committed for begun in batch):
         raise InboxMisused(
             f"the inbox {inbox.consumer} has committed this delivery already, and would skip the rest: do all in one transaction"
         )
     try:
-        entry = inbox.mark(session, begun.record, begun.fingerprint) if begun.record else None
-        if entry is not None and not entry:
-            _commit(session)
-            return Executed(entry.result, first=False, kept=entry.kept)
-        if entry is None:
-            inbox.unmarked += 1
-            log.warning("a message without a key is executed without a marker")
-            session.connection()  # begins the transaction, as the marker does
-        result = _call(session, entry, call, keeps)
+        done = _execute(session, inbox, batch, call, keeps)
     except BaseException:  # a cancellation, too: nothing of this transaction can be committed any more
-        begun.rolled_back = not begun.committed
+        for begun in batch:
+            begun.rolled_back = not begun.committed
         raise
-    begun.rolled_back = False
-    begun.committed.add(inbox.consumer)
+    for begun, executed in zip(batch, done, strict=True):
+        if executed.first:
+            begun.rolled_back = False
+            begun.committed.add(inbox.consumer)
     _commit(session)
-    return Executed(result, first=True, kept=entry is not None and entry.kept)
+    return done
 
 
 def is_result(returned: Any) -> bool:
@@ -68,18 +76,49 @@ def is_result(returned: Any) -> bool:
     return returned is not None
 
 
-def _call(session: Session, entry: Entry | None, call: Callable[[], Any], keeps: Callable[[Any], bool]) -> Any:
+def _execute(
+    session: Session,
+    inbox: Marks,
+    batch: Sequence[Begun],
+    call: Callable[[Sequence[int]], Sequence[Any]],
+    keeps: Callable[[Any], bool],
+) -> list[Executed]:
+    marked = [begun for begun in batch if begun.record]
+    entries = inbox.mark(session, [Message(begun.record, begun.fingerprint, begun.sent_at) for begun in marked])
+    entry_of = {id(begun): entry for begun, entry in zip(marked, entries, strict=True)}
+    found = [entry_of.get(id(begun)) for begun in batch]
+    if unmarked := len(batch) - len(marked):
+        inbox.unmarked += unmarked
+        log.warning("a message without a key is executed without a marker")
+        session.connection()  # begins the transaction, as a marker does
+    first = [number for number, entry in enumerate(found) if entry is None or entry]
+    results = dict(zip(first, _call(session, lambda: call(first), found, first, keeps), strict=True)) if first else {}
+    return [
+        Executed(results[number], first=True, kept=entry is not None and entry.kept)
+        if entry is None or entry
+        else Executed(entry.result, first=False, kept=entry.kept)
+        for number, entry in enumerate(found)
+    ]
+
+
+def _call(
+    session: Session,
+    call: Callable[[], Sequence[Any]],
+    entries: Sequence[Entry | None],
+    first: Sequence[int],
+    keeps: Callable[[Any], bool],
+) -> Sequence[Any]:
     transaction = hold(session)
     try:
-        result = call()
+        results = call()
         let_go(session, transaction)
         session.flush()
-        if entry is not None and keeps(result):
-            entry.keep(result)
+        kept = [(entries[number], result) for number, result in zip(first, results, strict=True) if keeps(result)]
+        keep_all([(entry, result) for entry, result in kept if entry is not None])
         check_not_aborted(session)
     except SQLAlchemyError as error:
         _raise(error)
-    return result
+    return results
 
 
 def _commit(session: Session) -> None:
