@@ -77,6 +77,10 @@ class Begun:
         """The last attempt's process died, or lost its lease: this command may have killed it."""
         self.settled = False
         """An outcome was given. It stands: what is given later changes nothing."""
+        self.committed: set[str] = set()
+        """The inboxes that have sent a COMMIT of what was done for it."""
+        self.rolled_back = False
+        """What the handler did was rolled back, and nothing was committed: whatever has ended it, the command was not done."""
         self._outcome: State | None = None
         self._attempt: Attempt | None = None
         self._running: asyncio.Future[None] | None = None

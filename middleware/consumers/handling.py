@@ -64,7 +64,7 @@ async def _settle(begun: Begun, called: Callable[[], Any], timeout: float) -> No
         if isinstance(error, (asyncio.CancelledError, *ENDS_PROCESS)):
             raise
     else:
-        await begun.succeed(_kept(begun))
+        await begun.succeed(kept(begun))
 
 
 async def _settle_thread(begun: Begun, called: Callable[[], Any]) -> BaseException | None:
@@ -83,14 +83,16 @@ async def _settle_thread(begun: Begun, called: Callable[[], Any]) -> BaseExcepti
             raise
         await settle_raised(begun, error)
         return error if isinstance(error, ENDS_PROCESS) else None
-    await begun.succeed(_kept(begun))
+    await begun.succeed(kept(begun))
     return None
 
 
 async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool = False, status: int = FAILED) -> None:
     """Record an exception out of a handler as its command's outcome, a failure with ``status``: see `outcome_of`."""
     begun.raised = error = failure_of(error)
-    state, note = outcome_of(error, overdue=timed_out)
+    if timed_out and begun.rolled_back and isinstance(error, TimeoutError):
+        error = TimeoutError("ran into the time-out, and was rolled back")
+    state, note = outcome_of(error, overdue=timed_out and not begun.rolled_back)
     if state is None:
         await begun.release()
     elif state is State.FAILED:
@@ -101,8 +103,14 @@ async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool =
         await begun.unknown(note)
 
 
-def _kept(begun: Begun) -> bytes | StoredResponse:
+def kept(begun: Begun) -> bytes | StoredResponse:
+    """What was ``returned``, as it is recorded."""
     if isinstance(begun.returned, StoredResponse):
         return begun.returned
-    kept = dumped(_CODEC.dump, begun.returned, begun.named)
-    return not_kept() if kept is None else kept
+    result = dumped(_CODEC.dump, begun.returned, begun.named)
+    return not_kept() if result is None else result
+
+
+def result_of(begun: Begun) -> Any:
+    """What `kept` has made of a result, of a delivery that has one. Raises ``ValueError`` for what is no JSON."""
+    return _CODEC.load(begun.result or b"")

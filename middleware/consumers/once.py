@@ -5,10 +5,12 @@ does not see what its body raises; so each round is a context manager, which set
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from types import TracebackType
 
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Action
+from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.handling import NotRecorded, settle_raised
 
 
@@ -29,6 +31,7 @@ class Once:
         self._begin = begin
         self._decided = False
         self._entered = False
+        self._executing = ExitStack()
 
     @property
     def action(self) -> Action:
@@ -53,11 +56,13 @@ class Once:
         if self.begun is None or not self.begun.run or self._entered:
             raise RuntimeError("not to be executed: enter what 'async for attempt in once' gives, and that once")
         self._entered = True
+        self._executing.enter_context(executing(self.begun))
         return self.begun
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._executing.close()
         if self.begun is not None:
             await leave(self.begun, error)
 

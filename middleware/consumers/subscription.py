@@ -17,7 +17,7 @@ import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -348,7 +348,8 @@ class Subscription:
         begun = await self.begin(delivery)
         raised: BaseException | None = None
         try:
-            yield begun
+            with executing(begun) if begun.run else nullcontext():
+                yield begun
         except BaseException as error:  # whatever ends the block is the outcome; it is raised again
             raised = error
             raise

@@ -237,4 +237,42 @@ class PlainRedisBench(RedisBench):
         return [json.loads(body) for body in bodies if body.startswith(b"{")]
 
 
+class RabbitRequests(RabbitBench):
+    """Messages whose handler's reply is wanted, and what came."""
+
+    async def open(self) -> None:
+        await super().open()
+        self._came: list[str] = []
+        await self.channel.declare_queue(f"{self.name}.replies", durable=True)
+
+    async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
+        message = aio_pika.Message(body, headers=dict(headers), reply_to=f"{self.name}.replies", correlation_id="c")
+        await self.channel.default_exchange.publish(message, self.name)
+
+    async def replies(self) -> list[str]:
+        """Those that came so far."""
+        queue = await self.channel.get_queue(f"{self.name}.replies")
+        while message := await queue.get(no_ack=True, fail=False):
+            self._came.append(message.body.decode())
+        return self._came
+
+
+class NatsRequests(NatsBench):
+    """The same: FastStream reads the subject of a reply from a header there."""
+
+    async def open(self) -> None:
+        await super().open()
+        await self._stream.add_stream(StreamConfig(name=f"{self.name}-replies", subjects=[f"{self.name}.replies"]))
+
+    async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
+        await super()._publish(body, {**headers, "reply_to": f"{self.name}.replies"})
+
+    async def replies(self) -> list[str]:
+        """Those that came so far."""
+        count = (await self._stream.stream_info(f"{self.name}-replies")).state.messages
+        came = [await self._stream.get_msg(f"{self.name}-replies", number + 1) for number in range(count)]
+        return [(message.data or b"").decode() for message in came]
+
+
+REQUESTS = {"rabbit": RabbitRequests, "nats": NatsRequests}
 BENCHES = {bench.kind: bench for bench in (RabbitBench, NatsBench, RedisBench)}

@@ -12,7 +12,9 @@ from oncegate.cache.record import State
 from oncegate.faststream import DeadLetter, SubscriptionMiddleware
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.rules.key import execution_key, record_key
+from oncegate.sql import Inbox
 from testing.brokers import NatsServer, RabbitServer
+from testing.postgresql import PostgreSQLServer
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.brokers.benches import BENCHES, Bench, RedisBench
@@ -56,6 +58,13 @@ def redis_broker_url() -> Iterator[str]:
     """A Redis of its own for messages; records are in the one that all tests share."""
     with RedisServer() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQLServer]:
+    """Shared by this process's tests: leave it running."""
+    with PostgreSQLServer() as server:
+        yield server
 
 
 @pytest.fixture(params=[*BENCHES])
@@ -105,13 +114,24 @@ class Consumers:
         describe: Callable[[Any], Delivery] | None = None,
         dead_letter: DeadLetter | None = None,
         tell: Callable[[Begun], None] | None = None,
+        inbox: Inbox | None = None,
+        sessions: Any = None,
+        namespace: str = "",
         **settings: Any,
     ) -> Subscription:
         """``cache`` is another Redis for the records, ``before`` the middlewares around ours; ``tell`` gets each decision."""
-        one = subscription(cache or self._redis_url, self._bench.name, **settings)
+        one = subscription(cache or self._redis_url, namespace or self._bench.name, **settings)
         if tell is not None:
             listen(one, tell)
-        hook = SubscriptionMiddleware(one, describe=describe, dead_letter=dead_letter, pause=PAUSE, max_pause=0.5)
+        hook = SubscriptionMiddleware(
+            one,
+            describe=describe,
+            dead_letter=dead_letter,
+            pause=PAUSE,
+            max_pause=0.5,
+            inbox=inbox,
+            sessions=sessions,
+        )
         broker = CONSUMERS[self._bench.kind](self._bench.url, self._bench.name, [*before, hook], handler, policy)
         self._subscriptions.append(one)
         self._brokers.append(broker)

@@ -31,8 +31,8 @@ KILLS = {  # key: where its first consumer dies, whether the handler looks first
 class Restarting:
     """A consumer process that is started again whenever it was killed, as a supervisor does it."""
 
-    def __init__(self, *arguments: str) -> None:
-        self._command = [sys.executable, "-m", "tests.brokers.consumers", *arguments]
+    def __init__(self, *arguments: str, module: str = "tests.brokers.consumers") -> None:
+        self._command = [sys.executable, "-m", module, *arguments]
         self.kills = 0
         self._start()
 

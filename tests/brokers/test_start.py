@@ -10,12 +10,17 @@ from faststream.middlewares import AckPolicy
 from faststream.nats import JStream, NatsBroker, PullSub
 from faststream.rabbit import RabbitBroker, RabbitQueue, RabbitRouter
 from faststream.redis import ListSub, RedisBroker, StreamSub
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
 
-from oncegate import MemoryCache, Subscription
+from oncegate import MemoryCache, Subscription, SubscriptionSettings
 from oncegate.faststream import SubscriptionMiddleware
 from oncegate.faststream.rules import broker_of, complaint
+from oncegate.sql import Inbox
 from tests.brokers.benches import Bench
 from tests.brokers.conftest import Consumers
+
+billing = Inbox("billing")
 
 
 def hook(name: str = "billing", **options: Any) -> SubscriptionMiddleware:
@@ -99,7 +104,7 @@ def test_batches_are_refused() -> None:
         (kafka, kafka.subscriber("t", batch=True, ack_policy=AckPolicy.NACK_ON_ERROR)),
     ):
         subscriber(handle)
-        refused(broker, subscriber, "a batch has no one idempotency key")
+        refused(broker, subscriber, "a batch has no one idempotency key: .* by hand with Inbox.first_many$")
 
 
 @pytest.mark.filterwarnings("ignore:AckPolicy.REJECT_ON_ERROR:UserWarning")
@@ -171,3 +176,71 @@ def test_pauses_that_make_no_sense_are_refused() -> None:
         hook(pause=0)
     with pytest.raises(ValueError, match="max_pause no less than pause"):
         hook(pause=2, max_pause=1)
+
+
+def sessions() -> Any:
+    return async_sessionmaker(create_async_engine("sqlite+aiosqlite://"))
+
+
+@billing.transaction(sessions())
+async def with_its_own(body: Any, session: AsyncSession) -> None:
+    raise AssertionError("never called")
+
+
+def plain(body: Any) -> None:
+    raise AssertionError("never called")
+
+
+def by_message_id(**options: Any) -> SubscriptionMiddleware:
+    settings = SubscriptionSettings(on_missing_key="message_id")
+    subscription = Subscription("billing", cache=MemoryCache(), settings=settings)
+    return SubscriptionMiddleware(subscription, dead_letter=handle, **options)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_position_as_the_key_of_an_inbox_is_refused(own: bool) -> None:
+    """Kafka's and NATS' begin again where a topic or stream is made anew: new messages would be skipped as old."""
+
+    def middleware() -> SubscriptionMiddleware:
+        return by_message_id() if own else by_message_id(inbox=billing, sessions=sessions())
+
+    handler = with_its_own if own else handle
+    nats, kafka = NatsBroker(middlewares=[middleware()]), KafkaBroker(middlewares=[middleware()])
+    for broker, subscriber in (
+        (nats, nats.subscriber("s", stream=JStream("s"))),
+        (kafka, kafka.subscriber("t", ack_policy=AckPolicy.NACK_ON_ERROR)),
+    ):
+        subscriber(handler)
+        refused(broker, subscriber, 'on_missing_key = "message_id" is a position here')
+    rabbit, redis = RabbitBroker(middlewares=[middleware()]), RedisBroker(middlewares=[middleware()])
+    for broker, subscriber in (
+        (rabbit, rabbit.subscriber("q")),
+        (redis, redis.subscriber(stream=StreamSub("s", group="g", consumer="c"))),
+    ):
+        subscriber(handler)
+        start(broker, subscriber)
+    without = NatsBroker(middlewares=[by_message_id()])
+    subscriber = without.subscriber("s", stream=JStream("s"))
+    subscriber(handle)
+    start(without, subscriber)
+
+
+def test_a_handler_that_an_inbox_does_not_fit_is_refused() -> None:
+    for handler, why in (
+        (with_its_own, "has an inbox of its own"),
+        (plain, r"a plain function takes no AsyncSession: decorate it with Inbox\.transaction"),
+    ):
+        broker = RabbitBroker(middlewares=[hook(inbox=billing, sessions=sessions())])
+        subscriber = broker.subscriber("q")
+        subscriber(handler)
+        refused(broker, subscriber, why)
+
+
+def test_an_inbox_needs_sessions_of_asyncio() -> None:
+    for options, why in (
+        ({"inbox": billing}, "give an async_sessionmaker"),
+        ({"inbox": billing, "sessions": sessionmaker()}, "sessions is a sessionmaker: give an async_sessionmaker"),
+        ({"sessions": sessions()}, "give it too"),
+    ):
+        with pytest.raises(TypeError, match=why):
+            hook(**options)

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate import Action, Begun, Delivery, MemoryCache, Subscription, SubscriptionSettings
+from oncegate.middleware.consumers.executing import current
 from oncegate.sql import CommitUnknown, Inbox, InboxBusy, InboxMisused, InboxUnavailable, KeyReused
 from testing.postgresql import PostgreSQLServer
 from tests.sql.conftest import ON_POSTGRESQL
@@ -234,3 +235,124 @@ def test_a_server_that_takes_no_connections_yet_costs_no_attempt(
     assert isinstance(begun.raised, InboxUnavailable), begun.raised
     assert begun.action is Action.REDELIVER
     assert place.effects() == []
+
+
+@pytest.mark.parametrize("door", ["once", "delivery"])
+def test_a_handler_is_called_by_hand_within_once_and_delivery(place: Place, door: str) -> None:
+    handler = place.handler(billing, pays)
+
+    async def consume_by_hand() -> Any:
+        subscription = Subscription("billing", cache=MemoryCache())
+        delivery, returned = Delivery("a", b"p"), None
+        if door == "once":
+            async for attempt in (once := subscription.once(delivery)):
+                async with attempt:
+                    returned = await in_loop(handler, "a")
+            assert once.action is Action.ACKNOWLEDGE
+        else:
+            async with subscription.delivery(delivery) as begun:
+                if begun.run:
+                    returned = await in_loop(handler, "a")
+            assert begun.action is Action.ACKNOWLEDGE
+        assert current() is None
+        await subscription.drain()
+        return returned
+
+    assert [asyncio.run(consume_by_hand()) for _ in range(2)] == [{"paid": "a"}] * 2
+    assert place.effects() == ["a"]
+
+
+async def in_loop(handler: Callable[..., Any], payload: Any) -> Any:
+    result = await asyncio.to_thread(handler, payload)
+    return await result if inspect.isawaitable(result) else result
+
+
+def test_a_second_transaction_of_one_delivery_is_not_skipped_but_refused(place: Place) -> None:
+    """The first one's marker would say of it that it was done."""
+    handler = place.handler(billing, pays)
+
+    async def both() -> Begun:
+        subscription = Subscription("billing", cache=MemoryCache())
+
+        async def pay_twice(payload: str) -> None:
+            await in_loop(handler, payload)
+            await in_loop(handler, f"{payload} again")
+
+        return await subscription.execute(Delivery("a", b"p"), pay_twice, "a")
+
+    begun = asyncio.run(both())
+    assert isinstance(begun.raised, InboxMisused)
+    assert "all in one transaction" in str(begun.raised)
+    assert place.effects() == ["a"]
+
+
+def test_a_transaction_that_failed_may_be_tried_again_within_a_delivery(place: Place) -> None:
+    def fails_once(session: Session, payload: Any) -> None:
+        pays(session, payload)
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise ZeroDivisionError
+
+    attempts: list[int] = []
+    handler = place.handler(billing, fails_once)
+
+    async def tries_again(payload: str) -> None:
+        with suppress(ZeroDivisionError):
+            await in_loop(handler, payload)
+        await in_loop(handler, payload)
+
+    (begun,) = consume(tries_again, "a")
+    assert begun.action is Action.ACKNOWLEDGE
+    assert place.effects() == ["a"]
+
+
+@pytest.mark.parametrize("place", ["asyncpg", "aiosqlite"], indirect=True)
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_time_out_before_commit_is_a_failure(place: Place, attempts: int) -> None:
+    """It was rolled back, so that it is known: nothing was done."""
+
+    async def never(session: AsyncSession) -> None:
+        await asyncio.Event().wait()
+
+    @billing.transaction(async_sessionmaker(place.engine))  # type: ignore[attr-defined]  # each kind has one, of its own type
+    async def pay(payload: str, session: AsyncSession) -> None:
+        await session.execute(EFFECT, {"what": payload})
+        await never(session)
+
+    async def run() -> list[Begun]:
+        settings = SubscriptionSettings(timeout=0.2, max_attempts=2)
+        subscription = Subscription("billing", cache=MemoryCache(), settings=settings)
+        return [await subscription.execute(Delivery("a", b"p"), pay, "a") for _ in range(attempts)]
+
+    *_, last = asyncio.run(run())
+    assert (last.attempt, last.reason) == (attempts, "ran into the time-out, and was rolled back")
+    assert last.action is (Action.DEAD_LETTER if attempts == 2 else Action.REDELIVER)
+    assert (place.effects(), place.markers()) == ([], [])
+
+
+@pytest.mark.parametrize("place", ["asyncpg", "aiosqlite"], indirect=True)
+def test_a_time_out_after_commit_is_unknown(place: Place) -> None:
+    @billing.transaction(async_sessionmaker(place.engine))  # type: ignore[attr-defined]  # each kind has one, of its own type
+    async def pay(payload: str, session: AsyncSession) -> None:
+        await session.execute(EFFECT, {"what": payload})
+
+    other = Inbox("ledger")
+
+    @other.transaction(async_sessionmaker(place.engine))  # type: ignore[attr-defined]  # each kind has one, of its own type
+    async def book(payload: str, session: AsyncSession) -> None:
+        await asyncio.Event().wait()
+
+    async def both(payload: str) -> None:
+        await pay(payload)
+        await book(payload)
+
+    async def run(timeout: float) -> Begun:
+        subscription = Subscription("billing", cache=MemoryCache(), settings=SubscriptionSettings(timeout=timeout))
+        return await subscription.execute(Delivery("a", b"p"), both, "a")
+
+    for timeout in (0.5, 2, 8, 32):  # on a slow machine it runs out before the first COMMIT
+        begun = asyncio.run(run(timeout))
+        if place.effects():
+            break
+    assert (begun.action, begun.reason) == (Action.REDELIVER, "ran into attempt_timeout")
+    assert place.effects() == ["a"]

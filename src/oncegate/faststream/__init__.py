@@ -17,6 +17,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, cast
 from weakref import WeakSet
@@ -37,11 +38,15 @@ except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.faststream needs FastStream 0.7: pip install 'oncegate[faststream]'") from missing
 
 from oncegate.cache.backoff import Backoff
-from oncegate.faststream.rules import broker_of, complaint, message_id, octets, with_ids
-from oncegate.middleware.consumers.begun import Begun
+from oncegate.cache.record import StoredResponse
+from oncegate.faststream.replies import execute, is_reply_due
+from oncegate.faststream.rules import broker_of, complaint, inbox_complaint, message_id, octets, with_ids
+from oncegate.middleware.consumers.begun import Begun, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
-from oncegate.middleware.consumers.handling import settle_raised
+from oncegate.middleware.consumers.executing import executing
+from oncegate.middleware.consumers.handling import kept, result_of, settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
+from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox
 from oncegate.middleware.outcome.raised import failure_of
 from oncegate.middleware.rules.arguments import check_callable
 from oncegate.middleware.rules.errors import KeyInvalid
@@ -69,6 +74,10 @@ class SubscriptionMiddleware:
     A redelivery follows after ``pause`` seconds, doubled with each failed attempt up to ``max_pause``: by the
     broker where it can wait (NATS), by the claim of idle entries (Redis), and else by holding the message. ``dead_letter`` is
     awaited before a message is rejected for good; Kafka has no dead letters, and needs it.
+
+    With an ``inbox`` of `oncegate.sql`, a handler gets a session of ``sessions``, an ``async_sessionmaker``, as the context
+    ``session``: the message is marked in its transaction, which is committed before the handler's reply is published. A
+    duplicate sends the kept reply again.
     """
 
     def __init__(
@@ -80,6 +89,8 @@ class SubscriptionMiddleware:
         pause: float = 1.0,
         max_pause: float = 10.0,
         dead_letter: DeadLetter | None = None,
+        inbox: TransactionalInbox | None = None,
+        sessions: Any = None,
     ) -> None:
         if not isinstance(subscription, Subscription):
             raise TypeError(f"subscription is a {type(subscription).__qualname__}: give a Subscription(...)")
@@ -87,8 +98,14 @@ class SubscriptionMiddleware:
         check_callable("dead_letter", dead_letter, "a coroutine function of a message and its Begun", optional=True)
         if not 0 < pause <= max_pause:
             raise ValueError("pause must be above 0 seconds, and max_pause no less than pause")
+        if inbox is not None:
+            inbox.check_sessions(sessions)
+        elif sessions is not None:
+            raise TypeError("sessions are those of an inbox: give it too (inbox=)")
         self.subscription = subscription
         self.dead_letter = dead_letter
+        self.inbox = inbox
+        self.sessions = sessions
         self._header = header
         self._describe = describe or self._by_header
         self._pauses = Backoff(pause, max_pause, least=1.0)
@@ -104,10 +121,15 @@ class SubscriptionMiddleware:
         if subscriber in self._accepted or not subscriber.calls:
             return
         name = "/".join(call.name for call in subscriber.calls)
-        found = complaint(subscriber, dead_letter=self.dead_letter is not None)
+        handlers = [call.handler for call in subscriber.calls]
+        found = complaint(subscriber, dead_letter=self.dead_letter is not None) or inbox_complaint(
+            subscriber,
+            [handler._original_call for handler in handlers],
+            inbox=self.inbox is not None,
+            by_message_id=self.subscription.settings.on_missing_key == "message_id",
+        )
         if found is not None:
             raise SetupError(f"oncegate: the {broker_of(subscriber)} consumer {name}: {found}")
-        handlers = [call.handler for call in subscriber.calls]
         try:
             self.subscription.only(*[handler._original_call for handler in handlers])
         except (TypeError, ValueError) as error:
@@ -145,6 +167,10 @@ class _Processing(BaseMiddleware[Any, Any]):
     _begun: Begun | None = None
     _message: "StreamMessage[Any]"
     _timed_out = False
+    _executed: Executed | None = None
+    """With an inbox: what was committed."""
+    _repeats = False
+    """It sends the reply again that the hook has kept."""
 
     def __init__(self, front: SubscriptionMiddleware, msg: Any, /, *, context: Any) -> None:
         super().__init__(msg, context=context)
@@ -160,14 +186,32 @@ class _Processing(BaseMiddleware[Any, Any]):
         self._front.check(subscriber)  # a test broker does not start its consumers
         self._message = msg
         begun = await self._begin(msg)
+        reply_due = self._front.inbox is not None and is_reply_due(subscriber, handled)
+        if reply_due and begun.decision is DeliveryDecision.DUPLICATE and begun.result is not None:
+            with suppress(ValueError):  # of another kind than a handler's
+                reply, self._repeats = result_of(begun), True
+                return reply
         if not begun.run:
             raise await self._exception_for(begun, self._front.pause(1))
         self._begun = begun
         async with asyncio.timeout(self._front.timeout) as limit:
             try:
-                return await call_next(msg)
+                with executing(begun):
+                    return await self._handle(functools.partial(call_next, msg), reply_due=reply_due)
             finally:
                 self._timed_out = limit.expired()
+
+    async def _handle(self, call: Callable[[], Awaitable[Any]], *, reply_due: bool) -> Any:
+        inbox = self._front.inbox
+        if inbox is None:
+            return await call()
+        executed, acknowledged = await execute(inbox, self._front.sessions, self.context, call, reply_due=reply_due)
+        self._executed = executed
+        if acknowledged is not None:
+            raise acknowledged
+        if reply_due and not executed.first and not executed.kept:
+            raise AckMessage  # what merely returned would publish an empty reply
+        return executed.result
 
     async def _begin(self, msg: "StreamMessage[Any]") -> Begun:
         try:
@@ -194,6 +238,9 @@ class _Processing(BaseMiddleware[Any, Any]):
         """Record the outcome, before FastStream acknowledges. Raises any other action for the broker."""
         begun = self._begun
         if begun is None:  # not ours to run: parsing failed, or the action was raised already
+            if self._repeats and isinstance(exc_val, Exception):
+                unsent = Begun(DeliveryDecision.UNAVAILABLE, reason="its reply can't be sent")
+                raise await self._exception_for(unsent, self._front.pause(1)) from exc_val
             return False
         exc_val = None if exc_val is None else failure_of(exc_val)
         if isinstance(exc_val, StopConsume | asyncio.CancelledError | KeyboardInterrupt | SystemExit):
@@ -201,8 +248,19 @@ class _Processing(BaseMiddleware[Any, Any]):
             if not isinstance(exc_val, asyncio.CancelledError):
                 await self._message.nack()
             return False
+        await self._settle(begun, exc_val)
+        if begun.action is Action.ACKNOWLEDGE:
+            return False
+        if isinstance(exc_val, NackMessage) and exc_val.extra_options and begun.action is Action.REDELIVER:
+            return False  # with the options that the handler has chosen
+        raise await self._exception_for(begun, self._front.pause(begun.attempt)) from exc_val
+
+    async def _settle(self, begun: Begun, exc_val: BaseException | None) -> None:
         if exc_val is None or isinstance(exc_val, AckMessage):
-            await begun.succeed()
+            await begun.succeed(self._kept(begun, exc_val))
+        elif self._executed is not None:  # its reply can't be sent
+            self._log_failure(begun, exc_val)
+            await begun.unknown("was committed, but not replied to")
         elif isinstance(exc_val, RejectMessage):
             await begun.fail("rejected by the handler", final=True)
         elif isinstance(exc_val, HandlerException):
@@ -210,11 +268,13 @@ class _Processing(BaseMiddleware[Any, Any]):
         else:
             self._log_failure(begun, exc_val)
             await settle_raised(begun, exc_val, timed_out=self._timed_out)
-        if begun.action is Action.ACKNOWLEDGE:
-            return False
-        if isinstance(exc_val, NackMessage) and exc_val.extra_options and begun.action is Action.REDELIVER:
-            return False  # with the options that the handler has chosen
-        raise await self._exception_for(begun, self._front.pause(begun.attempt)) from exc_val
+
+    def _kept(self, begun: Begun, acknowledged: AckMessage | None) -> bytes | StoredResponse | None:
+        """With an inbox the result, for a duplicate's reply; none after an `AckMessage`, which replies nothing."""
+        if self._executed is None:
+            return None
+        begun.returned = self._executed.result
+        return kept(begun) if acknowledged is None else not_kept()
 
     async def _exception_for(self, begun: Begun, pause: float) -> HandlerException:
         """The exception for ``begun.action``."""

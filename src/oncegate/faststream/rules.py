@@ -4,18 +4,23 @@ A consumer is refused where the broker would take a message for done that is not
 it again.
 """
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from oncegate.middleware.consumers.delivery import Delivery
+from oncegate.middleware.consumers.transactional import has_inbox
 from oncegate.middleware.rules.errors import KeyInvalid
 
 log = logging.getLogger("oncegate.faststream")
 
 _SAFE = ("NACK_ON_ERROR", "REJECT_ON_ERROR")
 """What a handler raises is answered by us in either case. They differ in what can't be parsed: delivered again, or rejected."""
+
+_POSITIONS = ("kafka", "nats")
+"""Whose id of a message is a number that begins again. (A Redis entry's begins with the time.)"""
 
 
 def broker_of(thing: Any) -> str:
@@ -37,8 +42,23 @@ def complaint(subscriber: Any, *, dead_letter: bool) -> str | None:
         return "this broker is not supported: use Subscription by hand"
     found = check(subscriber, dead_letter)
     if found is None and "Batch" in type(subscriber).__name__:
-        return "a batch has no one idempotency key: consume single messages"
+        return "a batch has no one idempotency key: consume single messages, or mark them by hand with Inbox.first_many"
     return found
+
+
+def inbox_complaint(subscriber: Any, handlers: list[Any], *, inbox: bool, by_message_id: bool) -> str | None:
+    """Why an inbox, of the middleware's or of the ``handlers``' own, would not hold; ``None`` where it would."""
+    own = any(has_inbox(handler) for handler in handlers)
+    if inbox and own:
+        return "its handler has an inbox of its own, which would wait for the middleware's: leave one of them out"
+    if inbox and not all(inspect.iscoroutinefunction(inspect.unwrap(handler)) for handler in handlers):
+        return "a plain function takes no AsyncSession: decorate it with Inbox.transaction, and leave out inbox="
+    if (inbox or own) and by_message_id and broker_of(subscriber) in _POSITIONS:
+        return (
+            'on_missing_key = "message_id" is a position here, and after the topic or stream is made anew an inbox would skip new'
+            ' messages as old: set "reject" or "run"'
+        )
+    return None
 
 
 def _policy(subscriber: Any, safe: tuple[str, ...] = _SAFE) -> str | None:

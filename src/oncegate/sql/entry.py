@@ -1,8 +1,8 @@
 """A delivery's entry in the inbox: whether it is the first, and what the first one returned."""
 
 import logging
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, NoReturn
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
@@ -14,17 +14,27 @@ log = logging.getLogger("oncegate.inbox")
 _CODEC = JsonCodec(Any)
 
 
+class Kept(NamedTuple):
+    """A result to be stored, in JSON."""
+
+    record: str
+    stored: str
+
+
 class Entry:
     """True where this delivery is the first one of its message: then do the effect, in the same transaction.
 
     ``record`` is the message's id, fit for logs. ``result`` is what the first delivery has kept, as JSON gives it back; ``None``
-    where it has kept nothing, and for the first one itself.
+    where it has kept nothing, and for the first one itself. ``kept`` is whether there is one, be it ``None``.
     """
 
-    def __init__(self, record: str, *, first: bool, result: Any, store: Callable[[str], None], max_result: int) -> None:
+    def __init__(
+        self, record: str, *, first: bool, stored: str | None, store: Callable[[list[Kept]], None], max_result: int
+    ) -> None:
         self.record = record
         self.first = first
-        self.result = result
+        self.result: Any = None if stored is None else _CODEC.load(stored.encode())
+        self.kept = stored is not None
         self._store = store
         self._max_result = max_result
 
@@ -39,11 +49,10 @@ class Entry:
         """
         if not self.first:
             raise RuntimeError("this delivery is not the first of its message: it has nothing to keep")
-        kept = self._as_json(result)
-        if kept is not None:
-            self._store(kept)
+        keep_all([(self, result)])
 
-    def _as_json(self, result: Any) -> str | None:
+    def as_json(self, result: Any) -> str | None:
+        """``result`` as it is kept; ``None``, and a line in the log, where it can't be."""
         if isinstance(result, StoredResponse):  # it would come back as a list
             log.warning("record %s: the inbox keeps no StoredResponse", self.record)
             return None
@@ -58,9 +67,13 @@ class Entry:
         return kept.decode()
 
 
-def read_result(kept: str | None) -> Any:
-    """What `Entry.keep` was given, as JSON gives it back."""
-    return None if kept is None else _CODEC.load(kept.encode())
+def keep_all(results: Sequence[tuple[Entry, Any]]) -> None:
+    """`Entry.keep` for the entries of one transaction."""
+    kept = [(entry, stored) for entry, result in results if (stored := entry.as_json(result)) is not None]
+    if kept:
+        kept[0][0]._store([Kept(entry.record, stored) for entry, stored in kept])
+    for entry, _ in kept:
+        entry.kept = True
 
 
 class AsyncEntry:

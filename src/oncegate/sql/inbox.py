@@ -11,11 +11,11 @@ All of it is written once, for SQLAlchemy's synchronous sessions and connections
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
 
-from sqlalchemy import Connection, MetaData, Table
+from sqlalchemy import Connection, MetaData, Row, Table
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
@@ -30,16 +30,17 @@ from oncegate.middleware.consumers.delivery import (
     command_key,
     delivery_fingerprint,
 )
+from oncegate.middleware.consumers.transactional import Executed, set_inbox
 from oncegate.middleware.rules.arguments import check_watch
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
-from oncegate.sql.entry import AsyncEntry, Entry, Marking, read_result
+from oncegate.sql.entry import AsyncEntry, Entry, Kept, Marking
 from oncegate.sql.errors import InboxMisused, KeyReused, is_of_database, meaning
 from oncegate.sql.guard import check_commits_nothing, marked
 from oncegate.sql.statements import DIALECTS, Message, Statements, statements
 from oncegate.sql.table import inbox_table
-from oncegate.sql.transaction import execute, without_session
+from oncegate.sql.transaction import execute, is_result, session_parameter, with_session, without_session
 
 log = logging.getLogger("oncegate.inbox")
 
@@ -94,6 +95,8 @@ class Inbox:
         self.aliases = tuple(aliases)
         self.schema = schema
         self.max_result = max_result
+        self.unmarked = 0
+        """How many messages without a key this process has executed without a marker."""
         self._warns = on_mismatch == "warn"
         self._strict = strict
         self._watch = watch
@@ -161,17 +164,76 @@ class Inbox:
         if isinstance(session, AsyncSession | AsyncConnection):
             return Marking(self._first_async(session, message))
         if not isinstance(session, Session | Connection):
-            raise TypeError(
-                f"the session is a {type(session).__name__}: give a Session, AsyncSession, Connection or AsyncConnection"
-            )
-        return self.mark(session, message)
+            raise _not_a_session(session)
+        return self.mark(session, [message])[0]
 
     async def _first_async(self, session: AsyncSession | AsyncConnection, message: Message) -> AsyncEntry:
+        return (await self._mark_async(session, [message]))[0]
+
+    async def _mark_async(
+        self, session: AsyncSession | AsyncConnection, messages: Sequence[Message]
+    ) -> list[AsyncEntry]:
         if isinstance(session, AsyncSession):
-            entry = await session.run_sync(self.mark, message)
+            entries = await session.run_sync(self.mark, messages)
         else:
-            entry = await session.run_sync(self.mark, message)
-        return AsyncEntry(entry, session)
+            entries = await session.run_sync(self.mark, messages)
+        return [AsyncEntry(entry, session) for entry in entries]
+
+    @overload
+    def first_many(
+        self,
+        session: AsyncSession | AsyncConnection,
+        keys: Sequence[KeyText],
+        *,
+        callers: Sequence[KeyText] | None = None,
+        payloads: Sequence[Any] | None = None,
+        sent_at: Sequence[datetime | None] | None = None,
+    ) -> Coroutine[Any, Any, list[AsyncEntry]]: ...
+
+    @overload
+    def first_many(
+        self,
+        session: Session | Connection,
+        keys: Sequence[KeyText],
+        *,
+        callers: Sequence[KeyText] | None = None,
+        payloads: Sequence[Any] | None = None,
+        sent_at: Sequence[datetime | None] | None = None,
+    ) -> list[Entry]: ...
+
+    def first_many(
+        self,
+        session: AsyncSession | AsyncConnection | Session | Connection,
+        keys: Sequence[KeyText],
+        *,
+        callers: Sequence[KeyText] | None = None,
+        payloads: Sequence[Any] | None = None,
+        sent_at: Sequence[datetime | None] | None = None,
+    ) -> Coroutine[Any, Any, list[AsyncEntry]] | list[Entry]:
+        """As `first`, for a batch of messages by one statement: an entry for each of ``keys``, in their order.
+
+        What stands in the batch twice is first once. Batches never wait for each other's markers in a circle, in whatever order
+        their keys are. ``callers``, ``payloads`` and ``sent_at`` have one item for each key. Raises what `first` raises; a
+        `KeyReused` of one message is one of the batch.
+        """
+        if isinstance(keys, str | bytes):
+            raise TypeError("keys is one key: give a list of them")
+        count = len(keys)
+        each = zip(
+            keys,
+            [""] * count if callers is None else callers,
+            [None] * count if payloads is None else payloads,
+            [None] * count if sent_at is None else sent_at,
+            strict=True,
+        )
+        messages = [
+            _identified(Delivery(key, payload, caller=caller, sent_at=sent)) for key, caller, payload, sent in each
+        ]
+        if isinstance(session, AsyncSession | AsyncConnection):
+            return self._mark_async(session, messages)
+        if not isinstance(session, Session | Connection):
+            raise _not_a_session(session)
+        return self.mark(session, messages)
 
     @overload
     def transaction(
@@ -186,7 +248,7 @@ class Inbox:
         self, sessions: sessionmaker[SyncOf]
     ) -> Callable[[Callable[Concatenate[Payload, SyncOf, P], Any]], Callable[Concatenate[Payload, P], Any]]: ...
 
-    def transaction(self, sessions: async_sessionmaker[Any] | sessionmaker[Any]) -> Callable[[Any], Any]:
+    def transaction(self, sessions: Any) -> Callable[[Any], Any]:
         """Decorates a consumer's handler of a payload and a session: begin, mark, call, keep its result, commit.
 
         What it makes is a handler for a worker or for `Subscription.execute`, whose delivery it marks. A duplicate returns the
@@ -203,44 +265,79 @@ class Inbox:
             if inspect.iscoroutinefunction(handler) is not of_asyncio:
                 raise TypeError("an async_sessionmaker is for a coroutine function, a sessionmaker for a plain one")
 
-            async def awaited(payload: Any, /, *args: Any, **kwargs: Any) -> Any:
-                async with sessions() as session:
+            name = session_parameter(handler)
 
-                    def call() -> Any:
-                        return await_only(handler(payload, session, *args, **kwargs))
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                executed = await self.execute(
+                    sessions, lambda session: with_session(handler, name, session, args, kwargs)()
+                )
+                return executed.result
 
-                    return await session.run_sync(execute, self.mark, call)
-
-            def called(payload: Any, /, *args: Any, **kwargs: Any) -> Any:
+            def called(*args: Any, **kwargs: Any) -> Any:
                 with sessions() as session:
-                    return execute(session, self.mark, functools.partial(handler, payload, session, *args, **kwargs))
+                    return execute(session, self, with_session(handler, name, session, args, kwargs), is_result).result
 
             shown = functools.wraps(handler)(awaited if of_asyncio else called)
             without_session(handler, shown)
+            set_inbox(shown, self)
             return shown
 
         return decorate
 
-    def mark(self, session: Session | Connection, message: Message) -> Entry:
-        """As `first`, for a message whose record's id is known."""
+    def check_sessions(self, sessions: object) -> None:
+        """Raises ``TypeError`` for what is no ``async_sessionmaker``."""
+        if not isinstance(sessions, async_sessionmaker):
+            raise TypeError(f"sessions is a {type(sessions).__name__}: give an async_sessionmaker")
+
+    async def execute(
+        self,
+        sessions: async_sessionmaker[AsyncOf],
+        handler: Callable[[AsyncOf], Awaitable[Any]],
+        *,
+        keeps: Callable[[Any], bool] = is_result,
+    ) -> Executed:
+        """As `transaction`, for a handler of a session alone; ``keeps`` chooses the results that are kept."""
+        async with sessions() as session:
+
+            def call() -> Any:
+                return await_only(handler(session))
+
+            return await session.run_sync(execute, self, call, keeps)
+
+    def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
+        """As `first_many`, for messages whose records' ids are known."""
+        if not messages:
+            return []
         try:
             connection = session if isinstance(session, Connection) else session.connection()
             known = self._known(connection)
             if isinstance(session, Session):
                 marked(session, strict=self._strict)
-            written = known.mark(connection, [message])[0]
-            first = len(written) == len(known.names)
-            result = None if first else self._earlier(connection, known, message, written)
+            written = known.mark(connection, messages)
+            first = [len(names) == len(known.names) for names in written]
+            rows = known.rows(connection, [each.record for each, new in zip(messages, first, strict=True) if not new])
         except Exception as error:
             if not is_of_database(error):
                 raise
             self._raise(error)
-        self._notify("first" if first else "duplicate")
 
-        def store(kept: str) -> None:
-            connection.execute(known.keep, {"_message": message.record, "_result": kept})
+        def store(kept: list[Kept]) -> None:
+            parameters = [{"_message": each.record, "_result": each.stored} for each in kept]
+            connection.execute(known.keep, parameters if len(kept) > 1 else parameters[0])
 
-        return Entry(message.record, first=first, result=result, store=store, max_result=self.max_result)
+        entries = [
+            Entry(
+                message.record,
+                first=new,
+                stored=None if new else self._earlier(message, rows[message.record], names),
+                store=store,
+                max_result=self.max_result,
+            )
+            for message, names, new in zip(messages, written, first, strict=True)
+        ]
+        for new in first:
+            self._notify("first" if new else "duplicate")
+        return entries
 
     def _notify(self, decision: str) -> None:
         if self._watch is None:
@@ -266,9 +363,8 @@ class Inbox:
         check_commits_nothing(connection)
         return known
 
-    def _earlier(self, connection: Connection, known: Statements, message: Message, written: Collection[str]) -> Any:
-        """The result that the first delivery has kept. Raises `KeyReused`."""
-        rows = connection.execute(known.read, {"_message": message.record}).all()
+    def _earlier(self, message: Message, rows: Sequence[Row[Any]], written: Collection[str]) -> str | None:
+        """The result that the first delivery has kept, in JSON. Raises `KeyReused`."""
         earlier = [row for row in rows if row.consumer not in written]
         for row in earlier:
             if None not in (message.fingerprint, row.fingerprint) and row.fingerprint != message.fingerprint:
@@ -277,7 +373,13 @@ class Inbox:
                     raise KeyReused(f"record {message.record}: the key was used for another payload")
                 log.warning("record %s: the key was used for another payload: taken for a duplicate", message.record)
                 break
-        return next((read_result(row.result) for row in earlier if row.result is not None), None)
+        return next((row.result for row in earlier if row.result is not None), None)
+
+
+def _not_a_session(session: object) -> TypeError:
+    return TypeError(
+        f"the session is a {type(session).__name__}: give a Session, AsyncSession, Connection or AsyncConnection"
+    )
 
 
 def _identified(delivery: Delivery) -> Message:

@@ -12,16 +12,17 @@ session has stays.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Executable,
+    Row,
     Table,
     Text,
     and_,
@@ -64,7 +65,7 @@ class Statements:
     insert: Executable
     """Returns name and message of each marker that it has written. Its parameter is ``_rows``."""
     read: Executable
-    """The markers of ``_message``: name, fingerprint, result."""
+    """The markers of ``_messages``, records' ids in JSON: message, name, fingerprint, result."""
     keep: Executable
     """Stores ``_result`` with the markers of ``_message``."""
 
@@ -80,6 +81,14 @@ class Statements:
             written[record].append(name)
         return [frozenset(written.pop(message.record, ())) for message in messages]
 
+    def rows(self, connection: Connection, records: Sequence[str]) -> Mapping[str, Sequence[Row[Any]]]:
+        """The markers of messages, by their records' ids; none of a message without one."""
+        found: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+        if records:
+            for row in connection.execute(self.read, {"_messages": orjson.dumps(records).decode()}):
+                found[row.message].append(row)
+        return found
+
 
 def statements(
     dialect: str, table: Table, names: Sequence[str], *, wait_timeout: float, idle_timeout: float
@@ -89,7 +98,7 @@ def statements(
     return Statements(
         tuple(sorted(names)),
         _insert(dialect, table, wait_timeout, idle_timeout),
-        select(table.c.consumer, table.c.fingerprint, table.c.result).where(of_message),
+        _read(dialect, table, names),
         update(table).where(of_message).values(result=bindparam("_result", type_=Text())),
     )
 
@@ -117,6 +126,16 @@ def _insert(dialect: str, table: Table, wait_timeout: float, idle_timeout: float
     values = values.suffix_with(f"ON CONFLICT ({', '.join(_KEY)}) DO NOTHING")
     marking = insert(table).from_select(columns, values, include_defaults=False)
     return marking.returning(table.c.consumer, table.c.message)
+
+
+def _read(dialect: str, table: Table, names: Sequence[str]) -> Executable:
+    given = bindparam("_messages", type_=Text())
+    columns = select(table.c.message, table.c.consumer, table.c.fingerprint, table.c.result)
+    of_consumer = columns.where(table.c.consumer.in_(list(names)))
+    if dialect == "postgresql":  # by an array: the primary key's index is searched for each of them
+        records = func.array(select(func.json_array_elements_text(cast(given, postgresql.JSON))).scalar_subquery())
+        return of_consumer.where(table.c.message == func.any(records))
+    return of_consumer.where(table.c.message.in_(select(func.json_each(given).table_valued("value").c.value)))
 
 
 def _limited(setting: str, seconds: float) -> ColumnElement[bool]:

@@ -1,0 +1,40 @@
+"""What a door for deliveries needs of an inbox, whose rooms it doesn't import: `oncegate.sql.Inbox` is one."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+_INBOX = "__oncegate_inbox__"
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What came of a delivery in a transaction that was committed."""
+
+    result: Any
+    """What the handler returned; for a delivery that is not the first, what the first one has kept, as JSON gives it back."""
+    first: bool
+    kept: bool
+    """Whether there is a result for who comes later; of a first delivery without a marker there is none."""
+
+
+class TransactionalInbox(Protocol):
+    """Marks the delivery that is being executed in the transaction of its handler's effect."""
+
+    def check_sessions(self, sessions: Any) -> None:
+        """Raises ``TypeError`` for what makes no sessions for `execute`."""
+
+    async def execute(
+        self, sessions: Any, handler: Callable[[Any], Awaitable[Any]], *, keeps: Callable[[Any], bool]
+    ) -> Executed:
+        """Begin, mark, call ``handler`` with the session, keep its result where ``keeps`` says so, commit."""
+
+
+def set_inbox(handler: Callable[..., Any], inbox: TransactionalInbox) -> None:
+    """Note on ``handler`` that it marks its deliveries by itself."""
+    setattr(handler, _INBOX, inbox)
+
+
+def has_inbox(handler: Callable[..., Any]) -> bool:
+    """Whether ``handler``, or what it decorates with `functools.wraps`, marks its deliveries by itself."""
+    return hasattr(handler, _INBOX)
