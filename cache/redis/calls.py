@@ -2,20 +2,21 @@
 # Compiled: docs/decisions/0012-compiled.md
 
 import time
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
 from hiredis import ReplyError
 
 from oncegate.cache.codec import decode, encode, encode_claim
-from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.errors import CacheRefused, RecordUnreadable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Reply
 from oncegate.cache.redis.connection.routes import Routes
 from oncegate.cache.redis.connection.send import Soon
 from oncegate.cache.redis.connection.withdrawal import Withdrawal
-from oncegate.cache.redis.scripts import CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
+from oncegate.cache.redis.scripts import APPEND, CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
 from oncegate.cache.store import Adopt, Then
 from oncegate.cache.transitions import check_duration, check_outcome, first_attempt, takeover_codes
 
@@ -85,6 +86,18 @@ class PendingOutcome(Soon[bool]):
         return bool(reply == 1)
 
 
+class PendingEntry(Soon[str | None]):
+    """An entry on its way to a stream."""
+
+    __slots__ = ()
+
+    def read(self, reply: Reply) -> str | None:
+        """The entry's id; ``None`` where the stream is full. Raises `CacheRefused`."""
+        if isinstance(reply, ReplyError):
+            raise CacheRefused(str(faults.of_reply(reply)))
+        return None if reply is None else str(reply, "ascii")
+
+
 def claim_call(
     routes: Routes,
     key: str,
@@ -119,3 +132,11 @@ def outcome_call(
     check_duration("ttl_ms", ttl_ms)
     pending = PendingOutcome(routes, key.encode(), then)
     return pending, COMPLETE.call(pending.key, encode(outcome), b"%d" % ttl_ms)
+
+
+def entry_call(
+    routes: Routes, stream: str, fields: Iterable[bytes], limit: int, then: Then[str | None] | None = None
+) -> tuple[PendingEntry, bytes]:
+    """An entry of ``fields`` for a stream of at most ``limit``, and its command."""
+    pending = PendingEntry(routes, stream.encode(), then)
+    return pending, APPEND.call_with(pending.key, b"%d" % limit, *fields)
