@@ -83,7 +83,7 @@ class Submitter:
         submission: Submission,
         then: Then,
     ) -> bool:
-        """The same by callback, in the running loop: ``then`` gets the response, or the error in its place.
+        """The same by callback, in the running loop: ``then`` gets the response, or the error in its place, after this returns.
 
         ``False``: it has to be waited for, or refused; nothing was appended, and ``then`` is never called.
         """
@@ -98,10 +98,15 @@ class Submitter:
                 response = self._answer(command, position)
             except Exception as error:  # noqa: BLE001 - passed on: else who waits would wait for ever
                 response = error
-            then(response)
+            if is_sent:
+                then(response)
+            else:  # its connection was found broken by writing
+                loop.call_soon(then, response)
 
         loop = asyncio.get_running_loop()
-        return self._cache.append_soon(key, command.parts(), limit=self._limit, loop=loop, then=answered)
+        is_sent = False
+        is_sent = self._cache.append_soon(key, command.parts(), limit=self._limit, loop=loop, then=answered)
+        return is_sent
 
     def _answer(self, command: Command, position: str | Exception | None) -> Response:
         """The response by what the stream has answered: the entry's id, ``None`` where it is full. Raises `NotAccepted`."""

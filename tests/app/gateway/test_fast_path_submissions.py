@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.cache.redis.connection import pipe
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.stream import stream_key
 from oncegate.middleware.rules import policy
@@ -21,7 +22,7 @@ from testing.upstreams import Upstream, answering
 from testing.waiting import until
 from tests.app.fast_path import CREATED, Talk, answered, gateway_at, keyed, tasks_made
 from tests.app.gateway.test_fast_path_same import settled
-from tests.cache.inside import timed
+from tests.cache.inside import session_of, timed
 
 ROUTES = [{"path": "/later", "mode": "async", "require_key": True}, {"path": "/either", "mode": "either"}]
 REPLAYED = b"idempotent-replayed: true"
@@ -122,6 +123,40 @@ async def test_one_that_redis_does_not_answer_may_be_sent_again(redis: RedisServ
         assert b'"cache-unavailable"' in refused
         assert ACCEPTED in await answered(talk, keyed("k", path="/later"))
         assert entries() == 3  # a copy, which counts as the same command
+
+
+class Broken:
+    """A transport whose other side has left: uvloop's raise then."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def write(self, _: bytes) -> None:
+        raise RuntimeError("the other side has left")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("unhurried")
+async def test_a_connection_that_breaks_as_it_is_written_to_leaves_nobody_waiting(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ready(redis) as (talk, gateway, entries):
+        cache = gateway._cache
+        assert isinstance(cache, RedisCache)
+
+        def break_it() -> None:
+            link: Any = session_of(cache).claims.link
+            link._transport = Broken(link._transport)
+            monkeypatch.setattr(pipe, "EARLY", 1)  # as where many commands wait to be written
+
+        between(gateway, break_it)
+        refused = await talk.ask(keyed("k", path="/later"))
+        assert b'"cache-unavailable"' in refused
+        assert ACCEPTED in await answered(talk, keyed("k", path="/later"))
+        assert entries() == 2
 
 
 @pytest.mark.usefixtures("unhurried")
