@@ -106,7 +106,13 @@ def create_gateway(
         enter=metrics.enter,
         worker_died=metrics.worker_died,
         sample=_sampling(settings, cache, metrics),
-        fast_path=FastPath(middleware.enforcement, forwarder, None if submitter is None else submitter.soon),
+        fast_path=FastPath(
+            middleware.enforcement,
+            forwarder,
+            None if submitter is None else submitter.soon,
+            prefix=settings.prefix,
+            ops_port=settings.ops_port,
+        ),
         unread=middleware.enforcement.unread,
         cors=cors,
     )

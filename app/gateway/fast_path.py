@@ -36,35 +36,56 @@ SubmitSoon = Callable[[Scope, Headers, bytes, str, Submission, Callable[[Respons
 """Accepts a command by callback, if that needs no waiting (`oncegate.app.commands.submit.Submitter.soon`)."""
 
 
-class FastPath:
-    """Takes a request that can be answered without a task."""
+def came_in_on(port: int, scope: Scope) -> bool:
+    """Whether a request came in on ``port`` (0: there is none such), by its socket, not by what the request says."""
+    return bool(port and scope["server"] and scope["server"][1] == port)
 
-    def __init__(self, enforcement: Enforcement, forwarder: Forwarder, submit: SubmitSoon | None = None) -> None:
+
+class FastPath:
+    """Takes a request that can be answered without a task, and is not the operators': by its path below ``prefix``, or by
+    their port. Set ``answering`` to what answers a request that passes through, once it has left the fast path.
+    """
+
+    answering: Answering
+
+    def __init__(
+        self,
+        enforcement: Enforcement,
+        forwarder: Forwarder,
+        submit: SubmitSoon | None = None,
+        *,
+        prefix: str,
+        ops_port: int = 0,
+    ) -> None:
         self._enforcement = enforcement
         self._forwarder = forwarder
         self._submit = submit
+        self._prefix = prefix
+        self._ops_port = ops_port
 
-    def take(self, request: InboundRequest, answering: Answering) -> bool:
-        """Whether the request, which is whole, is being answered. ``answering`` is for the case that it leaves the fast path."""
+    def take(self, request: InboundRequest) -> bool:
+        """Whether the request, which is whole, is being answered."""
         scope = request.scope
+        if scope["path"].startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
+            return False
         enforcement, headers = self._enforcement, scope["headers"]
         policy = enforcement.policies.match(scope["method"], scope["path"], scope["raw_path"])
         if policy is None:
-            return Passing(self._forwarder, request, answering).begin(headers)
+            return Passing(self._forwarder, request, self.answering).begin(headers)
         if policy.passes(headers):
-            return self._bypass(request, answering, policy, headers)
+            return self._bypass(request, policy, headers)
         exchange = Exchange(enforcement, policy, scope)
         found = exchange.identify()
         if isinstance(found, str):
             return CallbackDriver(exchange, self._forwarder, self._submit, request).begin(found)
         if found is None:
-            return self._bypass(request, answering, policy, exchange.headers())
+            return self._bypass(request, policy, exchange.headers())
         request.answer(found)
         return True
 
-    def _bypass(self, request: InboundRequest, answering: Answering, policy: Policy, headers: Headers) -> bool:
+    def _bypass(self, request: InboundRequest, policy: Policy, headers: Headers) -> bool:
         bypass = Bypass(self._enforcement.observe, policy, request.scope, request.send)
-        return Passing(self._forwarder, request, answering, bypass).begin(headers)
+        return Passing(self._forwarder, request, self.answering, bypass).begin(headers)
 
 
 class Passing:
