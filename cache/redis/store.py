@@ -16,11 +16,11 @@ from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.advice import advise_all
-from oncegate.cache.redis.calls import claim_call, entry_call, outcome_call
+from oncegate.cache.redis.calls import claim_call, entry_call, outcome_call, send_soon
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Orphan, Reply
 from oncegate.cache.redis.connection.routes import Routes, Topology
-from oncegate.cache.redis.connection.send import ready, send, send_soon
+from oncegate.cache.redis.connection.send import ready, send
 from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.topology import create_topology
 from oncegate.cache.redis.scripts import (
