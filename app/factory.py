@@ -64,10 +64,11 @@ def create_gateway(
         end_to_end=_read_headers(settings),
         via=settings.via,
     )
+    submitter = _submitter(settings, cache, metrics)
     middleware = IdempotencyMiddleware(
         forwarder,
         cache=cache,
-        submit=_submitter(settings, cache, metrics),
+        submit=submitter,
         settings=rules,
         routes=settings.routes,
         namespace=settings.namespace,
@@ -105,7 +106,13 @@ def create_gateway(
         enter=metrics.enter,
         worker_died=metrics.worker_died,
         sample=_sampling(settings, cache, metrics),
-        fast_path=FastPath(middleware.enforcement, forwarder),
+        fast_path=FastPath(
+            middleware.enforcement,
+            forwarder,
+            None if submitter is None else submitter.soon,
+            prefix=settings.prefix,
+            ops_port=settings.ops_port,
+        ),
         unread=middleware.enforcement.unread,
         cors=cors,
     )

@@ -6,6 +6,7 @@ stream then, as after a crash between the two writes; that is harmless, for a co
 skips the others by its own record. What must not happen is that the gateway executes the command beside its copy.
 """
 
+import asyncio
 from collections.abc import Callable
 from time import time
 from typing import Any
@@ -15,11 +16,11 @@ import orjson
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.memory import MemorySamples
-from oncegate.cache.redis.streams.stream import Command, StreamFull, append, stream_key
+from oncegate.cache.redis.streams.stream import Command, stream_key
 from oncegate.middleware.http.asgi import Receive, Scope, Send
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.outcome.errors import NotAccepted, OutcomeUnknown
-from oncegate.middleware.outcome.responses import date
+from oncegate.middleware.outcome.responses import Headers, date
 
 _FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."
 _NO_MEMORY = (
@@ -31,6 +32,9 @@ _SILENT = (
     "have arrived all the same, the two count as one command."
 )
 
+Response = tuple[int, Headers, bytes]
+"""Status, headers and body."""
+Then = Callable[[Response | Exception], None]
 Count = Callable[[str, str], None]
 """Called with each submission's route and result: ``accepted``, ``full`` or ``unavailable``."""
 
@@ -56,28 +60,67 @@ class Submitter:
         """Accept one command. Raises `NotAccepted`."""
         view: AttemptView = scope["extensions"][SCOPE_EXTENSION]
         submission: Submission = scope["extensions"][SUBMISSION_EXTENSION]
-        command = _command(scope, await _body(receive), view, submission)
-        position = await self._append(command, submission)
-        self._count(submission.route, "accepted")
-        headers, body = accepted(self._prefix, command.command, position)
-        await send({"type": "http.response.start", "status": 202, "headers": [*headers, date()]})
-        await send({"type": "http.response.body", "body": body})
-
-    async def _append(self, command: Command, submission: Submission) -> str:
+        command = _command(scope, scope["headers"], await _body(receive), view.record, submission)
         key = stream_key(self._namespace, submission.stream)
         if not await self._memory.suffice(key, len(command.body)):
             self._count(submission.route, "full")
             raise NotAccepted("overloaded", _NO_MEMORY)
+        position: str | Exception | None
         try:
-            return await append(self._cache, key, command, self._limit)
-        except StreamFull as error:
-            self._count(submission.route, "full")
-            raise NotAccepted("overloaded", _FULL) from error
+            position = await self._cache.append(key, command.parts(), limit=self._limit)
         except CacheUnavailable as error:
-            self._count(submission.route, "unavailable")
-            if isinstance(error, CacheRefused):
-                raise NotAccepted("cache-unavailable", _REFUSED) from error
-            raise NotAccepted("cache-unavailable", _SILENT, copied=True) from error
+            position = error
+        status, headers, body = self._answer(command, position)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def soon(
+        self,
+        scope: Scope,
+        headers: Headers,
+        body: bytes,
+        record: str,
+        submission: Submission,
+        then: Then,
+    ) -> bool:
+        """The same by callback, in the running loop: ``then`` gets the response, or the error in its place, after this returns.
+
+        ``False``: it has to be waited for, or refused; nothing was appended, and ``then`` is never called.
+        """
+        key = stream_key(self._namespace, submission.stream)
+        if not self._memory.suffices(key, len(body)):
+            return False
+        command = _command(scope, headers, body, record, submission)
+
+        def answered(position: str | Exception | None) -> None:
+            response: Response | Exception
+            try:
+                response = self._answer(command, position)
+            except Exception as error:  # noqa: BLE001 - passed on: else who waits would wait for ever
+                response = error
+            if is_sent:
+                then(response)
+            else:  # its connection was found broken by writing
+                loop.call_soon(then, response)
+
+        loop = asyncio.get_running_loop()
+        is_sent = False
+        is_sent = self._cache.append_soon(key, command.parts(), limit=self._limit, loop=loop, then=answered)
+        return is_sent
+
+    def _answer(self, command: Command, position: str | Exception | None) -> Response:
+        """The response by what the stream has answered: the entry's id, ``None`` where it is full. Raises `NotAccepted`."""
+        if position is None:
+            self._count(command.route, "full")
+            raise NotAccepted("overloaded", _FULL)
+        if isinstance(position, Exception):
+            self._count(command.route, "unavailable")
+            if isinstance(position, CacheRefused):
+                raise NotAccepted("cache-unavailable", _REFUSED) from position
+            raise NotAccepted("cache-unavailable", _SILENT, copied=True) from position
+        self._count(command.route, "accepted")
+        headers, body = accepted(self._prefix, command.command, position)
+        return 202, [*headers, date()], body
 
 
 def accepted(prefix: str, command: str, position: str) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
@@ -91,11 +134,11 @@ def accepted(prefix: str, command: str, position: str) -> tuple[tuple[tuple[byte
     return headers, body
 
 
-def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submission) -> Command:
+def _command(scope: Scope, fields: Headers, body: bytes, record: str, submission: Submission) -> Command:
     """The command made of a request. Its credentials are not kept, unless they are named: it is forwarded later without them."""
     lines: dict[bytes, str] = {}
     headers: list[tuple[str, str]] = []
-    for name, value in scope["headers"]:
+    for name, value in fields:
         text = value.decode("latin-1")
         lines.setdefault(name, text)
         if name in submission.travelling or (name.startswith(b"content-") and name != b"content-length"):
@@ -103,7 +146,7 @@ def _command(scope: Scope, body: bytes, view: AttemptView, submission: Submissio
     query = scope.get("query_string", b"")
     target = (scope.get("raw_path") or scope["path"].encode()) + (b"?" + query if query else b"")
     return Command(
-        command=view.record,
+        command=record,
         key=submission.key,
         fingerprint=submission.fingerprint,
         method=scope["method"],

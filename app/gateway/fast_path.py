@@ -5,12 +5,14 @@ coroutines to resume at each step. Here each step is a callback of what it waite
 answer, the upstream's. The decisions are made by the same code.
 
 Whatever lasts, or is unusual, leaves the fast path for a task that continues from the step reached: what is larger than one
-read or write, an upstream without an idle connection, a response in pieces, an error, a wait for another request, a
-submission that is to be accepted; and everything that is still under way a second later.
+read or write, an upstream without an idle connection, a response in pieces, an error, a wait for another request; and
+everything that is still under way a second later.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from oncegate.app.server.request import InboundRequest
@@ -21,7 +23,7 @@ from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.enforcement import Enforcement
 from oncegate.middleware.http.enter import Bypass
 from oncegate.middleware.http.exchange import Exchange, Step
-from oncegate.middleware.http.extensions import AttemptView
+from oncegate.middleware.http.extensions import AttemptView, Submission
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.responses import Headers
@@ -29,36 +31,61 @@ from oncegate.middleware.rules.policy import Policy
 
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
 """Awaits an answer by the upstream, and answers with a problem where that fails (`oncegate.app.gateway.gateway`)."""
+Response = tuple[int, Headers, bytes]
+SubmitSoon = Callable[[Scope, Headers, bytes, str, Submission, Callable[[Response | Exception], None]], bool]
+"""Accepts a command by callback, if that needs no waiting (`oncegate.app.commands.submit.Submitter.soon`)."""
+
+
+def came_in_on(port: int, scope: Scope) -> bool:
+    """Whether a request came in on ``port`` (0: there is none such), by its socket, not by what the request says."""
+    return bool(port and scope["server"] and scope["server"][1] == port)
 
 
 class FastPath:
-    """Takes a request that can be answered without a task."""
+    """Takes a request that can be answered without a task, and is not the operators': by its path below ``prefix``, or by
+    their port. Set ``answering`` to what answers a request that passes through, once it has left the fast path.
+    """
 
-    def __init__(self, enforcement: Enforcement, forwarder: Forwarder) -> None:
+    answering: Answering
+
+    def __init__(
+        self,
+        enforcement: Enforcement,
+        forwarder: Forwarder,
+        submit: SubmitSoon | None = None,
+        *,
+        prefix: str,
+        ops_port: int = 0,
+    ) -> None:
         self._enforcement = enforcement
         self._forwarder = forwarder
+        self._submit = submit
+        self._prefix = prefix
+        self._ops_port = ops_port
 
-    def take(self, request: InboundRequest, answering: Answering) -> bool:
-        """Whether the request, which is whole, is being answered. ``answering`` is for the case that it leaves the fast path."""
+    def take(self, request: InboundRequest) -> bool:
+        """Whether the request, which is whole, is being answered."""
         scope = request.scope
+        if scope["path"].startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
+            return False
         enforcement, headers = self._enforcement, scope["headers"]
         policy = enforcement.policies.match(scope["method"], scope["path"], scope["raw_path"])
         if policy is None:
-            return Passing(self._forwarder, request, answering).begin(headers)
+            return Passing(self._forwarder, request, self.answering).begin(headers)
         if policy.passes(headers):
-            return self._bypass(request, answering, policy, headers)
+            return self._bypass(request, policy, headers)
         exchange = Exchange(enforcement, policy, scope)
         found = exchange.identify()
         if isinstance(found, str):
-            return CallbackDriver(exchange, self._forwarder, request).begin(found)
+            return CallbackDriver(exchange, self._forwarder, self._submit, request).begin(found)
         if found is None:
-            return self._bypass(request, answering, policy, exchange.headers())
+            return self._bypass(request, policy, exchange.headers())
         request.answer(found)
         return True
 
-    def _bypass(self, request: InboundRequest, answering: Answering, policy: Policy, headers: Headers) -> bool:
+    def _bypass(self, request: InboundRequest, policy: Policy, headers: Headers) -> bool:
         bypass = Bypass(self._enforcement.observe, policy, request.scope, request.send)
-        return Passing(self._forwarder, request, answering, bypass).begin(headers)
+        return Passing(self._forwarder, request, self.answering, bypass).begin(headers)
 
 
 class Passing:
@@ -124,12 +151,17 @@ class Passing:
 class CallbackDriver:
     """Drives the exchange of one request with a key, whose body is whole, by callbacks."""
 
-    __slots__ = ("_body", "_connection", "_exchange", "_forwarder", "_request", "_response")
+    __slots__ = ("_body", "_connection", "_exchange", "_forwarder", "_late", "_request", "_response", "_submit")
 
-    def __init__(self, exchange: Exchange, forwarder: Forwarder, request: InboundRequest) -> None:
+    def __init__(
+        self, exchange: Exchange, forwarder: Forwarder, submit: SubmitSoon | None, request: InboundRequest
+    ) -> None:
         self._exchange = exchange
         self._forwarder = forwarder
+        self._submit = submit
         self._request = request
+        self._late: asyncio.Future[Response | Exception] | None = None
+        """Gets the stream's answer, once a submission has left the fast path."""
 
     def begin(self, look_up_key: str) -> bool:
         """Claim its record, if that needs no waiting."""
@@ -163,14 +195,22 @@ class CallbackDriver:
     def _execute(self, attempt: Attempt) -> None:
         request, exchange = self._request, self._exchange
         connection = None
-        # The first byte must not leave otherwise; and what accepts a submission is an app.
-        if attempt.number and attempt.is_certain and not attempt.submission:
+        is_submitted = False
+        if attempt.number and attempt.is_certain:  # the first byte must not leave otherwise
+            scope, headers, body = request.scope, exchange.headers(attempt), self._body
             try:
-                connection = self._forwarder.begin(request.scope, exchange.headers(attempt), self._body)
+                if not attempt.submission:
+                    connection = self._forwarder.begin(scope, headers, body)
+                elif self._submit is not None:
+                    submission = exchange.submission()
+                    is_submitted = self._submit(scope, headers, body, exchange.record, submission, self._on_submitted)
             except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
                 exchange.begin(attempt, request.loop, self._on_limit)
                 self._fail(error)
                 return
+        if is_submitted:
+            exchange.begin(attempt, request.loop, self._on_limit)
+            return
         if connection is None:
             self._leave_unbegun(attempt)
             return
@@ -194,6 +234,34 @@ class CallbackDriver:
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
             connection.forget()
             self._fail(error)
+
+    def _on_submitted(self, response: Response | Exception) -> None:
+        """The stream has answered, or has not in time."""
+        exchange, late = self._exchange, self._late
+        try:
+            if late is not None:
+                if not late.done():
+                    late.set_result(response)
+            elif isinstance(response, Exception):
+                exchange.on_failure(response, self._on_refused)
+            else:
+                self._response = response
+                status, headers, body = response
+                exchange.on_response(status, headers, body, self._on_recorded)
+        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+            self._fail(error)
+
+    def _on_refused(self) -> None:
+        """Nothing was accepted, and the record is released."""
+        request, exchange = self._request, self._exchange
+        try:
+            answer = exchange.failed()
+            if answer is not None:
+                request.answer(answer)
+            else:
+                request.finish(RuntimeError("a submission could not be answered"))
+        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+            request.finish(error)
 
     def _fail(self, error: Exception) -> None:
         self._exchange.on_failure(OutcomeUnknown(f"failed in the gateway ({type(error).__name__})"))
@@ -221,7 +289,12 @@ class CallbackDriver:
 
     def _leave(self, left: float) -> None:
         """The request was sent: what comes of it is the attempt's outcome."""
-        connection, forwarder, attempt = self._connection, self._forwarder, self._exchange.attempt
+        attempt = self._exchange.attempt
+        if attempt.submission:
+            self._late = late = self._request.loop.create_future()
+            self._request.start(self._asgi_driver().resume(partial(_send_late, late), left))
+            return
+        connection, forwarder = self._connection, self._forwarder
         connection.then = None
         method: str = self._request.scope["method"]
 
@@ -236,3 +309,13 @@ class CallbackDriver:
 
     def _asgi_driver(self) -> AsgiDriver:
         return AsgiDriver(self._exchange, self._request.receive, self._request.send)
+
+
+async def _send_late(late: "asyncio.Future[Response | Exception]", _: Scope, __: Receive, send: Send) -> None:
+    """An app that answers with what the stream answers to a submission on its way."""
+    response = await late
+    if isinstance(response, Exception):
+        raise response
+    status, headers, body = response
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from oncegate.app.gateway.fast_path import FastPath
+from oncegate.app.gateway.fast_path import FastPath, came_in_on
 from oncegate.app.operators.operations import Operations
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.server.head import requests_websocket
@@ -77,18 +77,14 @@ class Gateway:
         self._sample = sample
         self._sampling: asyncio.Future[None] | None = None
         self._fast_path = fast_path
+        self.direct: Callable[[InboundRequest], bool] | None = None
+        """Takes a whole request that can be answered without a task. ``False``: nothing was done, call the app.
+
+        Requests for a WebSocket don't go there."""
+        if fast_path is not None:
+            fast_path.answering = self.answer
+            self.direct = fast_path.take
         self._cors = cors
-
-    def direct(self, request: InboundRequest) -> bool:
-        """Take a whole request that can be answered without a task. ``False``: nothing was done, call the app.
-
-        Requests for a WebSocket don't come here.
-        """
-        scope, fast_path = request.scope, self._fast_path
-        below = scope["path"].startswith(self._prefix)
-        if fast_path is None or below or (self._ops_port and self._is_on_ops_port(scope)):
-            return False
-        return fast_path.take(request, self.answer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
@@ -97,17 +93,13 @@ class Gateway:
             return
         path: str = scope["path"]
         below = path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below))
-        if below or (self._ops_port and self._is_on_ops_port(scope)):
+        if below or came_in_on(self._ops_port, scope):
             await self.operations(scope, receive, send)
             return
         if requests_websocket(scope["headers"]) and scope["http_version"] == "1.1":
             await self._fail(scope, send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
             return
         await self.answer(self._forward(scope, receive, send), scope, send)
-
-    def _is_on_ops_port(self, scope: Scope) -> bool:
-        """Whether the request came in on the operators' own port, by its socket, not by what the request says."""
-        return bool(scope["server"] and scope["server"][1] == self._ops_port)
 
     async def answer(self, work: Awaitable[None], scope: Scope, send: Send) -> None:
         """Await ``work``, which answers a request by the upstream; where it can't, answer with the problem that says why."""

@@ -1,25 +1,118 @@
-"""Claims and outcomes on their way to Redis: each packs its command and reads its reply."""
+"""Calls by callback: a claim, an outcome or an entry packs its command, is sent without waiting, and reads its reply."""
 # Compiled: docs/decisions/0012-compiled.md
 
+import asyncio
 import time
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from hiredis import ReplyError
 
 from oncegate.cache.codec import decode, encode, encode_claim
-from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.errors import CacheError, CacheRefused, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.connection import faults
-from oncegate.cache.redis.connection.pipe import Reply
+from oncegate.cache.redis.connection.pipe import OVERDUE, Call, Reply
 from oncegate.cache.redis.connection.routes import Routes
-from oncegate.cache.redis.connection.send import Soon
+from oncegate.cache.redis.connection.send import LARGE_BYTES, persist
+from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.withdrawal import Withdrawal
-from oncegate.cache.redis.scripts import CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
+from oncegate.cache.redis.scripts import APPEND, CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
 from oncegate.cache.store import Adopt, Then
 from oncegate.cache.transitions import check_duration, check_outcome, first_attempt, takeover_codes
 
+Answer = TypeVar("Answer")
+
 _ODD: Final = "Redis answered a claim with something that is no record"
+
+
+class Soon(Call, Generic[Answer]):
+    """A command whose answer, or error in its place, is passed to ``then``."""
+
+    __slots__ = ("_then", "key", "packed", "routes", "session")
+
+    session: Session
+    packed: bytes
+
+    def __init__(self, routes: Routes, key: bytes, then: Then[Answer] | None) -> None:
+        self.routes = routes
+        self.key = key
+        self._then = then
+
+    def read(self, reply: Reply) -> Answer:
+        """The answer that ``reply`` is. Raises the `CacheError` that it stands for."""
+        raise NotImplementedError
+
+    def came_late(self, reply: Reply) -> None:
+        """The reply came after ``then`` was called for a time-out."""
+
+    def lost(self) -> None:
+        """The connection broke; the command may have run."""
+
+    def answered(self, reply: Reply) -> None:
+        """See `Call`."""
+        then, self._then = self._then, None
+        if then is None:
+            self.came_late(reply)
+        elif isinstance(reply, ReplyError):
+            task = self.routes.loop.create_task(self._try_again(reply, then))
+            _trying.add(task)
+            task.add_done_callback(_trying.discard)
+        else:
+            answer: Answer | CacheError
+            try:
+                answer = self.read(reply)
+            except CacheError as error:
+                answer = error
+            except Exception as odd:  # noqa: BLE001 - passed on, whatever it is: else who waits would wait for ever
+                answer = RecordUnreadable(f"a reply can't be read ({type(odd).__name__})")
+            then(answer)
+
+    async def _try_again(self, refusal: ReplyError, then: Then[Answer]) -> None:
+        to, deadline = self.session, self.deadline
+        answer: Answer | CacheError
+        try:
+            answer = self.read(await persist(self.routes, to, refusal, self.key, self.packed, deadline, self))
+        except CacheError as error:
+            answer = error
+        then(answer)
+
+    def overdue(self) -> None:
+        """See `Call`."""
+        then, self._then = self._then, None
+        if then is not None:
+            then(CacheUnavailable(OVERDUE))
+
+    def broken(self, reason: str) -> None:
+        """See `Call`."""
+        then, self._then = self._then, None
+        self.lost()
+        if then is not None:
+            then(CacheUnavailable(reason))
+
+
+_trying: set[asyncio.Task[None]] = set()
+"""Kept here, since a loop keeps no task alive by itself."""
+
+
+def send_soon(call: Soon[Any], packed: bytes, timeout: float) -> bool:
+    """Send one command to the server that holds its key, without waiting: ``call`` gets the reply.
+
+    ``False``: there is no connection, and ``call`` is never used.
+    """
+    session = call.routes.holder(call.key)
+    if session is None:
+        return False
+    link = (session.claims if len(packed) <= LARGE_BYTES else session.bodies).link
+    if link is None:
+        return False
+    call.session, call.packed = session, packed
+    try:
+        link.put(packed, call.routes.loop.time() + timeout, call)
+    except CacheUnavailable:
+        return False
+    return True
 
 
 class PendingClaim(Soon[Claim]):
@@ -85,6 +178,18 @@ class PendingOutcome(Soon[bool]):
         return bool(reply == 1)
 
 
+class PendingEntry(Soon[str | None]):
+    """An entry on its way to a stream."""
+
+    __slots__ = ()
+
+    def read(self, reply: Reply) -> str | None:
+        """The entry's id; ``None`` where the stream is full. Raises `CacheRefused`."""
+        if isinstance(reply, ReplyError):
+            raise CacheRefused(str(faults.of_reply(reply)))
+        return None if reply is None else str(reply, "ascii")
+
+
 def claim_call(
     routes: Routes,
     key: str,
@@ -119,3 +224,11 @@ def outcome_call(
     check_duration("ttl_ms", ttl_ms)
     pending = PendingOutcome(routes, key.encode(), then)
     return pending, COMPLETE.call(pending.key, encode(outcome), b"%d" % ttl_ms)
+
+
+def entry_call(
+    routes: Routes, stream: str, fields: Iterable[bytes], limit: int, then: Then[str | None] | None = None
+) -> tuple[PendingEntry, bytes]:
+    """An entry of ``fields`` for a stream of at most ``limit``, and its command."""
+    pending = PendingEntry(routes, stream.encode(), then)
+    return pending, APPEND.call_with(pending.key, b"%d" % limit, *fields)

@@ -16,15 +16,14 @@ from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.advice import advise_all
-from oncegate.cache.redis.calls import claim_call, outcome_call
+from oncegate.cache.redis.calls import claim_call, entry_call, outcome_call, send_soon
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Orphan, Reply
 from oncegate.cache.redis.connection.routes import Routes, Topology
-from oncegate.cache.redis.connection.send import ready, send, send_soon
+from oncegate.cache.redis.connection.send import ready, send
 from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.topology import create_topology
 from oncegate.cache.redis.scripts import (
-    APPEND,
     EXTEND,
     GET,
     MEMORY,
@@ -193,12 +192,22 @@ class RedisCache:
 
         Raises `CacheRefused`: nothing was appended; other `CacheUnavailable`: the entry may be there or not.
         """
-        address = stream.encode()
         routes = self._here() or await self._open()
-        reply = await self._send(routes, address, APPEND.call_with(address, b"%d" % limit, *fields))
-        if isinstance(reply, ReplyError):
-            raise CacheRefused(str(faults.of_reply(reply)))
-        return None if reply is None else str(reply, "ascii")
+        entry, packed = entry_call(routes, stream, fields, limit)
+        return entry.read(await self._send(routes, entry.key, packed))
+
+    def append_soon(
+        self,
+        stream: str,
+        fields: Iterable[bytes],
+        *,
+        limit: int,
+        loop: asyncio.AbstractEventLoop,
+        then: Then[str | None],
+    ) -> bool:
+        """The same by callback, as `PromptCache`'s are. ``False``: it can't, and ``then`` is never called."""
+        routes = self._routes.get(loop)
+        return routes is not None and send_soon(*entry_call(routes, stream, fields, limit, then), self._timeout)
 
     async def memory(self, stream: str) -> tuple[int, int, int]:
         """Bytes used where the stream under a Redis key is, bytes that may be (0: no limit), and the stream's entries.

@@ -14,7 +14,7 @@ from oncegate.middleware.http.app_run import AppRun
 from oncegate.middleware.http.asgi import App, Receive, Send
 from oncegate.middleware.http.body import BodyAgain, read_body
 from oncegate.middleware.http.exchange import Exchange, Step
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
+from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView
 from oncegate.middleware.outcome.problems import Answer
 
 log = logging.getLogger("oncegate.http")
@@ -159,11 +159,7 @@ class AsgiDriver:
         extensions = {name: given[name] for name in given if name not in _UNENFORCEABLE} if given else {}
         extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, exchange.record, run.confirm, attempt.token)
         if attempt.submission:
-            policy = exchange.policy
-            submission = Submission(
-                exchange.key or "", attempt.fingerprint, policy.route, policy.stream, policy.travelling
-            )
-            extensions[SUBMISSION_EXTENSION] = submission
+            extensions[SUBMISSION_EXTENSION] = exchange.submission()
         return {**scope, "headers": exchange.headers(attempt), "extensions": extensions}
 
     async def _wait(self, verdict: Verdict) -> Step:

@@ -21,7 +21,7 @@ from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.gate import Decision
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.http.redact import redacted
 from oncegate.middleware.outcome import responses
@@ -107,6 +107,11 @@ class Exchange(KeyedRequest):
         view = given.get(SCOPE_EXTENSION) if given else None
         return view if isinstance(view, AttemptView) and view.record == self.record else None
 
+    def submission(self) -> Submission:
+        """What is accepted with the request, where its attempt is to be."""
+        policy = self.policy
+        return Submission(self.key or "", self.admission.fingerprint, policy.route, policy.stream, policy.travelling)
+
     # -- run, recorded ------------------------------------------------------------------------------------------------
 
     def begin(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, lasts: Callable[[], None]) -> None:
@@ -145,9 +150,15 @@ class Exchange(KeyedRequest):
         self._settle(state, kept, then)
 
     def on_failure(
-        self, error: BaseException, *, begun: bool = False, late: bool = False, client_gone: bool = False
+        self,
+        error: BaseException,
+        then: Callable[[], None] | None = None,
+        *,
+        begun: bool = False,
+        late: bool = False,
+        client_gone: bool = False,
     ) -> None:
-        """There is no whole response, since ``error`` came out of the command: `failed` is the answer.
+        """There is no whole response, since ``error`` came out of the command: `failed` is the answer. ``then``: as above.
 
         ``begun``: the response has begun; ``late``: after ``attempt_timeout``; ``client_gone``: nobody waits for it any more.
         """
@@ -182,7 +193,7 @@ class Exchange(KeyedRequest):
             if client_gone:  # the server has no client left to answer
                 log.error("record %s: the app raised after its client had left", self.record, exc_info=error)
             kept, note = responses.stored_exception(), f"raised {type(error).__qualname__}"
-        self._settle(state, kept, None, note)
+        self._settle(state, kept, then, note)
 
     def _settle(
         self, state: State | None, kept: StoredResponse | None, then: Callable[[], None] | None, note: str = ""

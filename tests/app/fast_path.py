@@ -121,7 +121,7 @@ async def gateway_at(
     settings = {"namespace": uuid4().hex, "upstream_keepalive": 600, "cache_timeout": 10, **settings}
     async with served(upstream, cache=cache, **settings) as (client, gateway):
         if not fast_path:
-            gateway._fast_path = None
+            gateway._fast_path = gateway.direct = None
         port = client.base_url.port
         assert port is not None
         async with talking(port) as talk:

@@ -9,10 +9,9 @@ from hiredis import ReplyError
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import ClaimRequest
-from oncegate.cache.redis.calls import PendingClaim, PendingOutcome
+from oncegate.cache.redis.calls import PendingClaim, PendingOutcome, Soon
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Link
-from oncegate.cache.redis.connection.send import Soon
 from oncegate.cache.redis.scripts import ASKING, CLAIM, COMPLETE, SCRIPTS, pack
 
 

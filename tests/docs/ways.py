@@ -1,4 +1,5 @@
-"""Which modules a request goes through in the gateway, from its first byte to the last of its answer, by tracing real ones.
+"""Which modules a request goes through in the gateway, from its first byte to the last of its answer, by tracing real ones;
+and a delivery in a worker, from the entry that it takes until its record is complete and the entry is acknowledged.
 
     python -m tests.docs.ways
 
@@ -12,14 +13,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
+from uuid import uuid4
 
+from oncegate.app import signals
+from oncegate.app.commands.executor import CommandContext
+from oncegate.app.commands.handler import Handler
+from oncegate.app.factory import create_cache
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.work import _work
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.stream import stream_key
 from testing.servers import RedisServer
 from testing.upstreams import OK, Upstream, answering
+from testing.waiting import until
 from tests.app.fast_path import Talk, gateway_at, keyed, request
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 _OURS = tuple(f"{ROOT / folder}/" for folder in ("app", "middleware", "cache"))
+LATER = {"path": "/later", "mode": "async", "require_key": True}
 TIMERS = frozenset({"app/server/deadline.py", "middleware/admission/deadlines.py"})
 """They run when time goes by, for whatever request that may be of."""
 
@@ -60,17 +73,52 @@ async def _way(talk: Talk, data: bytes) -> list[str]:
 
 async def ways(redis: RedisServer) -> dict[str, list[str]]:
     """The modules by the kind of request. Connections and scripts are there before, as they are for nearly all requests."""
+    namespace = uuid4().hex
     async with (
         Upstream([answering(OK)] * 8) as upstream,
-        gateway_at(upstream.url, redis.url) as (talk, _, _),
+        gateway_at(upstream.url, redis.url, namespace=namespace, routes=[LATER]) as (talk, _, _),
     ):
-        for data in (request("GET"), keyed("warm"), keyed("warm")):
+        for data in (request("GET"), keyed("warm"), keyed("warm"), keyed("warm-later", path="/later")):
             await talk.ask(data)
         return {
             "passes": await _way(talk, request("GET")),
             "first request": await _way(talk, keyed("k")),
             "retry": await _way(talk, keyed("k")),
+            "submission": await _way(talk, keyed("k-later", path="/later")),
+            "delivery": await _delivery(redis, namespace),
         }
+
+
+async def _delivery(redis: RedisServer, namespace: str) -> list[str]:
+    """The way of a copy of what was submitted, appended by another client. The worker has processed others before."""
+    settings = GatewaySettings(
+        cache=redis.url, namespace=namespace, upstream="http://127.0.0.1:1", cache_timeout=10, routes=[LATER]
+    )
+    cache = create_cache(settings)
+    assert isinstance(cache, RedisCache)
+    client, stream, done = redis.client(), stream_key(namespace, "commands"), list[str]()
+    entries: Any = client.xrange(stream)
+    entry = {**entries[-1][1], b"key": b"new", b"command": b"k" * 20 + b":" + b"s" * 20}
+
+    async def handle(_: bytes, context: CommandContext) -> None:
+        done.append(context.key)
+
+    def acknowledged(count: int) -> bool:
+        held: Any = client.xpending(stream, "commands")
+        return len(done) == count and held["pending"] == 0
+
+    working = asyncio.create_task(_work(settings, Handler(handle, threads=1), cache))
+    try:
+        await until(lambda: bool(client.xinfo_groups(stream)) and acknowledged(2), "the worker is warm")
+        with traced() as found:
+            client.xadd(stream, entry)  # type: ignore[arg-type]  # a dict of bytes is one
+            await until(lambda: acknowledged(3), "it is acknowledged")
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        for number in signals.STOPPING:
+            asyncio.get_running_loop().remove_signal_handler(number)
+    return sorted(found - TIMERS)
 
 
 def written(found: dict[str, list[str]]) -> str:

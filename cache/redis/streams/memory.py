@@ -56,19 +56,28 @@ class MemorySamples:
 
     async def suffice(self, key: str, size: int) -> bool:
         """Whether there is room for a command of ``size`` bytes in the stream under a Redis key, as far as that is known."""
+        if key not in self._samples:
+            await asyncio.shield(self._sampled(key))
+        return self.suffices(key, size)
+
+    def suffices(self, key: str, size: int) -> bool:
+        """The same without waiting: ``False`` before the first sample, too."""
         known = self._samples.get(key)
-        if known is None or asyncio.get_running_loop().time() - known[0] > SAMPLE_SECONDS:
-            sampling = self._sampling.get(key)
-            if sampling is None:
-                sampling = self._sampling[key] = asyncio.create_task(self._sample(key))
-                sampling.add_done_callback(lambda _: self._sampling.pop(key, None))
-            if known is None:
-                await asyncio.shield(sampling)
-                known = self._samples[key]
-        memory = known[1]
-        if memory.most:
-            self._samples[key] = known[0], memory.after(size) if memory.suffices else memory
+        if known is None:
+            return False
+        taken, memory = known
+        if asyncio.get_running_loop().time() - taken > SAMPLE_SECONDS:
+            self._sampled(key)
+        if memory.most and memory.suffices:
+            self._samples[key] = taken, memory.after(size)
         return memory.suffices
+
+    def _sampled(self, key: str) -> "asyncio.Task[None]":
+        sampling = self._sampling.get(key)
+        if sampling is None:
+            sampling = self._sampling[key] = asyncio.create_task(self._sample(key))
+            sampling.add_done_callback(lambda _: self._sampling.pop(key, None))
+        return sampling
 
     async def _sample(self, key: str) -> None:
         try:

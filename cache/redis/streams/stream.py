@@ -18,7 +18,6 @@ from oncegate.cache.errors import CacheRefused, GroupMissing
 from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.cache.redis.connection.pipe import Reply
 from oncegate.cache.redis.scripts import APPEND, MEMORY, REDRIVE
-from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.memory import StreamMemory
 
@@ -48,10 +47,6 @@ class PendingEntry:
     entry: str
     worker: str
     idle_ms: int
-
-
-class StreamFull(Exception):
-    """The stream holds as many entries as it may, and some group still needs each of them. Nothing was appended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +93,10 @@ class Command:
         if self.attempts_before:
             fields[b"attempts_before"] = b"%d" % self.attempts_before
         return fields | {b"body": self.body}
+
+    def parts(self) -> list[bytes]:
+        """The same, names and values in turn, for Redis."""
+        return [part for pair in self.fields().items() for part in pair]
 
     @classmethod
     def read(cls, fields: dict[bytes, bytes]) -> "Command":
@@ -165,17 +164,6 @@ def dead_letters_key(namespace: str, name: str) -> str:
 def trimmed_letters_key(namespace: str, name: str) -> str:
     """The Redis key that counts the stream's dead letters that were too many, or too old."""
     return dead_letters_key(namespace, name) + ":trimmed"
-
-
-async def append(cache: RedisCache, key: str, command: Command, limit: int) -> str:
-    """Append ``command`` to the stream under the Redis key ``key``, of at most ``limit`` entries; its id there.
-
-    Raises `StreamFull`; `CacheUnavailable`, after which a copy of the command may be in the stream or not.
-    """
-    entry = await cache.append(key, [part for pair in command.fields().items() for part in pair], limit=limit)
-    if entry is None:
-        raise StreamFull(f"the stream {key} is full")
-    return entry
 
 
 class CommandStream:
