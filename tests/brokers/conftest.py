@@ -12,11 +12,11 @@ from oncegate.cache.record import State
 from oncegate.faststream import DeadLetter, SubscriptionMiddleware
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.rules.key import execution_key, record_key
+from testing.brokers import NatsServer, RabbitServer
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.brokers.benches import BENCHES, Bench, RedisBench
 from tests.brokers.consumers import CONSUMERS, Effects, subscription
-from tests.brokers.servers import NatsServer, RabbitServer
 
 WITHIN = 60.0
 """Seconds for what has to happen, on a busy machine."""

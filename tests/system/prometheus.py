@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.brokers.servers import BrokerServer
+from testing.servers import FetchedServer
 
 RULES = Path(__file__).parent.parent.parent / "docs/deploy/alerts.yaml"
 ALERTS: dict[str, dict[str, Any]] = {
@@ -19,7 +19,7 @@ INTERVAL = "250ms"
 _JOB = "payments"
 
 
-class Prometheus(BrokerServer):
+class Prometheus(FetchedServer):
     """Scrapes the gateway at ``address``, ``host:port``, and evaluates the shipped rules, several times a second."""
 
     binary = "prometheus"
@@ -29,7 +29,7 @@ class Prometheus(BrokerServer):
         super().__init__()
         self._address = address
 
-    def command(self) -> list[str]:
+    def _command(self) -> list[str]:
         """The configuration: the gateway, and the shipped rules."""
         configuration = {
             "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},

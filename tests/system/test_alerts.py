@@ -15,9 +15,8 @@ from oncegate.app.telemetry.metrics import FROM_THE_START
 from testing.caller import Caller, fresh_key, slug, until_answer
 from testing.gateway import Gateway
 from testing.ledger import Ledger, Reply
-from testing.servers import RedisServer
+from testing.servers import SCRIPTS, RedisServer
 from testing.waiting import until
-from tests.brokers.servers import SCRIPTS
 from tests.system.conftest import Start
 from tests.system.prometheus import ALERTS, RULES, Prometheus
 
