@@ -9,9 +9,8 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.operators.bearer import Bearer
 from oncegate.app.operators.operations import Operations
 from oncegate.app.operators.published_policy import published
-from oncegate.app.operators.readiness import Readiness
+from oncegate.app.operators.readiness import Readiness, try_writing
 from oncegate.app.operators.records import Records
-from oncegate.app.operators.trial import try_writing
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder

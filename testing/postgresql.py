@@ -4,20 +4,15 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
-import time
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
-from testing.servers import READY_WITHIN, free_port
+from testing.servers import SCRIPTS, Server
 
-SCRIPT = Path(__file__).parent.parent / "scripts/postgresql"
-"""Prints where `postgres` is, fetched where there is none."""
 _ENDS_WITHIN = 20.0
 _NOBODY = 65534
 _CONFIGURATION = """
@@ -33,22 +28,19 @@ log_timezone = 'UTC'
 """
 
 
-class PostgreSQLServer:
-    """A PostgreSQL server of our own, in a folder of its own. Started on entry, stopped and cleared away on exit.
+class PostgreSQLServer(Server):
+    """A PostgreSQL server of our own.
 
     PostgreSQL refuses root: then it runs as nobody, from a copy where nobody can't read the one that there is.
     """
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="oncegate-postgresql-"))
-        self._as: dict[str, Any] = {}
+        super().__init__("postgresql")
         if os.getuid() == 0:
             os.chown(self._folder, _NOBODY, _NOBODY)
             self._as = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
-        self._binaries = self._readable(subprocess.check_output([SCRIPT], text=True).strip())
-        self._process: subprocess.Popen[bytes] | None = None
+        self._binaries = self._readable(subprocess.check_output([SCRIPTS / "postgresql"], text=True).strip())
         self._numbers = count(1)
-        self.port = free_port()
         self._run("initdb", "-D", "data", "-N", "-A", "trust", "-U", "postgres", "--locale=C", "-E", "UTF8")
         with (self._folder / "data/postgresql.conf").open("a") as conf:
             conf.write(_CONFIGURATION)
@@ -67,25 +59,8 @@ class PostgreSQLServer:
         if done.returncode:
             raise RuntimeError(f"{name} failed: {done.stderr}")
 
-    def start(self) -> None:
-        """Start it and wait until it answers. Raises ``RuntimeError`` with its last words if it does not."""
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._binaries / "postgres", "-D", "data", "-p", str(self.port)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._folder,
-                start_new_session=True,
-                **self._as,
-            )
-        until = time.monotonic() + READY_WITHIN
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > until:
-                self.stop()
-                last = (self._folder / "log").read_text(errors="replace").splitlines()[-3:]
-                raise RuntimeError(f"postgres does not start: {last}")
-            time.sleep(0.02)
+    def _command(self) -> list[str | Path]:
+        return [self._binaries / "postgres", "-D", "data", "-p", str(self.port)]
 
     def _answers(self) -> bool:
         with suppress(psycopg.OperationalError):
@@ -93,18 +68,8 @@ class PostgreSQLServer:
             return True
         return False
 
-    @property
-    def pid(self) -> int:
-        """Of the process whose children serve the connections. Raises ``RuntimeError`` where it is stopped."""
-        if self._process is None:
-            raise RuntimeError("postgres is stopped")
-        return self._process.pid
-
-    def stop(self) -> None:
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
         """End it at once, as a crash does, and wait until its processes are gone. What was committed stays."""
-        process, self._process = self._process, None
-        if process is None:
-            return
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGQUIT)  # its own processes are no group: it ends them, and then itself
         try:
@@ -129,13 +94,3 @@ class PostgreSQLServer:
     def url(self, database: str, driver: str) -> str:
         """For SQLAlchemy; ``driver`` is ``asyncpg`` or ``psycopg``."""
         return f"postgresql+{driver}://postgres@127.0.0.1:{self.port}/{database}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Real Redis servers for tests: on free loopback ports, Unix sockets or TLS, to be stopped, paused and started again."""
+"""Real servers for tests: processes on free loopback ports, to be stopped, paused and started again; and Redis as one of them."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,8 @@ from typing import Any, Self
 import redis
 import trustme
 
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+"""Those among them that print where a server is, fetched where there is none."""
 READY_WITHIN = 60.0
 """Seconds for a server to answer; generous, since a busy machine starts processes slowly."""
 
@@ -47,13 +49,117 @@ def free_port() -> int:
     raise RuntimeError(f"no port is free of {_BLOCK}")
 
 
-class RedisServer:
+class Server:
+    """A server in a process group and a folder of its own. A context manager: started on entry, stopped and cleared away
+    on exit.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._folder = Path(tempfile.mkdtemp(prefix=f"oncegate-{name}-"))
+        self._as: dict[str, Any] = {}
+        """The user that the process runs as, where it is another one."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started. Raises ``RuntimeError`` where it is stopped."""
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process.pid
+
+    def _command(self) -> Sequence[str | Path]:
+        """What starts it, after its configuration was written."""
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        """Whether it answers as it should once it is up."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises ``RuntimeError`` with its last words if it does not."""
+        command = self._command()
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                start_new_session=True,
+                **self._as,
+            )
+        until = time.monotonic() + READY_WITHIN
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.stop()
+                last = (self._folder / "log").read_text(errors="replace").splitlines()[-3:]
+                raise RuntimeError(f"{self._name} does not start: {last}")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Kill it with what it has started, paused or not, and wait until it is gone. What it had stored stays."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._end(process)
+
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def remove(self) -> None:
+        """Stop it and clear away its files."""
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def pause(self) -> None:
+        """Let it hang: connections stay, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on from `pause`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+class FetchedServer(Server):
+    """A server that ``script`` of scripts/ prints the folder of, fetched where there is none; ``binary`` is in it."""
+
+    binary: str
+    script: str
+
+    def __init__(self) -> None:
+        folder = subprocess.check_output([SCRIPTS / self.script], text=True).strip()
+        self._binary = str(Path(folder) / self.binary)
+        super().__init__(self.script)
+
+    def greeting(self, connection: socket.socket) -> bool:
+        """Whether it answers as it should once it is up."""
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+            connection.settimeout(2)
+            return self.greeting(connection)
+        return False
+
+
+class RedisServer(Server):
     """A redis-server of our own. ``url`` is for clients (`RedisCache.from_url`), `command` for looking behind their backs.
 
     ``kind`` is ``tcp``, ``unix``, ``tls``, or ``sentinel`` (a Sentinel that knows no service yet: testing/groups.py).
     ``authority`` signs its certificate; with one, a Sentinel speaks TLS too. ``persist`` keeps data over `stop` and `start`
-    (an append-only file). ``config`` are directives of redis.conf. A context manager: started on entry, stopped and
-    cleared away on exit.
+    (an append-only file). ``config`` are directives of redis.conf.
     """
 
     def __init__(
@@ -67,14 +173,12 @@ class RedisServer:
         binary = shutil.which("redis-server")
         if binary is None:
             raise RuntimeError("these tests need redis-server 7 or newer on the PATH (apt install redis-server)")
+        super().__init__("redis")
         self._binary = binary
         self._kind = kind
-        self._directory = Path(tempfile.mkdtemp(prefix="oncegate-redis-"))
-        self._process: subprocess.Popen[bytes] | None = None
         self._clients: list[redis.Redis] = []
-        self.port = free_port()
         self._config = {
-            "dir": str(self._directory),
+            "dir": str(self._folder),
             "bind": "127.0.0.1",
             "port": str(self.port),
             "save": '""',
@@ -85,7 +189,7 @@ class RedisServer:
         self._options: dict[str, Any] = {"host": "127.0.0.1", "port": self.port}
         self.url = f"redis://127.0.0.1:{self.port}/0"
         if kind == "unix":
-            path = str(self._directory / "redis.sock")
+            path = str(self._folder / "redis.sock")
             self._config |= {"port": "0", "unixsocket": path}
             self._options = {"unix_socket_path": path}
             self.url = f"unix://{path}"
@@ -99,35 +203,25 @@ class RedisServer:
 
     def _use_tls(self, authority: trustme.CA) -> None:
         certificate = authority.issue_cert("127.0.0.1")
-        self.ca_path = self._directory / "ca.pem"
+        self.ca_path = self._folder / "ca.pem"
         authority.cert_pem.write_to_path(self.ca_path)
-        certificate.cert_chain_pems[0].write_to_path(self._directory / "cert.pem")
-        certificate.private_key_pem.write_to_path(self._directory / "key.pem")
+        certificate.cert_chain_pems[0].write_to_path(self._folder / "cert.pem")
+        certificate.private_key_pem.write_to_path(self._folder / "key.pem")
         self._config |= {
             "port": "0",
             "tls-port": str(self.port),
-            "tls-cert-file": str(self._directory / "cert.pem"),
-            "tls-key-file": str(self._directory / "key.pem"),
+            "tls-cert-file": str(self._folder / "cert.pem"),
+            "tls-key-file": str(self._folder / "key.pem"),
             "tls-ca-cert-file": str(self.ca_path),
             "tls-auth-clients": "no",
         }
         self._options |= {"ssl": True, "ssl_ca_certs": str(self.ca_path)}
         self.url = f"rediss://127.0.0.1:{self.port}/0?ssl_ca_certs={self.ca_path}"
 
-    def start(self) -> None:
-        """Start it and wait until it answers. Raises ``RuntimeError`` with the server's last words if it does not."""
-        conf = self._directory / "redis.conf"
+    def _command(self) -> list[str]:
+        conf = self._folder / "redis.conf"
         conf.write_text("".join(f"{name} {value}\n" for name, value in self._config.items()))
-        with (self._directory / "log").open("ab") as log:
-            mode = ["--sentinel"] if self._kind == "sentinel" else []
-            self._process = subprocess.Popen([self._binary, str(conf), *mode], stdout=log, stderr=log)
-        deadline = time.monotonic() + READY_WITHIN
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                last = (self._directory / "log").read_text().splitlines()[-1:]
-                raise RuntimeError(f"redis-server does not start: {last}")
-            time.sleep(0.01)
+        return [self._binary, str(conf), *(["--sentinel"] if self._kind == "sentinel" else [])]
 
     def _answers(self) -> bool:
         password = self._config.get("requirepass")
@@ -137,33 +231,10 @@ class RedisServer:
             except redis.RedisError:
                 return False
 
-    def stop(self) -> None:
-        """Kill it, paused or not, and wait until it is gone. What it had persisted stays."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
+        super()._end(process)
         while self._clients:
             self._clients.pop().close()
-
-    def remove(self) -> None:
-        """Stop it and clear away its files."""
-        self.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def pause(self) -> None:
-        """Let it hang: connections stay, nothing is answered."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it go on from `pause`."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: int) -> None:
-        if self._process is None:
-            raise RuntimeError("the server is not running")
-        os.kill(self._process.pid, number)
 
     def client(self) -> redis.Redis:
         """A plain client on a connection of its own, closed with the server; ``decode_responses`` is off."""
@@ -185,7 +256,7 @@ class RedisServer:
 
     def break_saving(self) -> None:
         """Have a background save fail: the file that it would replace is a directory."""
-        (self._directory / "dump.rdb").mkdir()
+        (self._folder / "dump.rdb").mkdir()
         self.command("BGSAVE")
 
     def calls(self, name: str) -> int:
@@ -211,12 +282,3 @@ class RedisServer:
                     break
                 if event["client_type"] != "lua":
                     seen.append(event["command"])
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()

@@ -18,8 +18,8 @@ from pydantic.errors import PydanticUserError
 
 from oncegate.cache.store import Cache
 from oncegate.middleware.calls.arguments import Call, Choose, Signature
-from oncegate.middleware.calls.callers_thread import CallingThreads, ThreadedCall
 from oncegate.middleware.calls.processor import CommandProcessor
+from oncegate.middleware.calls.sync import CallingThreads, ThreadedCall
 from oncegate.middleware.outcome.results import Codec, command_form
 from oncegate.middleware.rules.arguments import given_settings
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing

@@ -86,9 +86,13 @@ def test_other_statuses_count_only_with_a_key() -> None:
 
 def test_pauses_grow_to_their_bound_and_are_drawn_from_zero_on() -> None:
     budget = RetryBudget(attempts=7, pause=0.5, longest_pause=3.0)
-    for drawn, pauses in [(1.0, [0.5, 1.0, 2.0, 3.0, 3.0, 3.0]), (0.0, [0.0] * 6)]:
-        one = Retries(budget, True, 0.0, draw=lambda drawn=drawn: drawn)
-        assert list(iter(lambda one=one: one.connection_broke(0.0, resendable=True), None)) == pauses
+
+    def pauses(drawn: float) -> list[float | None]:
+        one = Retries(budget, True, 0.0, draw=lambda: drawn)
+        return [one.connection_broke(0.0, resendable=True) for _ in range(7)]
+
+    assert pauses(1.0) == [0.5, 1.0, 2.0, 3.0, 3.0, 3.0, None]
+    assert pauses(0.0) == [0.0] * 6 + [None]
 
 
 def test_a_server_that_asks_for_more_than_is_left_is_not_asked_again() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import yaml
 
-from testing.brokers import BrokerServer
+from testing.servers import FetchedServer
 
 RULES = Path(__file__).parent.parent.parent / "docs/deploy/alerts.yaml"
 _GROUPS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
@@ -20,7 +20,7 @@ INTERVAL = "250ms"
 _JOB = "payments"
 
 
-class Prometheus(BrokerServer):
+class Prometheus(FetchedServer):
     """Scrapes ``path`` of the gateway or worker at ``address``, ``host:port``, and evaluates the shipped rules, several times
     a second.
     """
@@ -33,7 +33,7 @@ class Prometheus(BrokerServer):
         self._path = path
         self._address = address
 
-    def command(self) -> list[str]:
+    def _command(self) -> list[str]:
         """The configuration: what is looked at, and the shipped rules."""
         configuration = {
             "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},

@@ -12,11 +12,10 @@ import httpx
 import pytest
 
 from oncegate.app.telemetry.metrics import FROM_THE_START
-from testing.brokers import SCRIPTS
 from testing.caller import Caller, fresh_key, slug, until_answer
 from testing.gateway import Gateway
 from testing.ledger import Ledger, Reply
-from testing.servers import RedisServer
+from testing.servers import SCRIPTS, RedisServer
 from testing.waiting import until
 from tests.system.conftest import Start
 from tests.system.prometheus import ALERTS, OF_CONSUMERS, RULES, Prometheus

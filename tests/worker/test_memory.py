@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from redis.exceptions import OutOfMemoryError
 
-from oncegate.app.cli.stream_findings import look
+from oncegate.app.cli.findings import look
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.middleware.rules.settings import Route
 from testing.servers import RedisServer

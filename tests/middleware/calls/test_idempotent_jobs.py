@@ -18,7 +18,7 @@ import pytest
 
 from oncegate import InFlightError, MemoryCache, NotProcessed, OutcomeUnknownError, idempotent
 from oncegate.cache.record import ClaimRequest
-from oncegate.middleware.calls.callers_thread import ThreadedCall
+from oncegate.middleware.calls.sync import ThreadedCall
 
 PATIENCE = 60.0
 SCRIPT = """\
