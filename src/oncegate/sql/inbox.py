@@ -37,6 +37,7 @@ from oncegate.sql.entry import AsyncEntry, Entry, Marking, read_result
 from oncegate.sql.errors import InboxMisused, KeyReused, meaning
 from oncegate.sql.guard import check_commits_nothing, marked
 from oncegate.sql.statements import DIALECTS, Statements, statements
+from oncegate.sql.stats import InboxStats, stats
 from oncegate.sql.table import inbox_table
 from oncegate.sql.transaction import execute, without_session
 
@@ -218,6 +219,17 @@ class Inbox:
 
         return decorate
 
+    def measure(self, session: Session | Connection) -> InboxStats:
+        """How many rows the table has, and since when, without reading all of a large one; ``watch`` is notified, too.
+
+        With an asynchronous session: ``await session.run_sync(billing.measure)``. Raises SQLAlchemy's errors.
+        """
+        connection = session if isinstance(session, Connection) else session.connection()
+        found = stats(connection, self._table)
+        oldest = None if found.oldest is None else found.oldest.timestamp()
+        self._notify(lambda watch: watch.inbox_measured(found.table, found.rows, oldest))
+        return found
+
     def mark(self, session: Session | Connection, message: str, fingerprint: bytes | None) -> Entry:
         """As `first`, for a record's id and the fingerprint of a payload."""
         try:
@@ -231,18 +243,18 @@ class Inbox:
             result = None if first else self._earlier(connection, known, message, fingerprint, written)
         except (SQLAlchemyError, OSError) as error:
             self._raise(error)
-        self._notify("first" if first else "duplicate")
+        self._notify(lambda watch: watch.message_marked(self.consumer, "first" if first else "duplicate"))
 
         def store(kept: str) -> None:
             connection.execute(known.keep, {"_message": message, "_result": kept})
 
         return Entry(message, first=first, result=result, store=store, max_result=self.max_result)
 
-    def _notify(self, decision: str) -> None:
+    def _notify(self, event: Callable[[Watch], None]) -> None:
         if self._watch is None:
             return
         try:
-            self._watch.message_marked(self.consumer, decision)
+            event(self._watch)
         except Exception:  # a user's watch must not decide about a payment
             log.exception("the watch failed")
 
@@ -275,7 +287,7 @@ class Inbox:
         earlier = [row for row in rows if row.consumer not in written]
         for row in earlier:
             if fingerprint is not None and row.fingerprint is not None and row.fingerprint != fingerprint:
-                self._notify("mismatch")
+                self._notify(lambda watch: watch.message_marked(self.consumer, "mismatch"))
                 if not self._warns:
                     raise KeyReused(f"record {message}: the key was used for another payload")
                 log.warning("record %s: the key was used for another payload: taken for a duplicate", message)
