@@ -1,9 +1,12 @@
-"""The command line of ``oncegate inbox``."""
+"""The command line of ``oncegate inbox``; what reads the database is in `oncegate.sql`, and imported when it runs."""
 
-import sys
-from typing import NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
+
+from oncegate.app.cli.terminal import ago, as_document, plain
+from oncegate.app.cli.usage import end
 
 CREATE_HELP = """Create the table of the inbox, oncegate_inbox, where it is not there yet.
 
@@ -14,6 +17,28 @@ CREATE_HELP = """Create the table of the inbox, oncegate_inbox, where it is not 
 URL is SQLAlchemy's, with the driver that is installed. It may stand in the environment instead, where nobody sees its
 password: ONCEGATE_INBOX_DATABASE. A consumer's role needs INSERT, SELECT and UPDATE on the table.
 """
+SHOW_HELP = """Show which consumers have processed a message, and when.
+
+\b
+  # by the record's id, as in the log, in the gateway's answers and in dead letters
+  oncegate inbox show Y8bAlpm6rOs3_.Ar.w7W:t9uHGWxINAXkD4QB.h_J --database URL
+\b
+  # by the idempotency key; of a consumer that keeps the keys of several callers apart, with the caller
+  oncegate inbox show order-17 --database URL
+  oncegate inbox show order-17 --caller shop-7 --database URL
+
+One line for each consumer: when the marker was written, by the database's clock, whether a result is kept, and the
+digest of the payload that it was written for. No line, and exit code 1: nobody has processed it, or it was rolled
+back, or it is forgotten. Of a command that came through the gateway take the id: its caller is a digest of headers.
+"""
+STATS_HELP = """Show how large the inbox is: rows, the oldest one, rows by consumer.
+
+\b
+  oncegate inbox stats --database URL
+
+A small table is counted. A large one is estimated, and said to be: nothing here reads all of it. PostgreSQL's estimates are
+those of its planner, which are as good as the last ANALYZE.
+"""
 
 
 @click.group(short_help="The inbox of consumers, in their database.")
@@ -21,29 +46,80 @@ def inbox() -> None:
     """The inbox of consumers (oncegate.sql): the markers of what they have processed, in their own database."""
 
 
-@inbox.command(help=CREATE_HELP, short_help="Create the inbox's table.")
-@click.option(
+_DATABASE = click.option(
     "--database", envvar="ONCEGATE_INBOX_DATABASE", required=True, metavar="URL", help="Where the effects are, too."
 )
-@click.option("--schema", metavar="NAME", help="The schema (default: the one where the connection looks).")
+_SCHEMA = click.option("--schema", metavar="NAME", help="The schema (default: the one where the connection looks).")
+_JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
+
+
+@inbox.command(help=CREATE_HELP, short_help="Create the inbox's table.")
+@_DATABASE
+@_SCHEMA
 @click.option("--print", "printed", is_flag=True, help="Only print the statement.")
 def create(database: str, schema: str | None, printed: bool) -> None:
     """See `CREATE_HELP`."""
-    try:
-        from oncegate.sql.create import NotCreated, definition
+    with _in_one_line():
         from oncegate.sql.create import create as create_table
-    except ImportError as missing:
-        _end(str(missing), 2)
-    try:
+        from oncegate.sql.create import definition
+
         if printed:
             click.echo(definition(database, schema))
-            return
-        created = create_table(database, schema)
-    except NotCreated as error:
-        _end(str(error), 2 if error.usage else 1)
-    click.echo("created" if created else "it is there already")
+        else:
+            click.echo("created" if create_table(database, schema) else "it is there already")
 
 
-def _end(line: str, code: int) -> NoReturn:
-    click.echo(f"oncegate: {line}", err=True)
-    sys.exit(code)
+@inbox.command(help=SHOW_HELP, short_help="Show who has processed a message, and when.")
+@click.argument("key", metavar="KEY|ID")
+@_DATABASE
+@_SCHEMA
+@click.option("--caller", default="", metavar="NAME", help="Whose key it is, where a consumer tells callers apart.")
+@_JSON
+def show(key: str, database: str, schema: str | None, caller: str, as_json: bool) -> None:
+    """See `SHOW_HELP`."""
+    with _in_one_line():
+        from oncegate.sql.markers import find
+
+        record, found = find(database, schema, key, caller)
+    if as_json:
+        as_document({"record": record, "markers": [each.as_json() for each in found]})
+    for each in found if not as_json else ():
+        result = "no result" if each.result_bytes is None else f"a result of {each.result_bytes} bytes"
+        fingerprint = "no fingerprint" if each.fingerprint is None else f"fingerprint {each.fingerprint.hex()}"
+        received = ago(each.received_at.isoformat())
+        click.echo(plain(f"{each.consumer}  received {received}, {result}, {fingerprint}"))
+    if not found:
+        end(f"record {record}: no marker: nobody has processed it, or it was rolled back, or is forgotten", 1)
+
+
+@inbox.command(help=STATS_HELP, short_help="Show how large the inbox is.")
+@_DATABASE
+@_SCHEMA
+@_JSON
+def stats(database: str, schema: str | None, as_json: bool) -> None:
+    """See `STATS_HELP`."""
+    with _in_one_line():
+        from oncegate.sql.stats import of_database
+
+        found = of_database(database, schema)
+    if as_json:
+        as_document(found.as_json())
+        return
+    about = "about " if found.estimated else ""
+    click.echo(f"{plain(found.table)}  {about}{found.rows} rows")
+    click.echo(f"oldest  {about}{ago(found.oldest.isoformat())}" if found.oldest else "oldest  not known")
+    for name, rows in found.consumers.items():
+        click.echo(plain(f"{name}  " + ("not counted" if rows is None else f"{about}{rows} rows")))
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Ends with one line where the database, or SQLAlchemy, can't do it."""
+    try:
+        from oncegate.sql.database import DatabaseFailed
+    except ImportError as missing:
+        end(str(missing))
+    try:
+        yield
+    except DatabaseFailed as error:
+        end(str(error), 2 if error.usage else 1)

@@ -34,11 +34,9 @@ class Pages:
             self._servers.append(await made)
 
     def close(self) -> None:
-        """Listen no more, and end every connection."""
+        """Listen no more; connections end with the process."""
         for server in self._servers:
             server.close()
-        for connection in list(self._state.connections):
-            connection.shutdown()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """ASGI 3."""

@@ -17,6 +17,7 @@ except ImportError as missing:  # pragma: no cover
 from oncegate.sql.entry import AsyncEntry, Entry
 from oncegate.sql.errors import CommitUnknown, InboxBusy, InboxMisused, InboxUnavailable, KeyReused
 from oncegate.sql.inbox import Inbox
+from oncegate.sql.stats import InboxStats
 
 __all__ = [
     "AsyncEntry",
@@ -25,6 +26,7 @@ __all__ = [
     "Inbox",
     "InboxBusy",
     "InboxMisused",
+    "InboxStats",
     "InboxUnavailable",
     "KeyReused",
 ]

@@ -39,6 +39,7 @@ from oncegate.sql.entry import AsyncEntry, Entry, Kept, Marking
 from oncegate.sql.errors import InboxMisused, KeyReused, is_of_database, meaning
 from oncegate.sql.guard import check_commits_nothing, marked
 from oncegate.sql.statements import DIALECTS, Message, Statements, statements
+from oncegate.sql.stats import InboxStats, stats
 from oncegate.sql.table import inbox_table
 from oncegate.sql.transaction import execute, is_result, session_parameter, with_session, without_session
 
@@ -304,6 +305,17 @@ class Inbox:
 
             return await session.run_sync(execute, self, call, keeps)
 
+    def measure(self, session: Session | Connection) -> InboxStats:
+        """How many rows the table has, and since when, without reading all of a large one; ``watch`` is notified, too.
+
+        With an asynchronous session: ``await session.run_sync(billing.measure)``. Raises SQLAlchemy's errors.
+        """
+        connection = session if isinstance(session, Connection) else session.connection()
+        found = stats(connection, self._table)
+        oldest = None if found.oldest is None else found.oldest.timestamp()
+        self._notify(lambda watch: watch.inbox_measured(found.table, found.rows, oldest))
+        return found
+
     def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
         """As `first_many`, for messages whose records' ids are known."""
         if not messages:
@@ -336,14 +348,17 @@ class Inbox:
             for message, names, new in zip(messages, written, first, strict=True)
         ]
         for new in first:
-            self._notify("first" if new else "duplicate")
+            self._marked("first" if new else "duplicate")
         return entries
 
-    def _notify(self, decision: str) -> None:
+    def _marked(self, decision: str) -> None:
+        self._notify(lambda watch: watch.message_marked(self.consumer, decision))
+
+    def _notify(self, event: Callable[[Watch], None]) -> None:
         if self._watch is None:
             return
         try:
-            self._watch.message_marked(self.consumer, decision)
+            event(self._watch)
         except Exception:  # a user's watch must not decide about a payment
             log.exception("the watch failed")
 
@@ -368,7 +383,7 @@ class Inbox:
         earlier = [row for row in rows if row.consumer not in written]
         for row in earlier:
             if None not in (message.fingerprint, row.fingerprint) and row.fingerprint != message.fingerprint:
-                self._notify("mismatch")
+                self._marked("mismatch")
                 if not self._warns:
                     raise KeyReused(f"record {message.record}: the key was used for another payload")
                 log.warning("record %s: the key was used for another payload: taken for a duplicate", message.record)

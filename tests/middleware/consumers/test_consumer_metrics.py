@@ -1,4 +1,7 @@
-"""What a consumer tells Prometheus: deliveries by decision, executions by outcome, what is given up; and who it was."""
+"""What a consumer tells Prometheus: deliveries by decision, executions by outcome, what is given up; and who it was.
+
+Rules of docs/contract.md: R12.10.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Another payload under a consumer's used key, where the policy is to warn: taken for the same, logged and counted."""
+"""Another payload under a consumer's used key, where the policy is to warn: taken for the same, logged and counted.
+
+Rules of docs/contract.md: R8.21.
+"""
 
 import logging
 

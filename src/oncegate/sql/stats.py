@@ -1,0 +1,149 @@
+"""What is in an inbox's table: how many rows, since when, of which consumers.
+
+Strategy. A table of markers may have hundreds of millions of rows, and for a number no database is to read all of them. So only
+a small table is counted. Of a large one PostgreSQL's planner and its statistics (`ANALYZE`) tell, and SQLite's row ids, which
+ascend. The consumers are few: each is found by one step in the primary key, from the one before.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import Connection, MetaData, Select, Table, func, inspect, literal_column, select, text
+
+from oncegate.sql.database import DatabaseFailed, in_database
+from oncegate.sql.table import inbox_table
+
+MOST_COUNTED: Final = 100_000
+"""Rows of a table that is counted, on SQLite."""
+MOST_COUNTED_BYTES: Final = 16 * 1024 * 1024
+"""Of a table that is counted, on PostgreSQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class InboxStats:
+    """``rows`` of ``table``, by consumer too, ``None`` where that isn't known; ``oldest`` is when the oldest was written.
+
+    ``estimated``: the table is too large to be counted.
+    """
+
+    table: str
+    rows: int
+    estimated: bool
+    oldest: datetime | None
+    consumers: dict[str, int | None]
+
+    def as_json(self) -> dict[str, Any]:
+        """Its members."""
+        return {
+            "table": self.table,
+            "rows": self.rows,
+            "estimated": self.estimated,
+            "oldest": None if self.oldest is None else self.oldest.isoformat(),
+            "consumers": self.consumers,
+        }
+
+
+def of_database(database: str, schema: str | None) -> InboxStats:
+    """The numbers of the inbox in the database of a URL. Raises `DatabaseFailed`."""
+    table = inbox_table(MetaData(), schema)
+
+    def read(connection: Connection) -> InboxStats:
+        check_there(connection, table)
+        return stats(connection, table)
+
+    return in_database(database, read)
+
+
+def stats(connection: Connection, table: Table) -> InboxStats:
+    """The inbox's numbers, without reading all of a large table."""
+    if connection.dialect.name == "postgresql":
+        small = _is_small_postgresql(connection, table)
+        return _counted(connection, table) if small else _estimated_postgresql(connection, table)
+    small = _is_small_sqlite(connection, table)
+    return _counted(connection, table) if small else _estimated_sqlite(connection, table)
+
+
+def check_there(connection: Connection, table: Table) -> None:
+    """Raises `DatabaseFailed`, with the command that makes it, where there is no such table."""
+    if not inspect(connection).has_table(table.name, schema=table.schema):
+        schema = f" --schema {table.schema}" if table.schema else ""
+        raise DatabaseFailed(f"there is no table {table.fullname}: oncegate inbox create --database URL{schema}")
+
+
+def consumers(connection: Connection, table: Table) -> list[str]:
+    """The names that have markers, in order; one step in the index for each."""
+    step = select(func.min(table.c.consumer).label("name")).cte("step", recursive=True)
+    after = select(func.min(table.c.consumer)).where(table.c.consumer > step.c.name).scalar_subquery()
+    step = step.union_all(select(after).where(step.c.name.is_not(None)))
+    return list(connection.scalars(select(step.c.name).where(step.c.name.is_not(None))))
+
+
+def utc(moment: datetime) -> datetime:
+    """As it is meant: SQLite's times have no zone, and are UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _counted(connection: Connection, table: Table) -> InboxStats:
+    by_consumer = select(table.c.consumer, func.count(), func.min(table.c.received_at)).group_by(table.c.consumer)
+    rows = connection.execute(by_consumer.order_by(table.c.consumer)).all()
+    counts: dict[str, int | None] = {name: count for name, count, _ in rows}
+    oldest = min((oldest for *_, oldest in rows), default=None)
+    total = sum(count for _, count, _ in rows)
+    return InboxStats(table.fullname, total, False, None if oldest is None else utc(oldest), counts)
+
+
+def _is_small_postgresql(connection: Connection, table: Table) -> bool:
+    size = connection.scalar(
+        text("SELECT pg_relation_size(CAST(:name AS regclass))"), {"name": _quoted(connection, table)}
+    )
+    return int(size or 0) <= MOST_COUNTED_BYTES
+
+
+def _estimated_postgresql(connection: Connection, table: Table) -> InboxStats:
+    bounds = text(
+        "SELECT (CAST(CAST(histogram_bounds AS text) AS timestamptz[]))[1] FROM pg_stats"
+        " WHERE schemaname = COALESCE(:schema, current_schema()) AND tablename = :name AND attname = 'received_at'"
+    )
+    oldest: datetime | None = connection.scalar(bounds, {"schema": table.schema, "name": table.name})
+    every = select(table.c.message)
+    by_consumer: dict[str, int | None] = {
+        name: _planned(connection, every.where(table.c.consumer == name)) for name in consumers(connection, table)
+    }
+    rows = _planned(connection, every)
+    return InboxStats(table.fullname, rows, True, None if oldest is None else utc(oldest), by_consumer)
+
+
+def _planned(connection: Connection, query: Select[Any]) -> int:
+    """How many rows the planner expects, by the statistics and the table's size."""
+    statement = query.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True})
+    plan = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}").scalar_one()
+    if isinstance(plan, str):  # asyncpg leaves it to its user to read JSON
+        plan = orjson.loads(plan)
+    return int(plan[0]["Plan"]["Plan Rows"])
+
+
+def _quoted(connection: Connection, table: Table) -> str:
+    return connection.dialect.identifier_preparer.format_table(table)
+
+
+def _row_ids(connection: Connection, table: Table) -> tuple[int, int]:
+    """The first and the last."""
+    row_id: Any = literal_column("rowid")
+    first = connection.scalar(select(func.min(row_id)).select_from(table))
+    last = connection.scalar(select(func.max(row_id)).select_from(table))
+    return first or 0, last or 0
+
+
+def _is_small_sqlite(connection: Connection, table: Table) -> bool:
+    first, last = _row_ids(connection, table)
+    return last - first < MOST_COUNTED
+
+
+def _estimated_sqlite(connection: Connection, table: Table) -> InboxStats:
+    first, last = _row_ids(connection, table)
+    row_id: Any = literal_column("rowid")
+    oldest = connection.scalar(select(table.c.received_at).where(row_id == first))
+    names: dict[str, int | None] = dict.fromkeys(consumers(connection, table))
+    return InboxStats(table.fullname, last - first + 1, True, None if oldest is None else utc(oldest), names)
