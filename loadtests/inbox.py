@@ -5,22 +5,26 @@ of handler is measured for a quarter of a second in turn, over and over: what di
 """
 
 import asyncio
+import importlib
 import itertools
 import os
 import time
 from collections.abc import Awaitable, Callable
+from hashlib import md5
 from importlib.metadata import version
 from typing import Any, Final
 
-from sqlalchemy import MetaData, create_engine, text
+from sqlalchemy import Connection, MetaData, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from loadtests import builds, machine
 from loadtests.processes import BenchError
-from loadtests.report import Results, Table, paired, progress, spread
+from loadtests.report import Results, Spread, Table, paired, progress, spread
 from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.consumers.subscription import Subscription
+from oncegate.middleware.rules.key import record_id, record_key
 from oncegate.sql import Inbox
+from oncegate.sql.statements import Message
 from testing.postgresql import PostgreSQLServer
 
 AT_ONCE: Final = 4
@@ -28,8 +32,10 @@ TURN_SECONDS: Final = 0.25
 ACCOUNTS: Final = 10_000
 DUPLICATES: Final = 1000
 """Messages that were processed before anything is measured, for the deliveries that come second."""
-MARKERS: Final = 20_000
+MARKERS: Final = 100_000
 """Whose bytes are measured. Pages of an index fill and split in waves, so that few markers say little."""
+BATCH: Final = 1000
+"""Markers that are written by one statement, where no handler is measured."""
 _UPDATE: Final = text("UPDATE account SET balance = balance + 1 WHERE id = :id")
 _LOOK: Final = text("SELECT 1 FROM looked_for WHERE consumer = 'billing' AND message = :message")
 _NOTE: Final = text("INSERT INTO looked_for (received_at, consumer, message) VALUES (now(), 'billing', :message)")
@@ -53,6 +59,8 @@ RATIOS: Final[tuple[tuple[str, str, str, float | None], ...]] = (
 )
 """What is held against what, by rate, and what it should be at least, where that was promised."""
 MOST_BYTES: Final = 180
+LEAST_PRUNED: Final = 50_000
+MOST_LATE: Final = 2.0
 
 Handle = Callable[[int], Awaitable[object]]
 
@@ -88,6 +96,8 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
                     {"handler": name, "round": number, "per_s": rate, "cpu_us": cpu}
                     for name, (rate, cpu) in rates.items()
                 ]
+                if pruned := asyncio.run(prune(server, markers)):
+                    results.samples.append({"handler": "cleanup", "round": number, **pruned})
                 bar.advance(task)
         finally:
             os.sched_setaffinity(0, before)
@@ -219,25 +229,83 @@ async def _check(connect: Callable[[], Any], done: dict[str, int]) -> None:
         raise BenchError(f"inbox: {effects} effects of {wanted}")
 
 
-# -- the bytes --------------------------------------------------------------------------------------------------------
+# -- markers without handlers ----------------------------------------------------------------------------------------
 
 
 def bytes_per_marker(server: PostgreSQLServer, markers: int) -> float:
-    """Of table and indexes, as ``first`` writes them, with the digest of a payload and no kept result."""
+    """Of table and indexes, with the digest of a payload and no kept result."""
     inbox, database = Inbox("billing"), server.database()
     engine = create_engine(server.url(database, "psycopg"))
     with engine.begin() as connection:
         table = inbox.table(MetaData())
         table.create(connection)
-    with engine.connect() as connection:
-        for number in range(markers):
-            if not number % 1000:
-                connection.commit()
-            inbox.first(connection, f"order-{number}", payload=b"%d" % number)
-        connection.commit()
+        mark(connection, inbox, range(markers))
         size = connection.scalar(text(f"SELECT pg_total_relation_size('{table.name}')"))
     engine.dispose()
     return float(size or 0) / markers
+
+
+def mark(connection: Connection, inbox: Inbox, numbers: range) -> None:
+    """Write markers, by the inbox's own statement, many at once."""
+    known = inbox._statements[connection.dialect.name]
+    for start in range(numbers.start, numbers.stop, BATCH):
+        known.mark(
+            connection,
+            [
+                Message(record_id(record_key("inbox", f"marked-{number}", None)), md5(b"%d" % number).digest())
+                for number in range(start, min(start + BATCH, numbers.stop))
+            ],
+        )
+
+
+async def prune(server: PostgreSQLServer, markers: int) -> dict[str, float] | None:
+    """Markers pruned per second, and the p99 (ms) of deliveries beside that and alone; ``None`` where nothing prunes."""
+    try:
+        cleanup: Any = importlib.import_module("oncegate.sql.cleanup")
+    except ImportError:
+        return None
+    inbox, database = Inbox("billing"), server.database()
+    table, retention = inbox.table(MetaData()), cleanup.Retention(seconds=0, redelivery_horizon=0)
+    engine = create_async_engine(server.url(database, "asyncpg"), pool_size=AT_ONCE + 1, max_overflow=0)
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(table.create)
+            await connection.run_sync(mark, inbox, range(markers))
+        sessions, numbers = async_sessionmaker(engine), itertools.count()
+        began = time.perf_counter()
+        pruning = asyncio.create_task(cleanup.forget(engine, table, retention, lead=0))
+        beside = await _latencies(sessions, inbox, numbers, pruning.done)
+        done = await pruning
+        taken = time.perf_counter() - began
+        until = time.perf_counter() + taken
+        alone = await _latencies(sessions, inbox, numbers, lambda: time.perf_counter() > until)
+        async with engine.begin() as connection:
+            await connection.run_sync(mark, inbox, range(markers))
+        began = time.perf_counter()
+        undisturbed = await cleanup.forget(engine, table, retention, lead=0)
+        rate = undisturbed.pruned / (time.perf_counter() - began)
+    finally:
+        await engine.dispose()
+    if min(done.pruned, undisturbed.pruned) < markers:
+        raise BenchError(f"inbox: {done.pruned} and {undisturbed.pruned} of {markers} markers were pruned")
+    return {"pruned_per_s": rate, "p99_beside_ms": _p99(beside), "p99_alone_ms": _p99(alone)}
+
+
+async def _latencies(
+    sessions: async_sessionmaker[AsyncSession], inbox: Inbox, numbers: "itertools.count[int]", ended: Callable[[], bool]
+) -> list[float]:
+    """Seconds that first deliveries take, one after the other, until ``ended``."""
+    taken: list[float] = []
+    while not ended() or not taken:
+        began = time.perf_counter()
+        async with sessions.begin() as session:
+            await inbox.first(session, f"order-{next(numbers)}", payload=b"p")
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+def _p99(seconds: list[float]) -> float:
+    return sorted(seconds)[int(0.99 * len(seconds))] * 1000
 
 
 # -- what the samples say ---------------------------------------------------------------------------------------------
@@ -252,6 +320,20 @@ def tables(results: Results) -> list[Table]:
         rows.append([f"{what}, by rate", aim, ratio.text(2), reached])
     size = results.checks["bytes_per_marker"]
     rows.append(["bytes per marker, index included", f"<= {MOST_BYTES}", f"{size:.0f}", _yes(size <= MOST_BYTES)])
+    if cleanup := results.select(handler="cleanup"):
+        rate = spread(cleanup, "pruned_per_s")
+        late = Spread.of(sample["p99_beside_ms"] / sample["p99_alone_ms"] for sample in cleanup)
+        rows.append(
+            ["markers pruned per second", f">= {LEAST_PRUNED:,}", rate.text(), _yes(rate.median >= LEAST_PRUNED)]
+        )
+        rows.append(
+            [
+                "p99 of deliveries, beside cleanup / alone",
+                f"<= {MOST_LATE:g}",
+                late.text(2),
+                _yes(late.median <= MOST_LATE),
+            ]
+        )
     rates = [
         [words, spread(cell, "per_s").text(), spread(cell, "cpu_us").text()]
         for name, words in HANDLERS.items()

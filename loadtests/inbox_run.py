@@ -24,37 +24,26 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import aio_pika
-import httpx
 import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy import MetaData, create_engine
 
-from loadtests.commands_run import WORKER
-from loadtests.inbox_handler import DATABASE, DIED_AFTER, DIED_BEFORE, DIES, EXECUTED, MAX_ATTEMPTS, OUTCOMES, SKIPPED
+from loadtests.inbox_handler import DATABASE, DIED_AFTER, DIED_BEFORE, DIES, EXECUTED, OUTCOMES, SKIPPED
+from loadtests.inbox_ways import WAYS, Way
 from loadtests.restarting import Restarting
-from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from oncegate.sql import Inbox
-from testing.brokers import RabbitServer
-from testing.gateway import Gateway
 from testing.postgresql import PostgreSQLServer
-from testing.servers import RedisServer
 
-WAYS = ("gateway", "rabbitmq")
-NAMESPACE, ROUTE, QUEUE = "run", "/payments", "payments"
 AT_ONCE, LATER, AGAIN = 0.05, 0.05, 0.1
 """Shares of the payments that are sent twice at the same time, sent again later, and published again."""
 DATABASE_ONE_IN = 6
 """Of the shots, those at the database; every second one of these crashes it as a whole."""
-FORGOTTEN = 0.2
-"""The share of the hook's records that is deleted at each shot."""
 LEASE = 3.0
 BACK_WITHIN = 60.0
 PATIENCE, LONGEST_PER_MESSAGE = 300.0, 0.1
@@ -68,7 +57,7 @@ class Plan:
     """
 
     messages: int = 20_000
-    way: str = WAYS[0]
+    way: str = "gateway"
     consumers: int = 3
     producers: int = 16
     accounts: int = 500
@@ -176,156 +165,6 @@ class Accounts:
         return int(self._execute("SELECT count(*) FROM oncegate_inbox")[0][0])
 
 
-# -- the ways ---------------------------------------------------------------------------------------------------------
-
-
-class OverGateway:
-    """HTTP, the gateway, its stream, and `oncegate worker`."""
-
-    def __init__(self, gateway: Gateway, server: RedisServer, seed: int) -> None:
-        self.refused = 0
-        self.published_again = 0
-        self.records_forgotten = 0
-        self._gateway = gateway
-        self._redis: Any = server.client()
-        self._chance = random.Random(seed)
-        self._stream = stream_key(NAMESPACE, "commands")
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Connected within it."""
-        async with httpx.AsyncClient(base_url=self._gateway.url, timeout=60, trust_env=False) as self._client:
-            yield
-
-    async def send(self, key: str, body: bytes) -> None:
-        """Until it is accepted."""
-        headers = {"idempotency-key": key, "content-type": "application/json"}
-        while True:
-            answer = await self._client.post(ROUTE, content=body, headers=headers)
-            if answer.status_code == 202:
-                return
-            if answer.status_code not in (409, 503):
-                raise RuntimeError(f"a submission was answered {answer.status_code}: {answer.text}")
-            self.refused += 1
-            await asyncio.sleep(0.05)
-
-    async def publish_again(self) -> None:
-        """A copy of one of the newest entries, under a new id, as a broker makes it that redelivers what it published."""
-        newest = self._redis.xrevrange(self._stream, count=200)
-        if newest:
-            self._redis.xadd(self._stream, self._chance.choice(newest)[1])
-            self.published_again += 1
-
-    def forget(self) -> None:
-        """Delete records of the hook, as a Redis does that lost writes: what is executed, and what was."""
-        for key in self._redis.scan_iter(match="*}:commands", count=1000):
-            if self._chance.random() < FORGOTTEN:
-                self.records_forgotten += int(self._redis.delete(key))
-
-    async def is_idle(self) -> bool:
-        """Whether everything was delivered and acknowledged."""
-        if not self._redis.exists(self._stream):
-            return False
-        groups = self._redis.xinfo_groups(self._stream)
-        newest = self._redis.xinfo_stream(self._stream)["last-generated-id"]
-        return bool(groups) and not int(groups[0]["pending"]) and groups[0]["last-delivered-id"] == newest
-
-    async def dead_letters(self) -> int:
-        """How many there are; none should be."""
-        return int(self._redis.xlen(dead_letters_key(NAMESPACE, "commands")))
-
-
-class OverRabbitMQ:
-    """RabbitMQ, and consumers with the hook by hand."""
-
-    def __init__(self, url: str, seed: int) -> None:
-        self.refused = 0
-        self.published_again = 0
-        self.records_forgotten = 0
-        self._url = url
-        self._chance = random.Random(seed)
-        self._published: list[tuple[str, bytes]] = []
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Connected within it."""
-        async with await aio_pika.connect(self._url) as connection:
-            self._channel = await connection.channel()  # with confirms
-            yield
-
-    async def send(self, key: str, body: bytes) -> None:
-        """Until it is accepted."""
-        message = aio_pika.Message(
-            body, headers={"Idempotency-Key": key}, delivery_mode=aio_pika.DeliveryMode.PERSISTENT
-        )
-        await self._channel.default_exchange.publish(message, QUEUE)
-        self._published.append((key, body))
-
-    async def publish_again(self) -> None:
-        """One of those that were published before, as a publisher does it that got no confirmation."""
-        if self._published:
-            await self.send(*self._chance.choice(self._published))
-            self.published_again += 1
-
-    def forget(self) -> None:
-        """Nothing: the records of each consumer are gone with its process."""
-
-    async def is_idle(self) -> bool:
-        """Whether nothing waits; what consumers hold is not counted."""
-        queue = await self._channel.declare_queue(QUEUE, passive=True)
-        return not queue.declaration_result.message_count
-
-    async def dead_letters(self) -> int:
-        """How many there are; none should be."""
-        queue = await self._channel.declare_queue(f"{QUEUE}.dead", passive=True)
-        return queue.declaration_result.message_count or 0
-
-
-Way = OverGateway | OverRabbitMQ
-
-
-@contextmanager
-def over_gateway(plan: Plan, folder: Path) -> Iterator[tuple[OverGateway, list[str]]]:
-    """The way, and the command of its consumers."""
-    with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
-        gateway = Gateway(
-            folder / "gateway.log",
-            "http://127.0.0.1:9",  # nothing is forwarded
-            server.url,
-            namespace=NAMESPACE,
-            log_level="info",
-            idempotency={"require_key": True},
-            routes=[{"path": ROUTE, "mode": "async"}],
-        )
-        worker = [*WORKER, "--cache", server.url, "--namespace", NAMESPACE, "--max-attempts", str(MAX_ATTEMPTS)]
-        try:
-            yield (
-                OverGateway(gateway.ready(), server, plan.seed),
-                [*worker, "--handler", "loadtests.inbox_handler:pay"],
-            )
-        finally:
-            gateway.end()
-
-
-@contextmanager
-def over_rabbitmq(plan: Plan, folder: Path) -> Iterator[tuple[OverRabbitMQ, list[str]]]:  # noqa: ARG001  # as the other
-    """The way, and the command of its consumers."""
-
-    async def declare(url: str) -> None:
-        async with await aio_pika.connect(url) as connection:
-            channel = await connection.channel()
-            dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{QUEUE}.dead"}
-            await channel.declare_queue(f"{QUEUE}.dead", durable=True)
-            await channel.declare_queue(QUEUE, durable=True, arguments=dict(dead))
-
-    with RabbitServer() as server:
-        asyncio.run(declare(server.url))
-        yield OverRabbitMQ(server.url, plan.seed), [sys.executable, "-m", "loadtests.inbox_handler", server.url, QUEUE]
-
-
-# -- the run ----------------------------------------------------------------------------------------------------------
-
-
 class Run:
     """One run of ``plan``."""
 
@@ -418,11 +257,10 @@ def payment_of(plan: Plan, number: int) -> tuple[str, dict[str, int]]:
 def perform(plan: Plan, console: Console) -> Figures:
     """One run from beginning to end. Raises ``TimeoutError`` where the consumers don't finish."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    way_of = {"gateway": over_gateway, "rabbitmq": over_rabbitmq}[plan.way]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="oncegate-run-") as name, PostgreSQLServer() as server:
         folder = Path(name)
-        with way_of(plan, folder) as (way, command), Progress(*columns, console=console) as progress:
+        with WAYS[plan.way](folder, plan.seed) as (way, command), Progress(*columns, console=console) as progress:
             accounts, ledger = Accounts(server, plan.accounts, plan.seed), Ledger(folder / "ledger")
             outcomes = folder / "outcomes"
             environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")} | {
@@ -470,7 +308,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = Plan()
     parser.add_argument("--messages", type=int, default=default.messages)
-    parser.add_argument("--way", choices=WAYS, default=default.way)
+    parser.add_argument("--way", choices=[*WAYS], default=default.way)
     parser.add_argument("--consumers", type=int, default=default.consumers)
     parser.add_argument("--producers", type=int, default=default.producers)
     parser.add_argument("--accounts", type=int, default=default.accounts)

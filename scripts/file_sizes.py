@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 MOST_LINES = 400
-FOLDERS = ("app", "middleware", "cache", "src/oncegate", "testing", "tests", "scripts", "loadtests")
+FOLDERS = ("app", "middleware", "cache", "src/oncegate", "testing", "tests", "scripts", "loadtests", "examples")
 
 
 def main() -> int:

@@ -113,10 +113,9 @@ def test_the_duplicates_bench_sees_one_arrival_and_an_answer_for_everybody(tmp_p
 
 def test_the_inbox_bench_measures_every_handler_and_the_bytes_of_a_marker(tmp_path: Path) -> None:
     results = bench("inbox", tmp_path)
-    assert {sample["handler"] for sample in results["samples"]} == set(inbox.HANDLERS)
+    assert {sample["handler"] for sample in results["samples"]} - {"cleanup"} == set(inbox.HANDLERS)
     for sample in results["samples"]:
-        assert sample["per_s"] > 0
-        assert sample["cpu_us"] > 0
+        assert min(value for name, value in sample.items() if name not in ("handler", "round")) > 0
     assert 100 < results["checks"]["bytes_per_marker"] < 1000
     assert {each for _, ours, theirs, _ in inbox.RATIOS for each in (ours, theirs)} <= set(inbox.HANDLERS)
 

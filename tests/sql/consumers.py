@@ -139,8 +139,8 @@ def main(url: str, ledger: str, *options: str) -> None:
     handler = with_asyncio if "asyncpg" in url or "aiosqlite" in url else without_asyncio
 
     def deliver(message: dict[str, Any], point: str = "") -> int:
-        limits = {"idle_timeout": IDLE} if point == STANDS_STILL else {}
-        inbox = None if without_inbox else Inbox("billing", wait_timeout=PATIENCE, **limits)
+        idle = IDLE if point == STANDS_STILL else PATIENCE
+        inbox = None if without_inbox else Inbox("billing", wait_timeout=PATIENCE, idle_timeout=idle)
 
         def in_a_thread(_: int) -> bool:
             return asyncio.run(consume(message, handler(url, inbox, point), point, cache))

@@ -3,7 +3,8 @@
 import pytest
 from rich.console import Console
 
-from loadtests.inbox_run import WAYS, Plan, perform
+from loadtests.inbox_run import Plan, perform
+from loadtests.inbox_ways import WAYS
 
 
 @pytest.mark.timeout(600)  # dozens of processes, and servers that are crashed

@@ -11,10 +11,11 @@ import pytest
 from testing.caller import Caller, fresh_key, is_replay, slug, until_answer
 from testing.gateway import Gateway
 from testing.ledger import Ledger, Reply
+from testing.proxy import Then
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.system.conftest import Start
-from tests.system.proxy import LossyProxy, Then
+from tests.system.proxy import LossyProxy
 
 pytestmark = pytest.mark.parametrize("then", ["cut", "stall"])
 

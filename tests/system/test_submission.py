@@ -20,10 +20,11 @@ from testing.caller import Caller, fresh_key, is_replay, slug
 from testing.gateway import DEADLINE, Gateway
 from testing.groups import ClusterGroup, SentinelGroup
 from testing.ledger import Ledger
+from testing.proxy import Then
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.system.conftest import UNHURRIED, Start
-from tests.system.proxy import LossyProxy, Then
+from tests.system.proxy import LossyProxy
 
 ROUTES = [{"path": "/reports", "mode": "async", "require_key": True}, {"path": "/payments", "mode": "either"}]
 RETENTION = 1000

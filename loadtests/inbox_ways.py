@@ -1,0 +1,174 @@
+"""The two ways of a payment to its consumers in `loadtests.inbox_run`: over the gateway, and over RabbitMQ."""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import httpx
+
+from loadtests.commands_run import WORKER
+from loadtests.inbox_handler import MAX_ATTEMPTS
+from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
+from testing.brokers import RabbitServer
+from testing.gateway import Gateway
+from testing.servers import RedisServer
+
+NAMESPACE, ROUTE, QUEUE = "run", "/payments", "payments"
+FORGOTTEN = 0.2
+"""The share of the hook's records that is deleted at each shot."""
+
+
+class OverGateway:
+    """HTTP, the gateway, its stream, and `oncegate worker`."""
+
+    def __init__(self, gateway: Gateway, server: RedisServer, seed: int) -> None:
+        self.refused = 0
+        self.published_again = 0
+        self.records_forgotten = 0
+        self._gateway = gateway
+        self._redis: Any = server.client()
+        self._chance = random.Random(seed)
+        self._stream = stream_key(NAMESPACE, "commands")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Connected within it."""
+        async with httpx.AsyncClient(base_url=self._gateway.url, timeout=60, trust_env=False) as self._client:
+            yield
+
+    async def send(self, key: str, body: bytes) -> None:
+        """Until it is accepted."""
+        headers = {"idempotency-key": key, "content-type": "application/json"}
+        while True:
+            answer = await self._client.post(ROUTE, content=body, headers=headers)
+            if answer.status_code == 202:
+                return
+            if answer.status_code not in (409, 503):
+                raise RuntimeError(f"a submission was answered {answer.status_code}: {answer.text}")
+            self.refused += 1
+            await asyncio.sleep(0.05)
+
+    async def publish_again(self) -> None:
+        """A copy of one of the newest entries, under a new id, as a broker makes it that redelivers what it published."""
+        newest = self._redis.xrevrange(self._stream, count=200)
+        if newest:
+            self._redis.xadd(self._stream, self._chance.choice(newest)[1])
+            self.published_again += 1
+
+    def forget(self) -> None:
+        """Delete records of the hook, as a Redis does that lost writes: what is executed, and what was."""
+        for key in self._redis.scan_iter(match="*}:commands", count=1000):
+            if self._chance.random() < FORGOTTEN:
+                self.records_forgotten += int(self._redis.delete(key))
+
+    async def is_idle(self) -> bool:
+        """Whether everything was delivered and acknowledged."""
+        if not self._redis.exists(self._stream):
+            return False
+        groups = self._redis.xinfo_groups(self._stream)
+        newest = self._redis.xinfo_stream(self._stream)["last-generated-id"]
+        return bool(groups) and not int(groups[0]["pending"]) and groups[0]["last-delivered-id"] == newest
+
+    async def dead_letters(self) -> int:
+        """How many there are; none should be."""
+        return int(self._redis.xlen(dead_letters_key(NAMESPACE, "commands")))
+
+
+class OverRabbitMQ:
+    """RabbitMQ, and consumers with the hook by hand."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self.refused = 0
+        self.published_again = 0
+        self.records_forgotten = 0
+        self._url = url
+        self._chance = random.Random(seed)
+        self._published: list[tuple[str, bytes]] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Connected within it."""
+        async with await aio_pika.connect(self._url) as connection:
+            self._channel = await connection.channel()  # with confirms
+            yield
+
+    async def send(self, key: str, body: bytes) -> None:
+        """Until it is accepted."""
+        message = aio_pika.Message(
+            body, headers={"Idempotency-Key": key}, delivery_mode=aio_pika.DeliveryMode.PERSISTENT
+        )
+        await self._channel.default_exchange.publish(message, QUEUE)
+        self._published.append((key, body))
+
+    async def publish_again(self) -> None:
+        """One of those that were published before, as a publisher does it that got no confirmation."""
+        if self._published:
+            await self.send(*self._chance.choice(self._published))
+            self.published_again += 1
+
+    def forget(self) -> None:
+        """Nothing: the records of each consumer are gone with its process."""
+
+    async def is_idle(self) -> bool:
+        """Whether nothing waits; what consumers hold is not counted."""
+        queue = await self._channel.declare_queue(QUEUE, passive=True)
+        return not queue.declaration_result.message_count
+
+    async def dead_letters(self) -> int:
+        """How many there are; none should be."""
+        queue = await self._channel.declare_queue(f"{QUEUE}.dead", passive=True)
+        return queue.declaration_result.message_count or 0
+
+
+Way = OverGateway | OverRabbitMQ
+
+
+@contextmanager
+def over_gateway(folder: Path, seed: int) -> Iterator[tuple[OverGateway, list[str]]]:
+    """The way, and the command of its consumers."""
+    with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
+        gateway = Gateway(
+            folder / "gateway.log",
+            "http://127.0.0.1:9",  # nothing is forwarded
+            server.url,
+            namespace=NAMESPACE,
+            log_level="info",
+            idempotency={"require_key": True},
+            routes=[{"path": ROUTE, "mode": "async"}],
+        )
+        worker = [*WORKER, "--cache", server.url, "--namespace", NAMESPACE, "--max-attempts", str(MAX_ATTEMPTS)]
+        try:
+            yield (
+                OverGateway(gateway.ready(), server, seed),
+                [*worker, "--handler", "loadtests.inbox_handler:pay"],
+            )
+        finally:
+            gateway.end()
+
+
+@contextmanager
+def over_rabbitmq(folder: Path, seed: int) -> Iterator[tuple[OverRabbitMQ, list[str]]]:  # noqa: ARG001  # as the other
+    """The way, and the command of its consumers."""
+
+    async def declare(url: str) -> None:
+        async with await aio_pika.connect(url) as connection:
+            channel = await connection.channel()
+            dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{QUEUE}.dead"}
+            await channel.declare_queue(f"{QUEUE}.dead", durable=True)
+            await channel.declare_queue(QUEUE, durable=True, arguments=dict(dead))
+
+    with RabbitServer() as server:
+        asyncio.run(declare(server.url))
+        yield OverRabbitMQ(server.url, seed), [sys.executable, "-m", "loadtests.inbox_handler", server.url, QUEUE]
+
+
+WAYS: dict[str, Callable[[Path, int], AbstractContextManager[tuple[Way, list[str]]]]] = {
+    "gateway": over_gateway,
+    "rabbitmq": over_rabbitmq,
+}
+"""The way by its name, and the command of its consumers; by a folder for logs, and a seed."""
