@@ -17,7 +17,7 @@ from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command, NotACommand
 from oncegate.middleware.consumers.begun import FAILED, Begun, Recording, kept_members
-from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
+from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, entry_time, instant
 from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.handling import settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
@@ -91,7 +91,7 @@ class Processing:
         await self._alone.enter()
         alone = False
         try:
-            begun = await self._begin(command)
+            begun = await self._begin(command, entry)
             if begun.run and begun.after_a_crash:
                 alone = await self._alone.alone()
             if begun.run and begun.after_a_crash and not alone:
@@ -102,13 +102,15 @@ class Processing:
             await self._alone.leave(alone=alone)
         return await self._dispose(begun, command, entry, tries, after)
 
-    async def _begin(self, command: Command) -> Begun:
+    async def _begin(self, command: Command, entry: bytes) -> Begun:
         return await self._subscription.begin(
             Delivery(
                 key=command.key,
                 record=command.command,
                 fingerprint=command.fingerprint,
                 attempts_before=command.attempts_before,
+                # A dead letter that is driven again has a new entry; its effect may be as old as the first one.
+                sent_at=instant(command.accepted_at_ms) or entry_time(entry),
             )
         )
 

@@ -1,6 +1,7 @@
 """The other side of each broker: what publishes, and what looks at what is left, without FastStream."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -88,7 +89,13 @@ class RabbitBench(Bench):
         await self.channel.queue_delete(f"{self.name}.dead")
 
     async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
-        message = aio_pika.Message(body, headers=dict(headers), message_id=uuid4().hex, content_type="application/json")
+        message = aio_pika.Message(
+            body,
+            headers=dict(headers),
+            message_id=uuid4().hex,
+            content_type="application/json",
+            timestamp=datetime.now(UTC),
+        )
         await self.channel.default_exchange.publish(message, self.name)
 
     async def dead(self) -> list[dict[str, Any]]:

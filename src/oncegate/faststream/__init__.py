@@ -37,7 +37,7 @@ except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.faststream needs FastStream 0.7: pip install 'oncegate[faststream]'") from missing
 
 from oncegate.cache.backoff import Backoff
-from oncegate.faststream.rules import broker_of, complaint, message_id, octets
+from oncegate.faststream.rules import broker_of, complaint, message_id, octets, sent_at
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.handling import settle_raised
@@ -131,7 +131,8 @@ class SubscriptionMiddleware:
         if len(values) > 1:
             raise KeyInvalid(f"There is more than one {self._header} header: send one.")
         key = parse_key(values.pop()) if values else None
-        return Delivery(key, octets(message.body), message_id="" if key is not None else message_id(message))
+        identifier = "" if key is not None else message_id(message)
+        return Delivery(key, octets(message.body), message_id=identifier, sent_at=sent_at(message))
 
     def pause(self, attempt: int) -> float:
         """Seconds until the next delivery, after ``attempt`` attempts that have failed."""

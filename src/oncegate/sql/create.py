@@ -2,33 +2,24 @@
 
 import asyncio
 
-from sqlalchemy import URL, Connection, MetaData, create_engine, inspect, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.schema import CreateTable
+from sqlalchemy import Connection, MetaData, inspect
+from sqlalchemy.schema import CreateIndex, CreateTable
 
-from oncegate.sql.statements import DIALECTS
+from oncegate.sql.database import connected, database_url, in_transaction
 from oncegate.sql.table import inbox_table
 
 
-class NotCreated(Exception):
-    """The table can't be created. The text is one line for the operator, without the URL's password; ``usage``: so is the URL."""
-
-    def __init__(self, text: str, *, usage: bool = False) -> None:
-        super().__init__(text)
-        self.usage = usage
-
-
 def definition(database: str, schema: str | None) -> str:
-    """The statement that creates the table, for a migration of your own. Raises `NotCreated`."""
-    dialect = _url(database).get_dialect()()
-    lines = str(CreateTable(inbox_table(MetaData(), schema)).compile(dialect=dialect)).strip().splitlines()
-    return "\n".join(line.replace("\t", "    ").rstrip() for line in lines) + ";"
+    """The statements that create the table, for a migration of your own. Raises `NotDone`."""
+    dialect = database_url(database).get_dialect()()
+    table = inbox_table(MetaData(), schema)
+    statements: list[CreateTable | CreateIndex] = [CreateTable(table), *map(CreateIndex, table.indexes)]
+    texts = [str(statement.compile(dialect=dialect)).strip().splitlines() for statement in statements]
+    return "\n".join("\n".join(line.replace("\t", "    ").rstrip() for line in lines) + ";" for lines in texts)
 
 
 def create(database: str, schema: str | None) -> bool:
-    """Create the table; whether it was not there. Raises `NotCreated`."""
-    url = _url(database)
+    """Create the table; whether it was not there. Raises `NotDone`."""
     table = inbox_table(MetaData(), schema)
 
     def create_in(connection: Connection) -> bool:
@@ -36,39 +27,8 @@ def create(database: str, schema: str | None) -> bool:
         table.create(connection, checkfirst=True)
         return missing
 
-    async def create_with_asyncio() -> bool:
-        engine = create_async_engine(url)
-        try:
-            async with engine.begin() as connection:
-                return await connection.run_sync(create_in)
-        finally:
-            await engine.dispose()
+    async def run() -> bool:
+        async with connected(database) as engine:
+            return await in_transaction(engine, create_in)
 
-    try:
-        if url.get_dialect().is_async:
-            return asyncio.run(create_with_asyncio())
-        engine = create_engine(url)
-        try:
-            with engine.begin() as connection:
-                return create_in(connection)
-        finally:
-            engine.dispose()
-    except ModuleNotFoundError as error:
-        raise NotCreated(f"the driver {error.name} is not installed: pip install {error.name}", usage=True) from None
-    except (SQLAlchemyError, OSError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise NotCreated(f"{url.render_as_string()}: {reason}") from None
-
-
-def _url(database: str) -> URL:
-    try:
-        url = make_url(database)
-        name = url.get_dialect().name
-    except (ArgumentError, NoSuchModuleError):
-        raise NotCreated(
-            "--database: is no URL of SQLAlchemy's, as postgresql+asyncpg://user@host/name or sqlite:///file.db",
-            usage=True,
-        ) from None
-    if name not in DIALECTS:
-        raise NotCreated(f"--database: {name} has no inbox: it is for PostgreSQL and SQLite", usage=True)
-    return url
+    return asyncio.run(run())

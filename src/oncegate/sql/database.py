@@ -1,0 +1,73 @@
+"""The operators' way into a database: by a URL of SQLAlchemy's, with any driver, and with errors of one line."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from oncegate.sql.statements import DIALECTS
+
+Result = TypeVar("Result")
+
+
+class NotDone(Exception):
+    """The database refuses, or can't be reached. The text is one line for the operator, without the URL's password.
+
+    ``usage``: the URL is wrong.
+    """
+
+    def __init__(self, text: str, *, usage: bool = False) -> None:
+        super().__init__(text)
+        self.usage = usage
+
+
+def database_url(database: str) -> URL:
+    """``database`` as the URL of one that may have an inbox. Raises `NotDone`."""
+    try:
+        url = make_url(database)
+        name = url.get_dialect().name
+    except (ArgumentError, NoSuchModuleError):
+        raise NotDone(
+            "--database: is no URL of SQLAlchemy's, as postgresql+asyncpg://user@host/name or sqlite:///file.db",
+            usage=True,
+        ) from None
+    if name not in DIALECTS:
+        raise NotDone(f"--database: {name} has no inbox: it is for PostgreSQL and SQLite", usage=True)
+    return url
+
+
+@asynccontextmanager
+async def connected(database: str) -> AsyncIterator[AsyncEngine | Engine]:
+    """An engine for ``database``. Raises `NotDone`, also for what SQLAlchemy and the driver raise inside of it."""
+    url = database_url(database)
+    engine: AsyncEngine | Engine | None = None
+    try:
+        engine = create_async_engine(url) if url.get_dialect().is_async else create_engine(url)
+        yield engine
+    except ModuleNotFoundError as error:
+        raise NotDone(f"the driver {error.name} is not installed: pip install {error.name}", usage=True) from None
+    except (SQLAlchemyError, OSError) as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        raise NotDone(f"{url.render_as_string()}: {reason}") from None
+    finally:
+        if isinstance(engine, AsyncEngine):
+            await engine.dispose()
+        elif engine is not None:
+            engine.dispose()
+
+
+async def in_transaction(engine: AsyncEngine | Engine, step: Callable[[Connection], Result]) -> Result:
+    """The result of ``step`` in a transaction of its own."""
+    if isinstance(engine, AsyncEngine):
+        async with engine.begin() as connection:
+            return await connection.run_sync(step)
+
+    def run() -> Result:
+        with engine.begin() as connection:
+            return step(connection)
+
+    return await asyncio.to_thread(run)
