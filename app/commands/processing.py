@@ -17,7 +17,7 @@ from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command, NotACommand
 from oncegate.middleware.consumers.begun import FAILED, Begun, Recording
-from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
+from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, entry_time, instant
 from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.handling import settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
@@ -114,6 +114,8 @@ class Processing:
                 attempts_before=command.attempts_before,
                 message_id=entry,
                 correlation=command.correlation,
+                # A dead letter that is driven again has a new entry; its effect may be as old as the first one.
+                sent_at=instant(command.accepted_at_ms) or entry_time(entry),
             )
         )
 

@@ -3,7 +3,7 @@
 import enum
 import re
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -20,6 +20,9 @@ from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Secon
 
 CONSUMER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """The name of a consumer: explicit, and the same for as long as its records live."""
+
+_NO_TIME_MS = 253402300800000
+"""The year 10000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,19 @@ class Delivery:
     def __post_init__(self) -> None:
         if self.sent_at is not None and self.sent_at.tzinfo is None:
             raise ValueError("sent_at has no time zone: give one, as datetime.now(UTC) has it")
+
+
+def instant(milliseconds: int | None) -> datetime | None:
+    """A broker's time of a message, in ms since 1970; ``None`` where it has none, or one that is no time."""
+    if milliseconds is None or not 0 < milliseconds < _NO_TIME_MS:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def entry_time(entry: bytes) -> datetime | None:
+    """When an entry was added to a Redis stream, by its id, unless its producer chose that; ``None`` where it is no time."""
+    milliseconds = entry.partition(b"-")[0]
+    return instant(int(milliseconds)) if milliseconds.isdigit() else None
 
 
 class Action(enum.StrEnum):

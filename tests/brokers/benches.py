@@ -1,6 +1,7 @@
 """The other side of each broker: what publishes, and what looks at what is left, without FastStream."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -101,6 +102,7 @@ class RabbitBench(Bench):
             message_id=uuid4().hex,
             correlation_id=headers.get(CORRELATION),
             content_type="application/json",
+            timestamp=datetime.now(UTC),
         )
         self.published = message.message_id or ""
         await self.channel.default_exchange.publish(message, self.name)

@@ -6,6 +6,7 @@ Rules of docs/contract.md: R12.6.
 import asyncio
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -58,6 +59,22 @@ async def test_a_message_that_is_published_again_is_skipped(
     await until(lambda: effects.count().get("two"))
     await ended(consumers, bench)
     assert effects.count() == {"one": 1, "two": 1}
+
+
+async def test_a_delivery_has_the_instant_at_which_its_message_was_sent(bench: Bench, consumers: Consumers) -> None:
+    """By the clock of the broker; RabbitMQ's is in whole seconds."""
+    found: list[datetime | None] = []
+
+    async def handle(body: dict[str, Any]) -> None:
+        pass
+
+    await consumers.start(handle, tell=lambda begun: found.append(begun.sent_at))
+    before = datetime.now(UTC) - timedelta(seconds=1.1)
+    await bench.publish(command("one"))
+    await until(lambda: found)
+    assert found[0] is not None
+    assert before < found[0] < datetime.now(UTC) + timedelta(seconds=1)
+    await ended(consumers, bench)
 
 
 async def test_another_payload_under_the_same_key_is_dead_lettered(

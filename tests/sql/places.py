@@ -86,7 +86,10 @@ class Place:
         return [row.what for row in self.execute("SELECT what FROM effects ORDER BY what")]
 
     def markers(self) -> list[tuple[str, str]]:
-        return [tuple(row) for row in self.execute("SELECT consumer, message FROM oncegate_inbox ORDER BY 1, 2")]
+        message = "message"
+        if self.is_postgresql:
+            message = "overlay(translate(encode(message, 'base64'), '+/', '._') PLACING '\\:' FROM 21 FOR 0)"
+        return [tuple(row) for row in self.execute(f"SELECT consumer, {message} FROM oncegate_inbox ORDER BY 1, 2")]
 
     def deliver(
         self,

@@ -220,6 +220,22 @@ class CommandStream:
             PendingEntry(entry.decode(), worker.decode("utf-8", "replace"), idle) for entry, worker, idle, _ in held
         ]
 
+    async def oldest_needed(self, group: str) -> bytes | None:
+        """The oldest entry that ``group`` has not acknowledged, or not read; ``None`` where there is none.
+
+        A group that is not there has read nothing.
+        """
+        read = b"-"
+        try:
+            if held := await self.pending(group, 1):
+                return held[0].entry.encode()
+            found = [pairs(each) for each in await self.client.run("XINFO GROUPS", self.key)]
+            read = next((b"(" + each[b"last-delivered-id"] for each in found if each[b"name"] == group.encode()), b"-")
+        except GroupMissing:
+            pass  # nor is there a stream, then
+        unread = entries_of(await self.client.run("XRANGE", self.key, read, "+", "COUNT", 1))
+        return unread[0][0] if unread else None
+
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     async def dead(self) -> int:

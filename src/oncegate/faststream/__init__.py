@@ -40,7 +40,7 @@ except ImportError as missing:  # pragma: no cover
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import StoredResponse
 from oncegate.faststream.replies import execute, is_reply_due
-from oncegate.faststream.rules import broker_of, complaint, inbox_complaint, message_id, octets, with_ids
+from oncegate.faststream.rules import broker_of, complaint, inbox_complaint, message_id, octets, sent_at, with_ids
 from oncegate.middleware.consumers.begun import Begun, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.executing import executing
@@ -154,7 +154,7 @@ class SubscriptionMiddleware:
         if len(values) > 1:
             raise KeyInvalid(f"There is more than one {self._header} header: send one.")
         key = parse_key(values.pop()) if values else None
-        return Delivery(key, octets(message.body), message_id=message_id(message))
+        return Delivery(key, octets(message.body), message_id=message_id(message), sent_at=sent_at(message))
 
     def pause(self, attempt: int) -> float:
         """Seconds until the next delivery, after ``attempt`` attempts that have failed."""

@@ -8,9 +8,10 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
-from oncegate.middleware.consumers.delivery import Delivery
+from oncegate.middleware.consumers.delivery import Delivery, entry_time, instant
 from oncegate.middleware.consumers.transactional import has_inbox
 from oncegate.middleware.rules.errors import KeyInvalid
 
@@ -141,3 +142,28 @@ def message_id(message: Any) -> str:
         case "kafka":
             return f"{raw.topic}/{raw.partition}/{raw.offset}"
     return ""
+
+
+def sent_at(message: Any) -> datetime | None:
+    """When a message was sent, by the clock of its broker or of who sent it; ``None`` where the message doesn't have that."""
+    raw = message.raw_message
+    match broker_of(message):
+        case "rabbit":
+            found: datetime | None = raw.timestamp  # the producer's to set
+        case "redis":
+            found = entry_time(raw["message_ids"][0]) if raw["message_ids"] else None
+        case "nats":
+            found = _nats_time(raw)
+        case "kafka":
+            found = instant(raw.timestamp)
+        case _:
+            found = None
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
+
+
+def _nats_time(raw: Any) -> datetime | None:
+    try:
+        found: datetime = raw.metadata.timestamp
+    except Exception:  # noqa: BLE001  # of a test broker's message, which is in no stream
+        return None
+    return found

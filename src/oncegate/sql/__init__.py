@@ -15,7 +15,7 @@ except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.sql needs SQLAlchemy 2: pip install 'oncegate[sql]', and a driver") from missing
 
 from oncegate.sql.entry import AsyncEntry, Entry
-from oncegate.sql.errors import CommitUnknown, InboxBusy, InboxMisused, InboxUnavailable, KeyReused
+from oncegate.sql.errors import CommitUnknown, Forgotten, InboxBusy, InboxMisused, InboxUnavailable, KeyReused
 from oncegate.sql.inbox import Inbox
 from oncegate.sql.stats import InboxStats
 
@@ -23,6 +23,7 @@ __all__ = [
     "AsyncEntry",
     "CommitUnknown",
     "Entry",
+    "Forgotten",
     "Inbox",
     "InboxBusy",
     "InboxMisused",

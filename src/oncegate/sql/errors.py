@@ -28,6 +28,10 @@ class KeyReused(NotRetryable):
     """The message's key was used for another payload: this one is never executed."""
 
 
+class Forgotten(NotRetryable):
+    """The message was sent before the instant up to which the inbox has forgotten: its marker, if it had one, is gone."""
+
+
 _BUSY: Final = frozenset({"55P03", "40001", "40P01"})
 """lock_not_available, serialization_failure, deadlock_detected."""
 _GONE: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300"})

@@ -8,16 +8,19 @@ All of it is written once, for SQLAlchemy's synchronous sessions and connections
 ``run_sync``.
 """
 
+import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
 
-from sqlalchemy import Connection, MetaData, Row, Table
+from sqlalchemy import Connection, Engine, MetaData, Row, Table
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only
 
@@ -35,8 +38,9 @@ from oncegate.middleware.rules.arguments import check_watch
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
+from oncegate.sql.cleanup import BATCH_SIZE, Retention, keep_forgetting
 from oncegate.sql.entry import AsyncEntry, Entry, Kept, Marking
-from oncegate.sql.errors import InboxMisused, KeyReused, is_of_database, meaning
+from oncegate.sql.errors import Forgotten, InboxMisused, KeyReused, is_of_database, meaning
 from oncegate.sql.guard import check_commits_nothing, marked
 from oncegate.sql.statements import DIALECTS, Message, Statements, statements
 from oncegate.sql.stats import InboxStats, stats
@@ -62,6 +66,10 @@ class Inbox:
     than ``max_result`` bytes is not kept. Another payload under a key is a `KeyReused`, with ``on_mismatch = "warn"`` a duplicate
     that is logged. A session that uses a second database in its transaction is refused, or with ``strict=False`` warned of.
 
+    `maintained` deletes markers that are older than ``retention`` (s), which is no less than ``redelivery_horizon``: for as long
+    a broker may deliver a message again. One that was sent before what was deleted, and has no marker, is `Forgotten`,
+    with ``on_forgotten = "run"`` executed.
+
     On PostgreSQL a transaction with a marker waits ``wait_timeout`` seconds at most for a lock, that of a concurrent delivery's
     marker first of all, and the server ends it when it stands idle for ``idle_timeout`` seconds; a session's own limits stay.
     ``watch`` is notified of each decision, in the thread of the transaction.
@@ -75,6 +83,9 @@ class Inbox:
         schema: str | None = None,
         max_result: int = 65536,
         on_mismatch: Literal["reject", "warn"] = "reject",
+        on_forgotten: Literal["reject", "run"] = "reject",
+        retention: float = 604800.0,
+        redelivery_horizon: float = 86400.0,
         strict: bool = True,
         wait_timeout: float = 5.0,
         idle_timeout: float = 60.0,
@@ -90,6 +101,8 @@ class Inbox:
             raise ValueError("aliases are former names of the consumer, each given once")
         if on_mismatch not in ("reject", "warn"):
             raise ValueError(f"on_mismatch is 'reject' or 'warn', not {on_mismatch!r}")
+        if on_forgotten not in ("reject", "run"):
+            raise ValueError(f"on_forgotten is 'reject' or 'run', not {on_forgotten!r}")
         if not (wait_timeout > 0 and idle_timeout > 0 and max_result >= 0):
             raise ValueError("wait_timeout and idle_timeout are above 0 seconds, max_result is no less than 0 bytes")
         self.consumer = consumer
@@ -101,6 +114,10 @@ class Inbox:
         self._warns = on_mismatch == "warn"
         self._strict = strict
         self._watch = watch
+        self._runs_forgotten = on_forgotten == "run"
+        self._retention = Retention(
+            consumers=(consumer, *aliases), seconds=retention, redelivery_horizon=redelivery_horizon
+        )
         self._table = inbox_table(MetaData(), schema)
         self._statements = {
             dialect: statements(
@@ -155,8 +172,8 @@ class Inbox:
 
         A concurrent delivery of the message waits here until this transaction has ended. ``key`` and ``caller`` name the message
         as in a `Delivery`; ``record`` does so instead, where the message brings a record's id of the gateway's. With a
-        ``payload``, another one under the same key raises `KeyReused`. ``sent_at`` is when the broker got the message, with its
-        time zone.
+        ``payload``, another one under the same key raises `KeyReused`. With ``sent_at``, when the message was sent (with its time
+        zone), one that is older than what the inbox has forgotten, and has no marker, raises `Forgotten`.
 
         Raises `KeyInvalid` for an empty key, `InboxBusy` where another transaction was in the way, `InboxUnavailable`
         without the database, `InboxMisused` where a marker would not hold, ``TypeError`` for another kind of session.
@@ -316,10 +333,29 @@ class Inbox:
         self._notify(lambda watch: watch.inbox_measured(found.table, found.rows, oldest))
         return found
 
+    @asynccontextmanager
+    async def maintained(
+        self, engine: AsyncEngine | Engine, *, every: float = 3600.0, batch_size: int = BATCH_SIZE
+    ) -> AsyncIterator[None]:
+        """While it is entered, what is older than ``retention`` is forgotten every so many seconds, ``batch_size`` at a time.
+
+        In transactions of its own. The engine's role needs DELETE besides what consumers need. Any number of processes may do
+        it. What fails is logged, and done the next time.
+        """
+        retention = replace(self._retention, batch_size=batch_size)
+        task = asyncio.create_task(keep_forgetting(engine, self._table, retention, every))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
         """As `first_many`, for messages whose records' ids are known."""
         if not messages:
             return []
+        if self._runs_forgotten:
+            messages = [replace(each, sent_at=None) for each in messages]
         try:
             connection = session if isinstance(session, Connection) else session.connection()
             known = self._known(connection)
@@ -379,8 +415,13 @@ class Inbox:
         return known
 
     def _earlier(self, message: Message, rows: Sequence[Row[Any]], written: Collection[str]) -> str | None:
-        """The result that the first delivery has kept, in JSON. Raises `KeyReused`."""
+        """The result that the first delivery has kept, in JSON. Raises `KeyReused`, and `Forgotten` where there was none."""
         earlier = [row for row in rows if row.consumer not in written]
+        if not earlier and message.sent_at is not None:
+            self._marked("forgotten")
+            raise Forgotten(
+                f"record {message.record}: sent before what the inbox has forgotten, and it may have been processed"
+            )
         for row in earlier:
             if None not in (message.fingerprint, row.fingerprint) and row.fingerprint != message.fingerprint:
                 self._marked("mismatch")

@@ -9,17 +9,22 @@ The rows are one parameter, in JSON. So the statement is the same for any number
 
 On PostgreSQL the same statement sets the transaction's time limits, which count for its own wait already. A setting that the
 session has stays.
+
+It leaves out messages that were sent before the instant up to which the inbox has forgotten: one of them that has no marker
+may have lost it. That instant is committed `LEAD_SECONDS` before a marker behind it is deleted (oncegate.sql.cleanup), and
+a statement that has taken longer than `STATEMENT_SECONDS` tells that it has: so none that did not see the instant yet writes
+a marker after the one before it was deleted. On SQLite nobody writes by what is out of date.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import orjson
 from sqlalchemy import (
-    ColumnElement,
+    Boolean,
     Connection,
     Executable,
     Row,
@@ -27,25 +32,32 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
-    case,
     cast,
     column,
     func,
-    insert,
-    literal,
     select,
-    true,
+    text,
     update,
 )
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import postgresql, sqlite
+
+from oncegate.sql.errors import InboxBusy
+from oncegate.sql.table import ALL_CONSUMERS, RecordId
 
 DIALECTS: Final = ("postgresql", "sqlite")
-_KEY: Final = ("consumer", "message")
+CLOCK_MARGIN: Final = timedelta(minutes=5)
+"""By which the clock of a broker, or of who sends, may differ from the database's."""
+STATEMENT_SECONDS: Final = 25.0
+LEAD_SECONDS: Final = 30.0
+"""See above. The one is shorter by more than a database's clock may be slewed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to be marked: its record's id, the fingerprint of a payload that is to be compared, and when it was sent."""
+    """A message to be marked: its record's id, the fingerprint of a payload that is to be compared, and when it was sent.
+
+    Without ``sent_at`` it is taken for one that is not forgotten.
+    """
 
     record: str
     fingerprint: bytes | None = None
@@ -54,7 +66,17 @@ class Message:
     def row(self, name: str) -> dict[str, str | None]:
         """Its marker under ``name``, as a row of the statement's parameter."""
         fingerprint = None if self.fingerprint is None else self.fingerprint.hex()
-        return {"consumer": name, "message": self.record, "fingerprint": fingerprint}
+        return {"consumer": name, "message": self.record, "fingerprint": fingerprint, "sent_at": self._sent()}
+
+    def _sent(self) -> str | None:
+        """By a clock that may be late, in UTC, as both databases write and compare it."""
+        if self.sent_at is None:
+            return None
+        try:
+            sent = self.sent_at.astimezone(UTC) - CLOCK_MARGIN
+        except OverflowError:
+            sent = datetime.min.replace(tzinfo=UTC)
+        return sent.isoformat(" ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +85,7 @@ class Statements:
 
     names: tuple[str, ...]
     insert: Executable
-    """Returns name and message of each marker that it has written. Its parameter is ``_rows``."""
+    """Returns name and message of each marker that it has written, and whether that took too long. Its parameter is ``_rows``."""
     read: Executable
     """The markers of ``_messages``, records' ids in JSON: message, name, fingerprint, result."""
     keep: Executable
@@ -72,12 +94,14 @@ class Statements:
     def mark(self, connection: Connection, messages: Sequence[Message]) -> list[frozenset[str]]:
         """Write the markers of ``messages``; for each of them the names under which it has got one: all, if it is the first.
 
-        What stands among them twice gets none the second time.
+        What stands among them twice gets none the second time, and what may be forgotten gets none. Raises `InboxBusy`.
         """
         distinct = {message.record: message for message in reversed(messages)}
         rows = [distinct[record].row(name) for name in self.names for record in sorted(distinct)]
         written: defaultdict[str, list[str]] = defaultdict(list)
-        for name, record in connection.execute(self.insert, {"_rows": orjson.dumps(rows).decode()}):
+        for name, record, late in connection.execute(self.insert, {"_rows": orjson.dumps(rows).decode()}):
+            if late and distinct[record].sent_at is not None:
+                raise InboxBusy("the marker's statement has waited too long to know what was forgotten meanwhile")
             written[record].append(name)
         return [frozenset(written.pop(message.record, ())) for message in messages]
 
@@ -94,38 +118,63 @@ def statements(
     dialect: str, table: Table, names: Sequence[str], *, wait_timeout: float, idle_timeout: float
 ) -> Statements:
     """The statements for ``names``; time limits in seconds, for PostgreSQL."""
-    of_message = and_(table.c.consumer.in_(list(names)), table.c.message == bindparam("_message", type_=Text()))
+    of_message = and_(table.c.consumer.in_(list(names)), table.c.message == bindparam("_message", type_=RecordId()))
     return Statements(
         tuple(sorted(names)),
-        _insert(dialect, table, wait_timeout, idle_timeout),
+        _insert(dialect, table, names, wait_timeout, idle_timeout),
         _read(dialect, table, names),
         update(table).where(of_message).values(result=bindparam("_result", type_=Text())),
     )
 
 
-def _insert(dialect: str, table: Table, wait_timeout: float, idle_timeout: float) -> Executable:
-    columns = [table.c.received_at, table.c.consumer, table.c.message, table.c.fingerprint]
-    given = bindparam("_rows", type_=Text())
-    # By name: without the key the statement fails, and nobody is taken for the first by mistake.
-    if dialect == "postgresql":
-        fields = [column(each.name, Text) for each in columns[1:]]
-        rows = func.json_to_recordset(cast(given, postgresql.JSON))
-        row = rows.table_valued(*fields).render_derived(name="marker", with_types=True).c
-        limits = and_(
-            _limited("lock_timeout", wait_timeout), _limited("idle_in_transaction_session_timeout", idle_timeout)
-        )
-        # Not CURRENT_TIMESTAMP: a transaction may have begun long before the message came.
-        values = select(
-            func.statement_timestamp(), row.consumer, row.message, func.decode(row.fingerprint, "hex")
-        ).where(select(limits).scalar_subquery())  # once, and not for each row
-    else:
-        each = func.json_each(given).table_valued("value", name="marker").c.value
-        fields_sqlite = [func.json_extract(each, f"$.{name.name}") for name in columns[1:]]
-        values = select(func.current_timestamp(), *fields_sqlite).where(true())
-    # A suffix, since SQLAlchemy compiles its own ON CONFLICT anew for each execution, which takes longer than executing it.
-    values = values.suffix_with(f"ON CONFLICT ({', '.join(_KEY)}) DO NOTHING")
-    marking = insert(table).from_select(columns, values, include_defaults=False)
-    return marking.returning(table.c.consumer, table.c.message)
+_POSTGRESQL: Final = """\
+INSERT INTO {table} (received_at, consumer, message, fingerprint)
+SELECT statement_timestamp(),
+    marker.consumer,
+    decode(translate(marker.message, '._\\:', '+/'), 'base64'),
+    decode(marker.fingerprint, 'hex')
+FROM json_to_recordset(CAST(:_rows AS json))
+    AS marker (consumer text, message text, fingerprint text, sent_at timestamp with time zone)
+WHERE (SELECT {limits})
+    AND coalesce(marker.sent_at >= (SELECT max(received_at) FROM {table} WHERE consumer IN ({names}) AND message = ''), true)
+ON CONFLICT (consumer, message) DO NOTHING
+RETURNING consumer, message, clock_timestamp() - CASE current_setting('transaction_isolation')
+    WHEN 'read committed' THEN statement_timestamp() ELSE transaction_timestamp() END > interval '{seconds:g} s'
+"""
+"""Not CURRENT_TIMESTAMP: a transaction may have begun long before the message came. The limits are set in a query of their
+own, which is done once, and not for each row. What it sees is as old as the statement, or the transaction. The key's columns
+are named: without the key it fails, and nobody is taken for the first by mistake."""
+
+_LIMIT: Final = """\
+CASE current_setting('{setting}') WHEN '0' THEN set_config('{setting}', '{milliseconds}', true)
+    ELSE current_setting('{setting}') END IS NOT NULL"""
+"""True, once ``setting`` is set for this transaction; one that the session has stays. 0 is "no limit" in PostgreSQL."""
+
+_SQLITE: Final = """\
+INSERT INTO {table} (received_at, consumer, message, fingerprint)
+SELECT CURRENT_TIMESTAMP,
+    json_extract(value, '$.consumer'), json_extract(value, '$.message'), json_extract(value, '$.fingerprint')
+FROM json_each(:_rows)
+WHERE coalesce(
+    json_extract(value, '$.sent_at') >= (SELECT max(received_at) FROM {table} WHERE consumer IN ({names}) AND message = ''), 1)
+ON CONFLICT (consumer, message) DO NOTHING
+RETURNING consumer, message, 0
+"""
+
+
+def _insert(dialect: str, table: Table, names: Sequence[str], wait_timeout: float, idle_timeout: float) -> Executable:
+    limits = {"lock_timeout": wait_timeout, "idle_in_transaction_session_timeout": idle_timeout}
+    written = (_POSTGRESQL if dialect == "postgresql" else _SQLITE).format(
+        table=_quoted(table, dialect),
+        names=", ".join(f"'{name}'" for name in [*names, ALL_CONSUMERS]),  # of letters, digits, '.', '_' and '-'
+        limits=" AND ".join(
+            _LIMIT.format(setting=setting, milliseconds=max(1, round(seconds * 1000)))
+            for setting, seconds in limits.items()
+        ),
+        seconds=STATEMENT_SECONDS,
+    )
+    statement = text(written).bindparams(bindparam("_rows", type_=Text()))
+    return statement.columns(column("consumer", Text), column("message", RecordId), column("late", Boolean))
 
 
 def _read(dialect: str, table: Table, names: Sequence[str]) -> Executable:
@@ -133,16 +182,12 @@ def _read(dialect: str, table: Table, names: Sequence[str]) -> Executable:
     columns = select(table.c.message, table.c.consumer, table.c.fingerprint, table.c.result)
     of_consumer = columns.where(table.c.consumer.in_(list(names)))
     if dialect == "postgresql":  # by an array: the primary key's index is searched for each of them
-        records = func.array(select(func.json_array_elements_text(cast(given, postgresql.JSON))).scalar_subquery())
-        return of_consumer.where(table.c.message == func.any(records))
+        record = func.json_array_elements_text(cast(given, postgresql.JSON)).column_valued("record")
+        stored = func.decode(func.translate(record, "._:", "+/"), "base64")
+        return of_consumer.where(table.c.message == func.any(func.array(select(stored).scalar_subquery())))
     return of_consumer.where(table.c.message.in_(select(func.json_each(given).table_valued("value").c.value)))
 
 
-def _limited(setting: str, seconds: float) -> ColumnElement[bool]:
-    """True, once ``setting`` is set for this transaction; one that the session has stays. 0 is "no limit" in PostgreSQL."""
-    milliseconds = literal(str(max(1, round(seconds * 1000))), Text())
-    chosen = case(
-        (func.current_setting(setting) == "0", func.set_config(setting, milliseconds, true())),
-        else_=func.current_setting(setting),
-    )
-    return chosen.is_not(None)
+def _quoted(table: Table, dialect: str) -> str:
+    preparer = (postgresql if dialect == "postgresql" else sqlite).dialect().identifier_preparer
+    return str(preparer.format_table(table)).replace(":", "\\:")

@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 from sqlalchemy import Connection, MetaData, Select, Table, func, inspect, literal_column, select, text
 
-from oncegate.sql.database import DatabaseFailed, in_database
-from oncegate.sql.table import inbox_table
+from oncegate.sql.database import NotDone, in_database
+from oncegate.sql.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
 
 MOST_COUNTED: Final = 100_000
 """Rows of a table that is counted, on SQLite."""
@@ -46,7 +46,7 @@ class InboxStats:
 
 
 def of_database(database: str, schema: str | None) -> InboxStats:
-    """The numbers of the inbox in the database of a URL. Raises `DatabaseFailed`."""
+    """The numbers of the inbox in the database of a URL. Raises `NotDone`."""
     table = inbox_table(MetaData(), schema)
 
     def read(connection: Connection) -> InboxStats:
@@ -66,10 +66,10 @@ def stats(connection: Connection, table: Table) -> InboxStats:
 
 
 def check_there(connection: Connection, table: Table) -> None:
-    """Raises `DatabaseFailed`, with the command that makes it, where there is no such table."""
+    """Raises `NotDone`, with the command that makes it, where there is no such table."""
     if not inspect(connection).has_table(table.name, schema=table.schema):
         schema = f" --schema {table.schema}" if table.schema else ""
-        raise DatabaseFailed(f"there is no table {table.fullname}: oncegate inbox create --database URL{schema}")
+        raise NotDone(f"there is no table {table.fullname}: oncegate inbox create --database URL{schema}")
 
 
 def consumers(connection: Connection, table: Table) -> list[str]:
@@ -77,7 +77,7 @@ def consumers(connection: Connection, table: Table) -> list[str]:
     step = select(func.min(table.c.consumer).label("name")).cte("step", recursive=True)
     after = select(func.min(table.c.consumer)).where(table.c.consumer > step.c.name).scalar_subquery()
     step = step.union_all(select(after).where(step.c.name.is_not(None)))
-    return list(connection.scalars(select(step.c.name).where(step.c.name.is_not(None))))
+    return list(connection.scalars(select(step.c.name).where(step.c.name > ALL_CONSUMERS)))
 
 
 def utc(moment: datetime) -> datetime:
@@ -86,8 +86,9 @@ def utc(moment: datetime) -> datetime:
 
 
 def _counted(connection: Connection, table: Table) -> InboxStats:
-    by_consumer = select(table.c.consumer, func.count(), func.min(table.c.received_at)).group_by(table.c.consumer)
-    rows = connection.execute(by_consumer.order_by(table.c.consumer)).all()
+    by_consumer = select(table.c.consumer, func.count(), func.min(table.c.received_at))
+    of_messages = by_consumer.where(table.c.message != NO_MESSAGE).group_by(table.c.consumer)
+    rows = connection.execute(of_messages.order_by(table.c.consumer)).all()
     counts: dict[str, int | None] = {name: count for name, count, _ in rows}
     oldest = min((oldest for *_, oldest in rows), default=None)
     total = sum(count for _, count, _ in rows)

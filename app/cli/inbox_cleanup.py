@@ -1,0 +1,79 @@
+"""``oncegate inbox cleanup``: its progress, what it must keep for a worker, and its result."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
+
+from oncegate.app.cli.terminal import as_document, console
+from oncegate.app.cli.usage import end
+from oncegate.cache.errors import CacheError
+from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.stream import CommandStream
+from oncegate.middleware.consumers.delivery import entry_time
+from oncegate.sql.cleanup import Progress, Retention, forget_in
+from oncegate.sql.statements import CLOCK_MARGIN
+
+if TYPE_CHECKING:
+    from oncegate.app.settings.gateway import GatewaySettings
+
+
+def clean_up(
+    database: str, schema: str | None, retention: Retention, settings: "GatewaySettings | None", *, dry_run: bool
+) -> Progress:
+    """Forget once, and show how far it is. With ``settings`` nothing goes that is younger than what their worker may still get.
+
+    Raises `NotDone`; ends where the worker's stream can't be read.
+    """
+
+    async def run() -> Progress:
+        keep_from = None if settings is None else await _oldest_needed(settings)
+        with _shown(Console(stderr=True)) as progress:
+            return await forget_in(database, schema, retention, keep_from=keep_from, dry_run=dry_run, progress=progress)
+
+    try:
+        return asyncio.run(run())
+    except CacheError as error:
+        end(str(error), 1)
+
+
+async def _oldest_needed(settings: "GatewaySettings") -> datetime | None:
+    """When the oldest command was appended that the worker's group has not read or not acknowledged, by a late clock."""
+    worker = settings.worker
+    client = StreamClient(settings.cache, timeout=settings.cache_timeout)
+    try:
+        oldest = await CommandStream(client, settings.namespace, worker.stream).oldest_needed(worker.consumer_name)
+    finally:
+        await client.close()
+    appended = None if oldest is None else entry_time(oldest)
+    return None if appended is None else appended - CLOCK_MARGIN
+
+
+@contextmanager
+def _shown(err: Console) -> Iterator[Callable[[Progress], None]]:
+    """Shows the progress, where ``err`` is a terminal."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with ProgressBar(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
+        task = bar.add_task("forgetting", total=None)
+        yield lambda done: bar.update(task, total=done.due, completed=done.pruned)
+
+
+def show_cleanup(done: Progress, *, dry_run: bool, as_json: bool) -> None:
+    """Print how many markers were found and deleted."""
+    until = done.until.replace(microsecond=0, tzinfo=None).isoformat() + "Z"
+    if as_json:
+        as_document({"found": done.due, "pruned": done.pruned, "until": until, "dry_run": dry_run})
+        return
+    pruned = "none" if dry_run else str(done.pruned)
+    console().print(f"{done.due} found, {pruned} deleted: those marked before {until}", markup=False)

@@ -1,0 +1,189 @@
+"""Forgets: deletes the markers that are older than a retention, by the database's clock, and keeps the instant up to which.
+
+Strategy. The instant is committed first, as a row in the place of a message (oncegate.sql.table), and the first marker is deleted
+`LEAD_SECONDS` later: by then no statement runs that writes markers without having seen it (oncegate.sql.statements). Markers
+go in batches, each in a short transaction of its own, which passes over what another one deletes: any number of these may run
+beside each other, and nobody who writes a marker waits for them. Killed anywhere, it has forgotten no more than it has recorded.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    DateTime,
+    Engine,
+    MetaData,
+    Select,
+    Table,
+    and_,
+    delete,
+    func,
+    literal,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from oncegate.sql.database import connected, in_transaction
+from oncegate.sql.errors import meaning
+from oncegate.sql.statements import LEAD_SECONDS
+from oncegate.sql.table import ALL_CONSUMERS, NO_MESSAGE, RecordId, inbox_table
+
+log = logging.getLogger("oncegate.inbox")
+
+BATCH_SIZE: Final = 5000
+_LONGEST: Final = 100 * 365 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What is to be forgotten: markers of ``consumers`` (all of them, if none are named) that are older than ``seconds``.
+
+    Raises ``ValueError`` for an age below 0, for one below ``redelivery_horizon`` (s; for as long a message may be delivered
+    again), and for a ``batch_size`` below 1.
+    """
+
+    consumers: tuple[str, ...] = ()
+    seconds: float = 604800.0
+    redelivery_horizon: float = 86400.0
+    batch_size: int = BATCH_SIZE
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seconds <= _LONGEST:
+            raise ValueError("the retention is an age: 0 or more, and no more than 100 years")
+        if not self.seconds >= self.redelivery_horizon:
+            raise ValueError(
+                f"a retention of {self.seconds / 3600:g} h is below the redelivery horizon of "
+                f"{self.redelivery_horizon / 3600:g} h: a message that is delivered again would be taken for forgotten"
+            )
+        if self.batch_size < 1:
+            raise ValueError("the batch size is 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is done: ``pruned`` markers of those ``due``, which are older than ``until``."""
+
+    due: int
+    pruned: int
+    until: datetime
+
+
+def _ignore(_: Progress) -> None:
+    pass
+
+
+async def forget(
+    engine: AsyncEngine | Engine,
+    table: Table,
+    retention: Retention,
+    *,
+    keep_from: datetime | None = None,
+    dry_run: bool = False,
+    lead: float = LEAD_SECONDS,
+    progress: Callable[[Progress], None] = _ignore,
+) -> Progress:
+    """Forget once; what was done. Nothing goes that was marked after ``keep_from``. ``dry_run``: only count.
+
+    Raises SQLAlchemy's errors and ``OSError``. ``lead`` (s) is shorter in tests alone.
+    """
+    steps = _Steps(table, retention)
+    until = await in_transaction(engine, steps.cutoff)
+    if keep_from is not None:
+        until = min(until, keep_from.astimezone(UTC))
+    due = await in_transaction(engine, lambda connection: steps.due(connection, until))
+    done = Progress(due, 0, until)
+    progress(done)
+    if dry_run or not due:
+        return done
+    await in_transaction(engine, lambda connection: steps.record(connection, until))
+    if engine.dialect.name == "postgresql":
+        await asyncio.sleep(lead)
+    while True:
+        began = time.monotonic()
+        pruned = await in_transaction(engine, lambda connection: steps.delete(connection, until))
+        done = Progress(max(due, done.pruned + pruned), done.pruned + pruned, until)
+        progress(done)
+        if pruned < retention.batch_size:  # the rest, if any, is another one's
+            return done
+        if engine.dialect.name == "sqlite":  # which has one writer at a time, and no queue for it
+            await asyncio.sleep(time.monotonic() - began)
+
+
+async def forget_in(database: str, schema: str | None, retention: Retention, **options: Any) -> Progress:
+    """As `forget`, with its options, in the database of a URL. Raises `NotDone`."""
+    async with connected(database) as engine:
+        return await forget(engine, inbox_table(MetaData(), schema), retention, **options)
+
+
+async def keep_forgetting(engine: AsyncEngine | Engine, table: Table, retention: Retention, every: float) -> None:
+    """Forget about every so many seconds, for ever. What fails is logged, and done the next time."""
+    while True:
+        await asyncio.sleep(every * random.uniform(0.5, 1.0))  # several processes do it, and not all at once
+        try:
+            done = await forget(engine, table, retention)
+        except (SQLAlchemyError, OSError) as error:
+            found = meaning(error, table.fullname)
+            log.warning("the inbox could not be pruned: %s: %s", type(found).__name__, str(found).partition("\n")[0])
+        else:
+            log.info("the inbox has forgotten %d messages, up to %s", done.pruned, done.until.isoformat())
+
+
+class _Steps:
+    """The transactions of which it is made."""
+
+    def __init__(self, table: Table, retention: Retention) -> None:
+        self._table = table
+        self._retention = retention
+
+    def cutoff(self, connection: Connection) -> datetime:
+        clock = func.clock_timestamp if connection.dialect.name == "postgresql" else func.current_timestamp
+        now: datetime = connection.scalars(select(clock(type_=DateTime(timezone=True)))).one()
+        now = now if now.tzinfo is not None else now.replace(tzinfo=UTC)
+        return now - timedelta(seconds=self._retention.seconds)
+
+    def due(self, connection: Connection, until: datetime) -> int:
+        return connection.scalars(select(func.count()).where(self._is_due(self._table, until))).one()
+
+    def record(self, connection: Connection, until: datetime) -> None:
+        """Keep ``until`` as the instant up to which markers may be gone; a later one stays."""
+        names = sorted(self._retention.consumers) or [ALL_CONSUMERS]
+        rows = [{"received_at": until, "consumer": name, "message": NO_MESSAGE} for name in names]
+        insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(self._table).values(rows)
+        given = insert.excluded.received_at
+        connection.execute(
+            insert.on_conflict_do_update(
+                index_elements=[self._table.c.consumer, self._table.c.message],
+                set_={"received_at": given},
+                where=given > self._table.c.received_at,
+            )
+        )
+
+    def delete(self, connection: Connection, until: datetime) -> int:
+        """Delete one batch; how many that were."""
+        due = self._table.alias("due")
+        is_postgresql = connection.dialect.name == "postgresql"
+        place = "ctid" if is_postgresql else "rowid"
+        found: Select[Any] = select(literal_column(f"due.{place}")).select_from(due).where(self._is_due(due, until))
+        found = found.limit(self._retention.batch_size)
+        chosen: ColumnElement[bool] = literal_column(place).in_(found)
+        if is_postgresql:
+            # A Tid scan; IN would read the whole table, for each batch.
+            batch = found.with_for_update(skip_locked=True).scalar_subquery()
+            chosen = literal_column(place) == func.any(func.array(batch))
+        return connection.execute(delete(self._table).where(chosen)).rowcount
+
+    def _is_due(self, table: Any, until: datetime) -> ColumnElement[bool]:
+        due = and_(table.c.received_at < until, table.c.message != literal(NO_MESSAGE, RecordId()))
+        names = self._retention.consumers
+        return and_(due, table.c.consumer.in_(names)) if names else due
