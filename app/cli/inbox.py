@@ -59,7 +59,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("--print", "printed", is_flag=True, help="Only print the statement.")
 def create(database: str, schema: str | None, printed: bool) -> None:
     """See `CREATE_HELP`."""
-    with _in_one_line():
+    with _one_line():
         from oncegate.sql.create import create as create_table
         from oncegate.sql.create import definition
 
@@ -77,7 +77,7 @@ def create(database: str, schema: str | None, printed: bool) -> None:
 @_JSON
 def show(key: str, database: str, schema: str | None, caller: str, as_json: bool) -> None:
     """See `SHOW_HELP`."""
-    with _in_one_line():
+    with _one_line():
         from oncegate.sql.markers import find
 
         record, found = find(database, schema, key, caller)
@@ -98,7 +98,7 @@ def show(key: str, database: str, schema: str | None, caller: str, as_json: bool
 @_JSON
 def stats(database: str, schema: str | None, as_json: bool) -> None:
     """See `STATS_HELP`."""
-    with _in_one_line():
+    with _one_line():
         from oncegate.sql.stats import of_database
 
         found = of_database(database, schema)
@@ -113,13 +113,13 @@ def stats(database: str, schema: str | None, as_json: bool) -> None:
 
 
 @contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Ends with one line where the database, or SQLAlchemy, can't do it."""
+def _one_line() -> Iterator[None]:
+    """Ends with one line where SQLAlchemy is missing, or the database refuses."""
     try:
-        from oncegate.sql.database import DatabaseFailed
+        from oncegate.sql.database import NotDone
     except ImportError as missing:
         end(str(missing))
     try:
         yield
-    except DatabaseFailed as error:
+    except NotDone as error:
         end(str(error), 2 if error.usage else 1)

@@ -1,21 +1,25 @@
 """Creates the inbox's table, or prints what would."""
 
-from sqlalchemy import Connection, MetaData, inspect
-from sqlalchemy.schema import CreateTable
+import asyncio
 
-from oncegate.sql.database import database_url, in_database
+from sqlalchemy import Connection, MetaData, inspect
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from oncegate.sql.database import connected, database_url, in_transaction
 from oncegate.sql.table import inbox_table
 
 
 def definition(database: str, schema: str | None) -> str:
-    """The statement that creates the table, for a migration of your own. Raises `DatabaseFailed`."""
+    """The statements that create the table, for a migration of your own. Raises `NotDone`."""
     dialect = database_url(database).get_dialect()()
-    lines = str(CreateTable(inbox_table(MetaData(), schema)).compile(dialect=dialect)).strip().splitlines()
-    return "\n".join(line.replace("\t", "    ").rstrip() for line in lines) + ";"
+    table = inbox_table(MetaData(), schema)
+    statements: list[CreateTable | CreateIndex] = [CreateTable(table), *map(CreateIndex, table.indexes)]
+    texts = [str(statement.compile(dialect=dialect)).strip().splitlines() for statement in statements]
+    return "\n".join("\n".join(line.replace("\t", "    ").rstrip() for line in lines) + ";" for lines in texts)
 
 
 def create(database: str, schema: str | None) -> bool:
-    """Create the table; whether it was not there. Raises `DatabaseFailed`."""
+    """Create the table; whether it was not there. Raises `NotDone`."""
     table = inbox_table(MetaData(), schema)
 
     def create_in(connection: Connection) -> bool:
@@ -23,4 +27,8 @@ def create(database: str, schema: str | None) -> bool:
         table.create(connection, checkfirst=True)
         return missing
 
-    return in_database(database, create_in, makes=True)
+    async def run() -> bool:
+        async with connected(database) as engine:
+            return await in_transaction(engine, create_in)
+
+    return asyncio.run(run())

@@ -7,8 +7,8 @@ from sqlalchemy import Connection, MetaData, Table, select
 
 from oncegate.middleware.consumers.delivery import Delivery, Rejected, SubscriptionSettings, command_key
 from oncegate.middleware.rules.key import RECORD_ID, record_id
-from oncegate.sql.database import DatabaseFailed, in_database
-from oncegate.sql.stats import check_there, consumers, utc
+from oncegate.sql.database import NotDone
+from oncegate.sql.stats import check_there, consumers, in_database, utc
 from oncegate.sql.table import inbox_table
 
 
@@ -32,24 +32,24 @@ class Marker:
 
 
 def record_of(key: str, caller: str) -> str:
-    """The record's id of a message by its key, which may be that id already. Raises `DatabaseFailed`."""
+    """The record's id of a message by its key, which may be that id already. Raises `NotDone`."""
     if RECORD_ID.fullmatch(key):
         return key
     try:
         found = command_key("inbox", Delivery(key, caller=caller), SubscriptionSettings(on_missing_key="reject"))
     except Rejected as error:
-        raise DatabaseFailed(str(error), usage=True) from None
+        raise NotDone(str(error), usage=True) from None
     return record_id(found or "")
 
 
 def find(database: str, schema: str | None, key: str, caller: str) -> tuple[str, list[Marker]]:
-    """The record's id and the markers of a message by its key, which may be that id. Raises `DatabaseFailed`."""
+    """The record's id and the markers of a message by its key, which may be that id. Raises `NotDone`."""
     record, table = record_of(key, caller), inbox_table(MetaData(), schema)
     return record, in_database(database, lambda connection: markers(connection, table, record))
 
 
 def markers(connection: Connection, table: Table, record: str) -> list[Marker]:
-    """The markers of ``record`` under every consumer's name. Raises `DatabaseFailed` where there is no such table."""
+    """The markers of ``record`` under every consumer's name. Raises `NotDone` where there is no such table."""
     check_there(connection, table)
     # By name, since the key begins with it: by the message alone all of the table would be read.
     named = table.c.consumer.in_(consumers(connection, table))

@@ -5,15 +5,20 @@ a small table is counted. Of a large one PostgreSQL's planner and its statistics
 ascend. The consumers are few: each is found by one step in the primary key, from the one before.
 """
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import orjson
 from sqlalchemy import Connection, MetaData, Select, Table, func, inspect, literal_column, select, text
 
-from oncegate.sql.database import DatabaseFailed, in_database
+from oncegate.sql.database import NotDone, connected, database_url, in_transaction
 from oncegate.sql.table import inbox_table
+
+Result = TypeVar("Result")
 
 MOST_COUNTED: Final = 100_000
 """Rows of a table that is counted, on SQLite."""
@@ -46,7 +51,7 @@ class InboxStats:
 
 
 def of_database(database: str, schema: str | None) -> InboxStats:
-    """The numbers of the inbox in the database of a URL. Raises `DatabaseFailed`."""
+    """The numbers of the inbox in the database of a URL. Raises `NotDone`."""
     table = inbox_table(MetaData(), schema)
 
     def read(connection: Connection) -> InboxStats:
@@ -65,11 +70,25 @@ def stats(connection: Connection, table: Table) -> InboxStats:
     return _counted(connection, table) if small else _estimated_sqlite(connection, table)
 
 
+def in_database(database: str, work: Callable[[Connection], Result]) -> Result:
+    """The result of ``work`` in a transaction in the database of a URL. Raises `NotDone`, for a file too that isn't there."""
+    url = database_url(database)
+    name = url.database or ":memory:"
+    if url.get_dialect().name == "sqlite" and not name.startswith((":memory:", "file:")) and not Path(name).exists():
+        raise NotDone(f"{url.render_as_string()}: there is no such file")  # SQLite would make it
+
+    async def run() -> Result:
+        async with connected(database) as engine:
+            return await in_transaction(engine, work)
+
+    return asyncio.run(run())
+
+
 def check_there(connection: Connection, table: Table) -> None:
-    """Raises `DatabaseFailed`, with the command that makes it, where there is no such table."""
+    """Raises `NotDone`, with the command that makes it, where there is no such table."""
     if not inspect(connection).has_table(table.name, schema=table.schema):
         schema = f" --schema {table.schema}" if table.schema else ""
-        raise DatabaseFailed(f"there is no table {table.fullname}: oncegate inbox create --database URL{schema}")
+        raise NotDone(f"there is no table {table.fullname}: oncegate inbox create --database URL{schema}")
 
 
 def consumers(connection: Connection, table: Table) -> list[str]:
