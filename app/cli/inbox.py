@@ -71,7 +71,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("--print", "printed", is_flag=True, help="Only print the statements.")
 def create(database: str, schema: str | None, printed: bool) -> None:
     """See `CREATE_HELP`."""
-    with _in_one_line():
+    with _one_line():
         from oncegate.sql.create import create as create_table
         from oncegate.sql.create import definition
 
@@ -89,7 +89,7 @@ def create(database: str, schema: str | None, printed: bool) -> None:
 @_JSON
 def show(key: str, database: str, schema: str | None, caller: str, as_json: bool) -> None:
     """See `SHOW_HELP`."""
-    with _in_one_line():
+    with _one_line():
         from oncegate.sql.markers import find
 
         record, found = find(database, schema, key, caller)
@@ -110,7 +110,7 @@ def show(key: str, database: str, schema: str | None, caller: str, as_json: bool
 @_JSON
 def stats(database: str, schema: str | None, as_json: bool) -> None:
     """See `STATS_HELP`."""
-    with _in_one_line():
+    with _one_line():
         from oncegate.sql.stats import of_database
 
         found = of_database(database, schema)
@@ -160,8 +160,8 @@ def cleanup(database: str, schema: str | None, config: str | None, as_json: bool
 
 
 @contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Ends with one line where the database, or SQLAlchemy, can't do it."""
+def _one_line() -> Iterator[None]:
+    """Ends with one line where SQLAlchemy is missing, or the database refuses."""
     try:
         from oncegate.sql.database import NotDone
     except ImportError as missing:
