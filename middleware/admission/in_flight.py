@@ -3,21 +3,27 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, RecordUnreadable
+from oncegate.cache.record import State
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.admission.runtime import FAILED, NOBODY, Runtime
+from oncegate.middleware.admission.runtime import Runtime
 
 log = logging.getLogger("oncegate.attempt")
 
+Answer = TypeVar("Answer")
 Running = TypeVar("Running", bound=asyncio.Future[None])
 
+FAILED: Final = "the watch failed"
+NOBODY: Final = Watch()
+"""The watch that does nothing: not called for each request."""
 MAX_UNSAVED_BYTES = 64 * 1024 * 1024
 """Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
 _PAUSES: Final = Backoff(0.05, 5.0, least=0.6)
@@ -33,11 +39,12 @@ class InFlight(Runtime):
     """
 
     def __init__(self, cache: Cache, max_in_flight: int, watch: Watch | None = None) -> None:
-        super().__init__(cache, watch)
+        super().__init__(cache, watch or NOBODY)
         self.max_in_flight = max_in_flight
         self.slots = 0
         self._freed = 0
         self.closing = False
+        self._background: set[asyncio.Task[None]] = set()
         self._attempts: dict[bytes, Attempt] = {}
         self._unsaved: set[Attempt] = set()
         self._unsaved_bytes = 0
@@ -155,6 +162,52 @@ class InFlight(Runtime):
         except CacheError:
             return False
         return True
+
+    def notify(self, event: Callable[..., None], *what: object) -> None:
+        """See `Runtime.notify`."""
+        try:
+            event(*what)
+        except Exception:  # a user's watch must not decide about a payment
+            log.exception(FAILED)
+
+    def decided(self, route: str, state: State | None, seconds: float) -> None:
+        """See `Runtime.decided`."""
+        if self.watch is NOBODY:
+            return
+        try:
+            self.watch.attempt_settled(route, state, seconds)
+        except Exception:  # as in `notify`: a watch's errors must not decide about a payment
+            log.exception(FAILED)
+
+    def answered(self, operation: str, answer: object, sent: float) -> None:
+        """See `Runtime.answered`."""
+        if self.watch is NOBODY:
+            return
+        try:
+            if isinstance(answer, Exception):
+                self.watch.cache_failed(operation, monotonic() - sent)
+            else:
+                self.watch.cache_answered(operation, monotonic() - sent)
+        except Exception:  # as in `notify`: a watch's errors must not decide about a payment
+            log.exception(FAILED)
+
+    async def timed(self, operation: str, call: Awaitable[Answer]) -> Answer:
+        """See `Runtime.timed`."""
+        began = monotonic()
+        try:
+            answer = await call
+        except CacheError:
+            self.notify(self.watch.cache_failed, operation, monotonic() - began)
+            raise
+        self.notify(self.watch.cache_answered, operation, monotonic() - began)
+        return answer
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """See `Runtime.in_background`."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     async def drain(self, timeout: float) -> int:
         """Wait for every claim and attempt, and for every outcome still to be recorded, at most ``timeout`` seconds.

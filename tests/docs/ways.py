@@ -91,9 +91,8 @@ async def ways(redis: RedisServer) -> dict[str, list[str]]:
 
 async def _delivery(redis: RedisServer, namespace: str) -> list[str]:
     """The way of a copy of what was submitted, appended by another client. The worker has processed others before."""
-    settings = GatewaySettings(
-        cache=redis.url, namespace=namespace, upstream="http://127.0.0.1:1", cache_timeout=10, routes=[LATER]
-    )
+    given = {"cache": redis.url, "namespace": namespace, "upstream": "http://127.0.0.1:1", "cache_timeout": 10}
+    settings = GatewaySettings.model_validate({**given, "routes": [LATER]})
     cache = create_cache(settings)
     assert isinstance(cache, RedisCache)
     client, stream, done = redis.client(), stream_key(namespace, "commands"), list[str]()
@@ -111,7 +110,7 @@ async def _delivery(redis: RedisServer, namespace: str) -> list[str]:
     try:
         await until(lambda: bool(client.xinfo_groups(stream)) and acknowledged(2), "the worker is warm")
         with traced() as found:
-            client.xadd(stream, entry)  # type: ignore[arg-type]  # a dict of bytes is one
+            client.xadd(stream, entry)
             await until(lambda: acknowledged(3), "it is acknowledged")
     finally:
         working.cancel()

@@ -213,8 +213,8 @@ async def test_a_stream_that_does_not_exist_is_empty(stream: Stream) -> None:
 
 async def _appends_to(url: str) -> None:
     async with Stream(url) as stream:
-        entry = await stream.append(COMMAND, 10)
-        assert await stream.append(COMMAND, 10) > entry
+        first, second = await _append(stream, 2)
+        assert second > first
         assert await stream.length() == 2
         await _group(stream, "one", "$")
         assert await stream.trim() == 2
