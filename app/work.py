@@ -12,6 +12,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from oncegate.app import signals
 from oncegate.app.commands.executor import Executor
@@ -55,8 +56,9 @@ def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings],
     signals.ignore()
     try:
         executor = create_executor(settings)
+        maintenance = _maintenance(settings, executor)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            left, code = runner.run(_work(settings, executor, _in_redis(create(settings))))
+            left, code = runner.run(_work(settings, executor, maintenance, _in_redis(create(settings))))
     except WorkerRefused as refusal:
         sys.stderr.write(f"oncegate: {refusal}\n")
         return refusal.code
@@ -111,7 +113,20 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
     )
 
 
-async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache) -> tuple[int, int]:
+def _maintenance(settings: GatewaySettings, executor: Executor) -> AbstractAsyncContextManager[None]:
+    """Has the handler's inbox forget old markers while it is entered, if it is to. Raises `WorkerRefused` where it has none."""
+    every = settings.worker.inbox_cleanup_interval
+    if not every:
+        return nullcontext()
+    maintained = executor.maintained if isinstance(executor, Handler) else None
+    if maintained is None:
+        raise WorkerRefused("worker.inbox_cleanup_interval: the handler has no inbox: make it by Inbox.transaction")
+    return maintained(every=every)
+
+
+async def _work(
+    settings: GatewaySettings, executor: Executor, maintenance: AbstractAsyncContextManager[None], cache: RedisCache
+) -> tuple[int, int]:
     """Run the worker; how many executions were left, and the exit code."""
     worker_settings, lease = settings.worker, settings.idempotency.lease
     name = f"{socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
@@ -157,7 +172,8 @@ async def _work(settings: GatewaySettings, executor: Executor, cache: RedisCache
             "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
             *(name, worker_settings.stream, worker_settings.consumer_name, settings.namespace, redact(settings.cache)),
         )
-        left = await worker.run(settings.shutdown_timeout)
+        async with maintenance:
+            left = await worker.run(settings.shutdown_timeout)
         await subscription.drain(DRAIN_SECONDS)
         log.info("the worker has stopped")
         return left, FAILED if worker.ended_by_handler else 0
