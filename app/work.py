@@ -12,6 +12,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -62,9 +63,11 @@ def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings],
     signals.ignore()
     try:
         executor = create_executor(settings)
+        maintenance = _maintenance(settings, executor)
         metrics, pages = create_metrics(settings)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            left, code = runner.run(_work(settings, executor, _in_redis(create(settings)), metrics, pages))
+            work = _work(settings, executor, _in_redis(create(settings)), maintenance, metrics, pages)
+            left, code = runner.run(work)
     except WorkerRefused as refusal:
         sys.stderr.write(f"oncegate: {refusal}\n")
         return refusal.code
@@ -142,8 +145,24 @@ def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[No
     return metrics, Pages(partial(page_of, registry), sockets)
 
 
+def _maintenance(settings: GatewaySettings, executor: Executor) -> AbstractAsyncContextManager[None]:
+    """Has the handler's inbox forget old markers while it is entered, if it is to. Raises `WorkerRefused` where it has none."""
+    every = settings.worker.inbox_cleanup_interval
+    if not every:
+        return nullcontext()
+    maintained = executor.maintained if isinstance(executor, Handler) else None
+    if maintained is None:
+        raise WorkerRefused("worker.inbox_cleanup_interval: the handler has no inbox: make it by Inbox.transaction")
+    return maintained(every=every)
+
+
 async def _work(
-    settings: GatewaySettings, executor: Executor, cache: RedisCache, metrics: Watch | None, pages: "Pages | None"
+    settings: GatewaySettings,
+    executor: Executor,
+    cache: RedisCache,
+    maintenance: AbstractAsyncContextManager[None],
+    metrics: Watch | None,
+    pages: "Pages | None",
 ) -> tuple[int, int]:
     """Run the worker; how many executions were left, and the exit code."""
     worker_settings, lease = settings.worker, settings.idempotency.lease
@@ -194,7 +213,8 @@ async def _work(
             "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
             *(name, worker_settings.stream, worker_settings.consumer_name, settings.namespace, redact(settings.cache)),
         )
-        left = await worker.run(settings.shutdown_timeout)
+        async with maintenance:
+            left = await worker.run(settings.shutdown_timeout)
         await subscription.drain(DRAIN_SECONDS)
         log.info("the worker has stopped")
         return left, FAILED if worker.ended_by_handler else 0

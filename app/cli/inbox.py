@@ -142,7 +142,7 @@ def stats(database: str, schema: str | None, as_json: bool) -> None:
 @click.option("--config", metavar="FILE", help="Keep what the worker of this TOML file may still get.")
 def cleanup(database: str, schema: str | None, config: str | None, as_json: bool, dry_run: bool, **given: Any) -> None:
     """See `CLEANUP_HELP`."""
-    with _in_one_line():
+    with _one_line():
         from oncegate.app.cli.inbox_cleanup import clean_up, show_cleanup
         from oncegate.sql.cleanup import Retention
 

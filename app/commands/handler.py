@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -43,6 +44,8 @@ class Handler:
     def __init__(self, function: Callable[..., Any], *, threads: int) -> None:
         _check_kind(function)
         self._function = function
+        self.maintained: Callable[..., AbstractAsyncContextManager[None]] | None = getattr(function, "maintained", None)
+        """Has its inbox forget old markers, where it has one: `oncegate.sql.Inbox.maintained`."""
         self._takes_context, payload = _signature(function)
         self._raw = payload is bytes
         try:

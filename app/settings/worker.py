@@ -47,6 +47,9 @@ class WorkerSettings(BaseModel):
         default=10000, description="dead letters that a stream may have; the oldest go first"
     )
     dead_letter_ttl: Seconds = Field(default=2592000, description="how long a dead letter is kept: 30 days")
+    inbox_cleanup_interval: Annotated[float, Field(ge=0, le=31536000)] = Field(
+        default=0, description="between two rounds in which the handler's inbox forgets old markers; 0: it does not"
+    )
 
     @field_validator("handler")
     @classmethod

@@ -27,8 +27,8 @@ from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, Claim, ClaimRe
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.in_flight import NOBODY
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.admission.runtime import NOBODY
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import (
     CONSUMER,

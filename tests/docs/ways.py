@@ -10,7 +10,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -106,7 +106,7 @@ async def _delivery(redis: RedisServer, namespace: str) -> list[str]:
         held: Any = client.xpending(stream, "commands")
         return len(done) == count and held["pending"] == 0
 
-    working = asyncio.create_task(_work(settings, Handler(handle, threads=1), cache))
+    working = asyncio.create_task(_work(settings, Handler(handle, threads=1), cache, nullcontext(), None, None))
     try:
         await until(lambda: bool(client.xinfo_groups(stream)) and acknowledged(2), "the worker is warm")
         with traced() as found:

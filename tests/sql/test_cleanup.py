@@ -1,6 +1,6 @@
 """`oncegate inbox cleanup`: what it deletes, shows and refuses; the roles; and how large a marker is.
 
-Rules of docs/contract.md: R10.1, R12.15.
+Rules of docs/contract.md: R12.15.
 """
 
 import json

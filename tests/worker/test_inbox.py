@@ -1,23 +1,33 @@
 """A worker's handler under an inbox: what Redis has forgotten, the inbox knows, with the result."""
 
 from pathlib import Path
+from time import time
 
-from sqlalchemy import MetaData, NullPool, create_engine, text
+from sqlalchemy import Engine, MetaData, NullPool, create_engine, text
 
 from oncegate.middleware.rules.key import execution_key, record_key
 from oncegate.sql import Inbox
-from tests.worker.shop import Shop
+from tests.worker.shop import Shop, WorkerProcess
 
 
-def test_a_command_whose_record_is_lost_is_not_executed_again(shop: Shop, tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/shop.db", poolclass=NullPool)
+def database(folder: Path) -> Engine:
+    engine = create_engine(f"sqlite:///{folder}/shop.db", poolclass=NullPool)
     with engine.begin() as connection:
         Inbox("billing").table(MetaData()).create(connection)
         connection.execute(text("CREATE TABLE account (balance INTEGER)"))
         connection.execute(text("INSERT INTO account VALUES (0)"))
-    settings = {"worker__handler": "tests.worker.paying:pay", "worker__retry_base": 0.05}
-    others = {"DIES_AT": "", "CONSTANTS": "{}", "PAYMENTS": f"sqlite+aiosqlite:///{tmp_path}/shop.db"}
-    shop._start("worker", settings, others)
+    return engine
+
+
+def start(shop: Shop, folder: Path, handler: str = "tests.worker.paying:pay", **settings: float) -> WorkerProcess:
+    given = {"worker__handler": handler, "worker__retry_base": 0.05} | settings
+    others = {"DIES_AT": "", "CONSTANTS": "{}", "PAYMENTS": f"sqlite+aiosqlite:///{folder}/shop.db"}
+    return shop._start("worker", given, others)
+
+
+def test_a_command_whose_record_is_lost_is_not_executed_again(shop: Shop, tmp_path: Path) -> None:
+    engine = database(tmp_path)
+    start(shop, tmp_path)
     results = []
     for _ in range(2):
         shop.submit("order-7", {"amount": 5})
@@ -31,3 +41,26 @@ def test_a_command_whose_record_is_lost_is_not_executed_again(shop: Shop, tmp_pa
     with engine.begin() as connection:
         assert connection.scalar(text("SELECT balance FROM account")) == 5
         assert connection.scalar(text("SELECT count(*) FROM oncegate_inbox")) == 1
+
+
+def test_a_worker_may_have_its_inbox_forget(shop: Shop, tmp_path: Path) -> None:
+    """And what it has forgotten is a dead letter: the gateway accepted it before that."""
+    engine = database(tmp_path)
+    worker = start(shop, tmp_path, worker__inbox_cleanup_interval=0.2)
+    shop.submit("order-7", {"amount": 5})
+    shop.done()
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE oncegate_inbox SET received_at = datetime(received_at, '-8 days')"))
+    worker.says("has forgotten 1 messages")
+    shop.redis.delete(execution_key(record_key(shop.namespace, "order-7", None), "commands"))
+    shop.submit("order-7", {"amount": 5}, accepted_at_ms=int((time() - 8 * 86400) * 1000))
+    shop.done()
+    assert [(letter["dead.error_type"], letter["dead.attempts"]) for letter in shop.letters()] == [("Forgotten", "1")]
+    with engine.begin() as connection:
+        assert connection.scalar(text("SELECT balance FROM account")) == 5
+
+
+def test_a_handler_without_an_inbox_can_not_have_it_forget(shop: Shop, tmp_path: Path) -> None:
+    worker = start(shop, tmp_path, "tests.worker.handlers:book", worker__inbox_cleanup_interval=60)
+    assert worker.code() == 2
+    assert "the handler has no inbox" in worker.text()

@@ -298,6 +298,8 @@ class Inbox:
             shown = functools.wraps(handler)(awaited if of_asyncio else called)
             without_session(handler, shown)
             set_inbox(shown, self)
+            if isinstance(engine := sessions.kw.get("bind"), AsyncEngine | Engine):
+                vars(shown)["maintained"] = functools.partial(self.maintained, engine)  # for a worker
             return shown
 
         return decorate
