@@ -87,7 +87,7 @@ def without_asyncio(url: str, inbox: Inbox | None, point: str) -> Pay:
 
 async def consume(message: dict[str, Any], pay: Pay, point: str) -> bool:
     """Whether the message may be acknowledged, with the result that is the first delivery's."""
-    assert current() is None
+    assert current() == ()
     subscription = Subscription("billing", cache="memory://")
     begun = await subscription.execute(Delivery(message["key"], str(message["amount"])), pay, message)
     if point == "after the record":
