@@ -7,17 +7,17 @@ from typing import Final
 
 from oncegate.middleware.consumers.begun import Begun
 
-_CURRENT: Final[ContextVar[Begun | None]] = ContextVar("oncegate.executing", default=None)
+_CURRENT: Final[ContextVar[tuple[Begun, ...]]] = ContextVar("oncegate.executing", default=())
 
 
-def current() -> Begun | None:
-    """The delivery for which this task or thread executes a handler; ``None`` outside of one."""
+def current() -> tuple[Begun, ...]:
+    """The delivery for which this task or thread executes a handler, or those of its batch; none outside of one."""
     return _CURRENT.get()
 
 
 @contextmanager
-def executing(begun: Begun) -> Iterator[None]:
-    """Within it, and in the tasks and threads that are started in it, ``begun`` is `current`."""
+def executing(*begun: Begun) -> Iterator[None]:
+    """Within it, and in the tasks and threads that are started in it, ``begun`` are `current`."""
     token = _CURRENT.set(begun)
     try:
         yield

@@ -29,6 +29,7 @@ from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, 
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.in_flight import NOBODY
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.consumers.batches import begin_all, run_batch
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import (
     CONSUMER,
@@ -293,6 +294,25 @@ class Subscription:
             with executing(begun):
                 await run_handler(begun, functools.partial(handler, *args, **kwargs), handler, self.settings.timeout)
         return begun
+
+    async def execute_many(
+        self, deliveries: Sequence[Delivery], handler: Callable[[list[Any]], Any], payloads: Sequence[Any]
+    ) -> list[Begun]:
+        """As `execute`, for a batch: ``handler`` is called once, with the payloads of those deliveries that are to run.
+
+        It returns a list with a result for each of them, or ``None``. An exception in that list is the outcome of its delivery
+        alone, and one that is raised that of all; so is the time-out. A plain function, in a thread, has none.
+        """
+        if len(deliveries) != len(payloads):
+            raise ValueError(f"{len(deliveries)} deliveries have {len(payloads)} payloads: give each of them its own")
+        self._sole.call(handler)
+        batch = await begin_all(self.begin, deliveries)
+        running = [(begun, payload) for begun, payload in zip(batch, payloads, strict=True) if begun.run]
+        if running:
+            with executing(*[begun for begun, _ in running]):
+                call = functools.partial(handler, [payload for _, payload in running])
+                await run_batch([begun for begun, _ in running], call, handler, self.settings.timeout)
+        return batch
 
     def handler(
         self, describe: Callable[[Message], Delivery]

@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R12.14.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -243,3 +244,27 @@ async def test_a_message_without_a_key_runs_without_a_marker_and_says_so(
     await settled(bench)
     assert (place.effects(), place.markers(), inbox.unmarked) == (["none"], [], 1)
     assert "without a marker" in caplog.text
+
+
+async def test_a_time_out_is_rolled_back_and_a_failure(
+    bench: Any, consumers: Consumers, place: SyncPlace, sessions: Any
+) -> None:
+    attempts: list[int] = []
+
+    async def handle(body: dict[str, Any], session: InSession) -> str:
+        attempts.append(1)
+        await session.execute(EFFECT, {"what": body["key"]})
+        if len(attempts) == 1:
+            await asyncio.Event().wait()
+        return "paid"
+
+    found: list[Begun] = []
+    await consumers.start(
+        handle, inbox=billing, sessions=sessions, tell=found.append, lease=3, timeout=3, max_attempts=0
+    )
+    await bench.publish({"key": "one"})
+    await came(bench, "paid")
+    await consumers.end()
+    await settled(bench)
+    assert found[0].reason == "ran into the time-out, and was rolled back"
+    assert place.effects() == ["one"]

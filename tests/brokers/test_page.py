@@ -22,6 +22,7 @@ from tests.brokers.consumers import subscription
 PAGE = Path(__file__).parent.parent.parent / "docs" / "brokers.md"
 EXAMPLES: dict[str, type[Bench]] = {
     "rabbit_consumer.py": RabbitBench,
+    "inbox_consumer.py": RabbitBench,
     "nats_consumer.py": NatsBench,
     "redis_consumer.py": RedisBench,
     "plain_rabbit.py": RabbitBench,
@@ -57,7 +58,8 @@ def urls(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 async def example(request: pytest.FixtureRequest, urls: dict[str, str], tmp_path: Path) -> AsyncIterator[Any]:
     """One of the page's files, and a queue as it expects it, without what an example before it has left."""
     name: str = request.param
-    (tmp_path / name).write_text(URL.sub(lambda found: urls[found[1]], blocks()[name]))
+    text = blocks()[name].replace("///shop.db", f"///{tmp_path}/shop.db")
+    (tmp_path / name).write_text(URL.sub(lambda found: urls[found[1]], text))
     kind = EXAMPLES[name]
     bench = kind(urls[PORTS[kind.kind]], NAMES.get(name, "payments"), "billing")
     await bench.open()

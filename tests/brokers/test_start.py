@@ -194,7 +194,8 @@ def plain(body: Any) -> None:
 def by_message_id(**options: Any) -> SubscriptionMiddleware:
     settings = SubscriptionSettings(on_missing_key="message_id")
     subscription = Subscription("billing", cache=MemoryCache(), settings=settings)
-    return SubscriptionMiddleware(subscription, dead_letter=handle, **options)
+    given: dict[str, Any] = {"dead_letter": handle, **options}
+    return SubscriptionMiddleware(subscription, **given)
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -206,23 +207,25 @@ def test_a_position_as_the_key_of_an_inbox_is_refused(own: bool) -> None:
 
     handler = with_its_own if own else handle
     nats, kafka = NatsBroker(middlewares=[middleware()]), KafkaBroker(middlewares=[middleware()])
-    for broker, subscriber in (
+    of_position: Any = (
         (nats, nats.subscriber("s", stream=JStream("s"))),
         (kafka, kafka.subscriber("t", ack_policy=AckPolicy.NACK_ON_ERROR)),
-    ):
+    )
+    for broker, subscriber in of_position:
         subscriber(handler)
         refused(broker, subscriber, 'on_missing_key = "message_id" is a position here')
     rabbit, redis = RabbitBroker(middlewares=[middleware()]), RedisBroker(middlewares=[middleware()])
-    for broker, subscriber in (
+    others: Any = (
         (rabbit, rabbit.subscriber("q")),
         (redis, redis.subscriber(stream=StreamSub("s", group="g", consumer="c"))),
-    ):
+    )
+    for broker, subscriber in others:
         subscriber(handler)
         start(broker, subscriber)
     without = NatsBroker(middlewares=[by_message_id()])
-    subscriber = without.subscriber("s", stream=JStream("s"))
-    subscriber(handle)
-    start(without, subscriber)
+    alone = without.subscriber("s", stream=JStream("s"))
+    alone(handle)
+    start(without, alone)
 
 
 def test_a_handler_that_an_inbox_does_not_fit_is_refused() -> None:

@@ -102,7 +102,7 @@ def without_asyncio(url: str, inbox: Inbox | None, point: str) -> Pay:
 
 async def consume(message: dict[str, Any], pay: Pay, point: str, cache: str) -> bool:
     """Whether the message may be acknowledged, with the result that is the first delivery's where the hook has called for it."""
-    assert current() is None
+    assert current() == ()
     settings = SubscriptionSettings(lease=LEASE, max_attempts=1000)
     subscription = Subscription("billing", cache=cache, namespace=message["key"].replace(" ", "-"), settings=settings)
     while True:

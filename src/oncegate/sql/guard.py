@@ -5,6 +5,7 @@ transaction doesn't count.
 """
 
 import logging
+import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +17,13 @@ from oncegate.sql.errors import InboxMisused
 log = logging.getLogger("oncegate.inbox")
 
 _INFO: Final = "oncegate.sql"
+_HELD: Final = "oncegate.sql.held"
+_ENDS: Final = re.compile(
+    r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*+"  # possessive: comments can be divided in exponentially many ways
+    r"(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A statement that ends a transaction; to go back to a savepoint doesn't."""
 
 
 @dataclass(slots=True)
@@ -54,18 +62,22 @@ def marked(session: Session, *, strict: bool) -> None:
 
 
 def hold(session: Session) -> SessionTransaction | None:
-    """From now on a commit in this transaction is refused; the transaction."""
+    """From now on a commit in this transaction is refused, and a statement that ends it; the transaction."""
     watched = _watched(session)
     watched.held = True
+    connection = session.connection()
+    connection.info[_HELD] = connection.get_transaction()
     return watched.transaction
 
 
-def let_go(session: Session, transaction: SessionTransaction | None) -> None:
-    """Allow the commit. Raises `InboxMisused` where ``transaction``, which has the marker, has ended meanwhile."""
-    if session.get_transaction() is not transaction:
+def let_go(session: Session, transaction: SessionTransaction | None, *, is_marked: bool) -> None:
+    """Allow the commit. Raises `InboxMisused` where ``transaction``, in which the marker was written, has ended meanwhile."""
+    connection = session.connection() if session.get_transaction() is transaction else None
+    if connection is None or (is_marked and not _is_open(connection)):
         raise InboxMisused(
             "the handler has ended the transaction that its marker is in: let the inbox commit, and raise to roll back"
         )
+    connection.info.pop(_HELD, None)
     _watched(session).held = False
 
 
@@ -77,6 +89,18 @@ def check_not_aborted(session: Session) -> None:
     connection = session.connection()
     if connection.info.get(_INFO) is connection.get_transaction():
         connection.execute(select(1))
+
+
+def _is_open(connection: Connection) -> bool:
+    """Whether the driver knows of a transaction, which it does without asking the server. One that doesn't tell is believed."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "sqlite":
+        return bool(driver.in_transaction)
+    if connection.dialect.driver == "asyncpg":
+        return bool(driver.is_closed() or driver.is_in_transaction())
+    if connection.dialect.driver == "psycopg":
+        return bool(driver.info.transaction_status)  # 0: idle
+    return True
 
 
 def _watched(session: Session) -> _Watched:
@@ -98,6 +122,14 @@ def _refuse_another(watched: _Watched) -> None:
 def _on_error(context: ExceptionContext) -> None:
     if context.connection is not None and not context.is_disconnect:
         context.connection.info[_INFO] = context.connection.get_transaction()
+
+
+@event.listens_for(Engine, "before_cursor_execute")
+def _on_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+    """No event of SQLAlchemy's own tells of a COMMIT that is executed as a statement."""
+    held = connection.info.get(_HELD)
+    if held is not None and held is connection.get_transaction() and _ENDS.match(statement):
+        raise InboxMisused("the handler may not end its transaction: let the inbox commit, and raise to roll back")
 
 
 @event.listens_for(Session, "after_begin")

@@ -22,7 +22,6 @@ from sqlalchemy import Connection, Engine, MetaData, Row, Table
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
-from sqlalchemy.util import await_only
 
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import (
@@ -42,10 +41,11 @@ from oncegate.sql.cleanup import BATCH_SIZE, Retention, keep_forgetting
 from oncegate.sql.entry import AsyncEntry, Entry, Kept, Marking
 from oncegate.sql.errors import Forgotten, InboxMisused, KeyReused, is_of_database, meaning
 from oncegate.sql.guard import check_commits_nothing, marked
+from oncegate.sql.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
 from oncegate.sql.statements import DIALECTS, Message, Statements, statements
 from oncegate.sql.stats import InboxStats, stats
 from oncegate.sql.table import inbox_table
-from oncegate.sql.transaction import execute, is_result, session_parameter, with_session, without_session
+from oncegate.sql.transaction import is_result
 
 log = logging.getLogger("oncegate.inbox")
 
@@ -255,7 +255,7 @@ class Inbox:
 
     @overload
     def transaction(
-        self, sessions: async_sessionmaker[AsyncOf]
+        self, sessions: async_sessionmaker[AsyncOf], *, batch: bool = False
     ) -> Callable[
         [Callable[Concatenate[Payload, AsyncOf, P], Coroutine[Any, Any, Any]]],
         Callable[Concatenate[Payload, P], Coroutine[Any, Any, Any]],
@@ -263,14 +263,18 @@ class Inbox:
 
     @overload
     def transaction(
-        self, sessions: sessionmaker[SyncOf]
+        self, sessions: sessionmaker[SyncOf], *, batch: bool = False
     ) -> Callable[[Callable[Concatenate[Payload, SyncOf, P], Any]], Callable[Concatenate[Payload, P], Any]]: ...
 
-    def transaction(self, sessions: Any) -> Callable[[Any], Any]:
+    def transaction(self, sessions: Any, *, batch: bool = False) -> Callable[[Any], Any]:
         """Decorates a consumer's handler of a payload and a session: begin, mark, call, keep its result, commit.
 
         What it makes is a handler for a worker or for `Subscription.execute`, whose delivery it marks. A duplicate returns the
         kept result. The handler doesn't commit: it returns, or raises to roll back.
+
+        With ``batch``, it is one for `Subscription.execute_many`: the handler gets a list of payloads, those of the messages that
+        no delivery was executed of before, and returns a list with a result for each, or ``None``. All of a batch is
+        one transaction; where that fails, each message is done again in one of its own, so that a poison one fails alone.
 
         Besides what `first` raises: `CommitUnknown` where the connection broke during COMMIT, `InboxBusy` and `InboxUnavailable`
         for the database's errors in the handler too.
@@ -278,29 +282,16 @@ class Inbox:
         of_asyncio = isinstance(sessions, async_sessionmaker)
         if not of_asyncio and not isinstance(sessions, sessionmaker):
             raise TypeError(f"sessions is a {type(sessions).__name__}: give a sessionmaker or an async_sessionmaker")
+        make = (awaited_batch if batch else awaited) if of_asyncio else (called_batch if batch else called)
 
         def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:
             if inspect.iscoroutinefunction(handler) is not of_asyncio:
                 raise TypeError("an async_sessionmaker is for a coroutine function, a sessionmaker for a plain one")
-
-            name = session_parameter(handler)
-
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                executed = await self.execute(
-                    sessions, lambda session: with_session(handler, name, session, args, kwargs)()
-                )
-                return executed.result
-
-            def called(*args: Any, **kwargs: Any) -> Any:
-                with sessions() as session:
-                    return execute(session, self, with_session(handler, name, session, args, kwargs), is_result).result
-
-            shown = functools.wraps(handler)(awaited if of_asyncio else called)
-            without_session(handler, shown)
-            set_inbox(shown, self)
+            made = without_session(handler, make(self, sessions, handler))
+            set_inbox(made, self)
             if isinstance(engine := sessions.kw.get("bind"), AsyncEngine | Engine):
-                vars(shown)["maintained"] = functools.partial(self.maintained, engine)  # for a worker
-            return shown
+                vars(made)["maintained"] = functools.partial(self.maintained, engine)  # for a worker
+            return made
 
         return decorate
 
@@ -317,12 +308,7 @@ class Inbox:
         keeps: Callable[[Any], bool] = is_result,
     ) -> Executed:
         """As `transaction`, for a handler of a session alone; ``keeps`` chooses the results that are kept."""
-        async with sessions() as session:
-
-            def call() -> Any:
-                return await_only(handler(session))
-
-            return await session.run_sync(execute, self, call, keeps)
+        return await execute_awaited(self, sessions, handler, keeps)
 
     def measure(self, session: Session | Connection) -> InboxStats:
         """How many rows the table has, and since when, without reading all of a large one; ``watch`` is notified, too.

@@ -4,8 +4,6 @@ Written once, for a synchronous session: an asynchronous one runs it in its ``ru
 awaited by SQLAlchemy's ``await_only``. Whatever is raised on the way leaves the session to be closed, which rolls back.
 """
 
-import functools
-import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
@@ -36,13 +34,15 @@ class Marks(Protocol):
 
 def execute(session: Session, inbox: Marks, call: Callable[[], Any], keeps: Callable[[Any], bool]) -> Executed:
     """The result of ``call``, or the kept one where the delivery that the hook executes here is not the first."""
-    begun = current()
-    if begun is None:
+    batch = current()
+    if not batch:
         raise InboxMisused(
             "no delivery is being executed here: give the handler to a worker, to Subscription.execute or to FastStream, or"
             " call it within Subscription.once"
         )
-    return execute_many(session, inbox, [begun], lambda _: [call()], keeps)[0]
+    if len(batch) > 1:
+        raise InboxMisused("a batch is being executed here: its handler needs transaction(..., batch=True)")
+    return execute_many(session, inbox, batch, lambda _: [call()], keeps)[0]
 
 
 def execute_many(
@@ -111,7 +111,7 @@ def _call(
     transaction = hold(session)
     try:
         results = call()
-        let_go(session, transaction)
+        let_go(session, transaction, is_marked=any(entries))
         session.flush()
         kept = [(entries[number], result) for number, result in zip(first, results, strict=True) if keeps(result)]
         keep_all([(entry, result) for entry, result in kept if entry is not None])
@@ -148,30 +148,3 @@ def _raise(error: Exception) -> NoReturn:
     if isinstance(found, InboxUnavailable):
         raise found from error
     raise error
-
-
-def without_session(handler: Callable[..., Any], shown: Callable[..., Any]) -> None:
-    """Give ``shown`` the signature of ``handler`` without its session."""
-    signature, session = inspect.signature(handler), session_parameter(handler)
-    left = [each for each in signature.parameters.values() if each.name != session]
-    shown.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]  # inspect's own way
-    annotations = getattr(handler, "__annotations__", {})
-    shown.__annotations__ = {name: kind for name, kind in annotations.items() if name != session}
-
-
-def session_parameter(handler: Callable[..., Any]) -> str:
-    """The name of a handler's second parameter. Raises ``TypeError`` where it has none."""
-    parameters = inspect.signature(handler).parameters.values()
-    positional = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    if len(positional) < 2:
-        raise TypeError(f"{getattr(handler, '__qualname__', handler)} has to take the payload and the session")
-    return positional[1]
-
-
-def with_session(
-    handler: Callable[..., Any], name: str, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Callable[[], Any]:
-    """The call of ``handler`` with its session: the payload may be given by its name, as FastStream does."""
-    if not args:
-        return functools.partial(handler, **{name: session}, **kwargs)
-    return functools.partial(handler, args[0], session, *args[1:], **kwargs)
