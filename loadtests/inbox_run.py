@@ -46,6 +46,8 @@ DATABASE_ONE_IN = 6
 """Of the shots, those at the database; every second one of these crashes it as a whole."""
 LEASE = 3.0
 BACK_WITHIN = 60.0
+LOOKS_EVERY = 0.3
+"""Seconds between two looks at how many payments are marked."""
 PATIENCE, LONGEST_PER_MESSAGE = 300.0, 0.1
 """Seconds after which a run is given up."""
 
@@ -221,7 +223,7 @@ class Run:
         """At a consumer, or at the database, while everybody else goes on: by what is done, and not by time."""
         shots, due = 0, self.plan.kill_every // 2
         while due < self.plan.messages:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(LOOKS_EVERY)
             if await asyncio.to_thread(self._accounts.markers) < due:
                 continue
             due += self.plan.kill_every
@@ -242,7 +244,7 @@ class Run:
         bar = progress.add_task("to do", total=self.plan.messages)
         idle = 0
         while idle < 3:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(LOOKS_EVERY)
             marked = await asyncio.to_thread(self._accounts.markers)
             progress.update(bar, completed=marked)
             idle = idle + 1 if await self._way.is_idle() and marked >= self.plan.messages else 0
