@@ -158,7 +158,7 @@ def tasks_made() -> Iterator[list[str]]:
 
 
 def by_path(answers: dict[str, bytes], default: bytes = CREATED) -> Behaviour:
-    """An upstream that answers by path, and closes the connection behind what does not say where it ends.
+    """An upstream that answers by path, or by ``x-reply``, and closes the connection behind what does not say where it ends.
 
     An empty answer closes the connection without one; one that is cut off before its announced length closes it there.
     """
@@ -166,7 +166,7 @@ def by_path(answers: dict[str, bytes], default: bytes = CREATED) -> Behaviour:
     async def behave(peer: Peer) -> None:
         while True:
             got: Request = await peer.request()
-            data = answers.get(got.line.split(" ")[1], default)
+            data = answers.get(got.value("x-reply") or got.line.split(" ")[1], default)
             if got.line.startswith("HEAD "):
                 data = data[: data.find(b"\r\n\r\n", data.find(b"\r\n\r\nHTTP/") + 1) + 4] if data else b""
             await peer.send(data)

@@ -1,8 +1,10 @@
-"""With the fast path and without it, a gateway gives the same answers, sends the upstream the same, and records the same."""
+"""With the fast path and without it, a gateway gives the same answers, sends the upstream, records and counts the same."""
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
 from uuid import uuid4
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.store import Cache
 from testing.upstreams import Behaviour, Peer, Upstream
-from tests.app.fast_path import CREATED, Talk, by_path, gateway_at, keyed, request, talking
+from tests.app.fast_path import CREATED, Talk, by_path, gateway_at, keyed, request, talking, tasks_made
 from tests.app.fast_path_cases import ANSWERS, ROUTES, RULES, each_way, plain
 
 pytestmark = pytest.mark.both_loops
@@ -74,10 +76,62 @@ def gated() -> tuple[Play, Behaviour]:
     return play, behave
 
 
+COMMON = ["/200", "/202", "/401", "/402", "/500", "/large"]
+PATHS = ["/payments/1", *(route["path"].replace("*", "1") for route in ROUTES)]
+KEYS = ["a", "a", "a", '"a"', '"b c"', "d", "", '"', "x" * 300, None, None]
+BODIES = [b"{}", b"{}", b"{}", b'{ "a" : 1 }', b'{"a":1}', b"", b"x" * 200]
+METHODS = ["POST", "POST", "POST", "POST", "PATCH", "GET", "HEAD", "DELETE", "OPTIONS"]
+FIELDS = [
+    ("authorization", "Bearer a"),
+    ("authorization", "Bearer b"),
+    ("idempotency_attempt", "7"),
+    ("idempotency_raise_on_duplicate", "?1"),
+    ("prefer", "wait=1"),
+    ("x_key", "a"),
+    ("connection", "close, x-dropped"),
+    ("x_dropped", "1"),
+]
+
+
+def anything(random: Random) -> tuple[str | None, bytes]:
+    """Some request, and its key: few keys, paths and payloads, so that they meet; many ways to be unusual, each of them rare."""
+    path, key = random.choice(PATHS), random.choice(KEYS)
+    if key is not None and key.isalpha() and random.random() < 0.9:  # else it was used for another path
+        key += path.strip("/")
+    fields = {"x_reply": random.choice(list(ANSWERS) if random.random() < 0.3 else COMMON)}
+    fields |= {name: value for name, value in FIELDS if random.random() < 0.1}
+    if key is not None:
+        fields["idempotency_key"] = key
+    url = path + random.choice(["", "", "", "?q=%20", "//"])
+    return key, request(random.choice(METHODS), url, random.choice(BODIES), **fields)
+
+
+async def at_random(seed: int, _: Talk, __: Gateway, port: int, ___: Upstream) -> list[bytes]:
+    """Any requests, often repeated, often several at once: those that no other one beside them can be in the way of."""
+
+    async def alone(data: bytes) -> bytes:
+        async with talking(port) as talk:
+            return await talk.ask(data)
+
+    random, got = Random(seed), []
+    sent: list[tuple[str | None, bytes]] = []
+    for _number in range(40):
+        one = random.choice(sent) if sent and random.random() < 0.4 else anything(random)
+        some = [one, *(anything(random) for _ in range(random.choice([0, 0, 4])))]
+        apart = {key and key.strip('"'): data for key, data in some}
+        sent += apart.items()
+        got += await asyncio.gather(*map(alone, apart.values()))
+    return got
+
+
 PLAYS: dict[str, Callable[[], tuple[Play, Behaviour]]] = {
     "in turn": lambda: (in_turn, by_path(ANSWERS)),
     "pipelined": lambda: (pipelined, by_path(ANSWERS)),
     "at once": gated,
+    **{
+        f"at random {seed}": partial(lambda seed: (partial(at_random, seed), by_path(ANSWERS)), seed)
+        for seed in range(4)
+    },
 }
 
 
@@ -85,20 +139,24 @@ PLAYS: dict[str, Callable[[], tuple[Play, Behaviour]]] = {
 @pytest.mark.parametrize("name", PLAYS)
 async def test_nothing_differs(name: str, cache: str, redis_url: str) -> None:
     url = "memory://" if cache == "memory" else redis_url
-    (answers, sent, kept), (as_answers, as_sent, as_kept) = [
+    (answers, sent, kept, tasks), (as_answers, as_sent, as_kept, as_tasks) = [
         await played(*PLAYS[name](), url, fast_path=fast_path) for fast_path in (True, False)
     ]
     for number, (one, other) in enumerate(zip(answers, as_answers, strict=True)):
         assert one == other, number
+    if name.startswith("at random"):  # at once: in any order
+        sent.sort()
+        as_sent.sort()
     assert sent == as_sent
     assert kept == as_kept
     assert len(kept) > 2
+    assert tasks < as_tasks, "nothing went by the fast path"
 
 
 async def played(
     play: Play, behave: Behaviour, cache: str, *, fast_path: bool
-) -> tuple[list[bytes], list[bytes], list[str]]:
-    """The answers, what the upstream received, and the records; all without what is of the moment."""
+) -> tuple[list[bytes], list[bytes], list[str], int]:
+    """The answers, what the upstream received, the records and metrics, all without what is of the moment; and how many tasks."""
     namespace = uuid4().hex
     async with (
         Upstream(behave) as upstream,
@@ -108,11 +166,17 @@ async def played(
             port,
         ),
     ):
-        answers = [settled(answer) for answer in await play(talk, gateway, port, upstream)]
+        with tasks_made() as tasks:
+            answers = [settled(answer) for answer in await play(talk, gateway, port, upstream)]
         kept = await records(gateway._cache, namespace)
-    return answers, [settled(request.raw) for request in upstream.requests], kept
+        async with talking(port) as operator:
+            lines = (await operator.ask(request("GET", "/_oncegate/metrics"))).decode().splitlines()
+        kept += [line for line in lines if line.startswith("oncegate_") and not _SIZED.search(line)]
+    return answers, [settled(request.raw) for request in upstream.requests], kept, len(tasks)
 
 
+_SIZED = re.compile("seconds|bytes|build|start")
+"""Metrics of the moment."""
 _OF_THE_MOMENT = [
     (re.compile(rb"(?i)\r\ndate: [^\r]*"), b"\r\ndate: then"),
     (re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), b"uuid"),

@@ -1,10 +1,9 @@
-"""The fast path changes what a request costs, nothing else: without it a gateway answers, forwards, records and counts alike."""
+"""What depends on when things happen: on the fast path, and without it."""
 
 import asyncio
 import re
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -16,91 +15,7 @@ from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer
 from testing.served import raw
 from testing.waiting import until
-from tests.app.twins import REPLIES, ROUTES, Twin, twin
-
-COMMON = ["201", "200", "402", "500", "long"]
-RARE = sorted(REPLIES.keys() - {"held", "cut"})
-PATHS = ["/payments/1", *(route["path"].replace("*", "1") for route in ROUTES)]
-KEYS = ["a", "a", "a", '"a"', '"b c"', "d", "", '"', "x" * 300, None, None]
-BODIES = [b"{}", b"{}", b"{}", b'{ "a" : 1 }', b'{"a":1}', b"", b"x" * 200, b"x" * 70_000]
-
-
-def anything(random: Random) -> dict[str, Any]:
-    """Some request: few keys, paths and payloads, so that they meet; many ways to be unusual, each of them rare."""
-    rare = random.random() < 0.3
-    headers = [
-        ("host", "api.example"),
-        ("x-reply", random.choice(RARE if rare else COMMON)),
-    ]
-    path, key = random.choice(PATHS), random.choice(KEYS)
-    if key is not None:
-        key += path.strip("/") if key.isalpha() and random.random() < 0.9 else ""  # else it was used for another path
-        headers.append(("idempotency-key", key))
-    for name, value in (
-        ("authorization", "Bearer a"),
-        ("authorization", "Bearer b"),
-        ("idempotency-attempt", "7"),
-        ("idempotency-raise-on-duplicate", "?1"),
-        ("prefer", "wait=1"),
-        ("x-idempotency-key", "a"),
-        ("connection", "close, x-dropped"),
-        ("x-dropped", "1"),
-        ("expect", "100-continue"),
-    ):
-        if random.random() < 0.1:
-            headers.append((name, value))
-    request: dict[str, Any] = {
-        "method": random.choice(["POST", "POST", "POST", "POST", "PATCH", "GET", "HEAD", "DELETE", "OPTIONS"]),
-        "url": path + random.choice(["", "", "", "?q=%20", "//"]),
-        "headers": headers,
-    }
-    if request["method"] not in ("GET", "HEAD"):
-        common = random.random() < 0.8 or path.startswith("/small")  # a large one might be cut off by its refusal
-        request["content"] = random.choice(BODIES[:-1] if common else BODIES)
-    return request
-
-
-async def at_both(twins: tuple[Twin, Twin], requests: list[dict[str, Any]]) -> None:
-    """All ``requests`` at the same time to both; raises where they are told apart."""
-    with_it, without = [await asyncio.gather(*(one.told(**request) for request in requests)) for one in twins]
-    for request, first, second in zip(requests, with_it, without, strict=True):
-        assert first == second, request
-
-
-def differ(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of ``requests`` that no other one beside them can be in the way of: what meets at once, chance decides about."""
-    seen: set[str] = set()
-    apart = []
-    for request in requests:
-        keys = {value.strip('"') for name, value in request["headers"] if name.endswith("idempotency-key")}
-        if not keys & seen:
-            apart.append(request)
-        seen |= keys
-    return apart
-
-
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("where", ["memory", "redis"])
-async def test_whatever_is_sent_is_answered_forwarded_and_counted_as_without_it(
-    where: str, seed: int, request: pytest.FixtureRequest
-) -> None:
-    cache = "memory://" if where == "memory" else request.getfixturevalue("redis_url")
-    rules: dict[str, Any] = {"cache": cache, "cache_timeout": 10, "upstream_keepalive": 600}
-    rules["idempotency"] = {"aliases": ["X-Idempotency-Key"]}
-    random = Random(seed)
-    async with twin(True, **rules) as with_it, twin(False, **rules) as without:
-        sent: list[dict[str, Any]] = []
-        for _ in range(40):
-            one = random.choice(sent) if sent and random.random() < 0.4 else anything(random)
-            some = differ([one, *(anything(random) for _ in range(random.choice([0, 0, 0, 4])))])
-            sent += some
-            await at_both((with_it, without), some)
-            assert sorted(with_it.heard) == sorted(without.heard)
-        assert with_it.taken > 20
-        assert await with_it.counted() == await without.counted()
-
-
-# -- what depends on when things happen
+from tests.app.twins import Twin, twin
 
 
 @pytest.fixture(params=[True, False], ids=["on the fast path", "without it"])
