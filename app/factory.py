@@ -106,13 +106,13 @@ def create_gateway(
         worker_died=metrics.worker_died,
         sample=_sampling(settings, cache, metrics),
         fast_path=FastPath(
-            middleware.enforcement,
+            middleware.door,
             forwarder,
             None if submitter is None else submitter.soon,
             prefix=settings.prefix,
             ops_port=settings.ops_port,
         ),
-        unread=middleware.enforcement.unread,
+        unread=middleware.door.unread,
         cors=cors,
     )
 

@@ -67,8 +67,7 @@ class Handler:
             arguments += (context,)
         await confirm()
         result = await self._call(arguments)
-        begun = current()
-        named = context.record if begun is None else begun.named
+        named = ", ".join(each.named for each in current()) or context.record
         return StoredResponse(200, _RESULT_HEADERS, dumped(self._results.dump, result, named), now_ms())
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost
 from oncegate.middleware.http.asgi import Receive, Scope, Send
 from oncegate.middleware.http.asgi_driver import AsgiDriver
-from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import Bypass
 from oncegate.middleware.http.exchange import Exchange, Step
 from oncegate.middleware.http.extensions import AttemptView, Submission
@@ -50,14 +50,14 @@ class FastPath:
 
     def __init__(
         self,
-        enforcement: Enforcement,
+        door: HttpDoor,
         forwarder: Forwarder,
         submit: SubmitSoon | None = None,
         *,
         prefix: str,
         ops_port: int = 0,
     ) -> None:
-        self._enforcement = enforcement
+        self._door = door
         self._forwarder = forwarder
         self._submit = submit
         self._prefix = prefix
@@ -68,13 +68,13 @@ class FastPath:
         scope = request.scope
         if scope["path"].startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
             return False
-        enforcement, headers = self._enforcement, scope["headers"]
-        policy = enforcement.policies.match(scope["method"], scope["path"], scope["raw_path"])
+        door, headers = self._door, scope["headers"]
+        policy = door.policies.match(scope["method"], scope["path"], scope["raw_path"])
         if policy is None:
             return Passing(self._forwarder, request, self.answering).begin(headers)
         if policy.passes(headers):
             return self._bypass(request, policy, headers)
-        exchange = Exchange(enforcement, policy, scope)
+        exchange = Exchange(door, policy, scope)
         found = exchange.identify()
         if isinstance(found, str):
             return CallbackDriver(exchange, self._forwarder, self._submit, request).begin(found)
@@ -84,7 +84,7 @@ class FastPath:
         return True
 
     def _bypass(self, request: InboundRequest, policy: Policy, headers: Headers) -> bool:
-        bypass = Bypass(self._enforcement.observe, policy, request.scope, request.send)
+        bypass = Bypass(self._door.observe, policy, request.scope, request.send)
         return Passing(self._forwarder, request, self.answering, bypass).begin(headers)
 
 
@@ -171,9 +171,9 @@ class CallbackDriver:
             return False
         admission = exchange.admit(look_up_key, body)
         request.take()
-        enforcer = exchange.enforcement.enforcer
-        if enforcer.in_flight.slots < enforcer.in_flight.max_in_flight:
-            enforcer.claim(admission, request.loop, self._on_claimed)
+        admissions = exchange.door.admissions
+        if admissions.in_flight.slots < admissions.in_flight.max_in_flight:
+            admissions.claim(admission, request.loop, self._on_claimed)
         else:  # bodies that may wait are counted there
             self._leave_unbegun(None)
         return True

@@ -8,7 +8,8 @@ from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.consumers.handling import kept, settle_raised
 from oncegate.middleware.outcome.calling import call
-from oncegate.middleware.outcome.errors import ENDS_PROCESS, is_closed
+from oncegate.middleware.outcome.errors import ENDS_PROCESS
+from oncegate.middleware.outcome.raised import is_left
 from oncegate.middleware.rules.arguments import is_async
 
 
@@ -33,7 +34,7 @@ async def run_batch(
         async with asyncio.timeout(timeout if in_loop else None) as limit:
             outcomes = outcomes_of(await call(called, in_loop=in_loop), len(batch))
     except BaseException as error:  # whatever a handler raises is its commands' outcome, as of a single one
-        if is_closed(error, task):
+        if is_left(error, task):
             for begun in batch:
                 begun.abandon_soon("the consumer was closed")
             raise

@@ -25,7 +25,7 @@ from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, Claim, ClaimRequest, Record
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.in_flight import NOBODY
 from oncegate.middleware.admission.observe import Watch
@@ -99,7 +99,7 @@ class Subscription:
         self._policy = self.settings.policy(consumer, name)
         self._warns = self.settings.on_mismatch == "warn"
         self._first = replace(self._policy, takeover=frozenset())
-        self._enforcer = Enforcer(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
+        self._admissions = Admissions(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
         self._sole = SoleHandler(consumer)
 
     # -- by hand ------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Subscription:
         return begun
 
     def _report(self, begun: Begun) -> None:
-        in_flight = self._enforcer.in_flight
+        in_flight = self._admissions.in_flight
         watch, consumer, decision = in_flight.watch, self.consumer, begun.decision.value
         if begun.mismatch:
             log.warning("record %s: another payload under a used key, taken for the same", begun.named)
@@ -140,7 +140,7 @@ class Subscription:
 
     def dead_lettered(self, reason: str) -> None:
         """Notify the watch of a message that is given up, for ``reason``; for those who find it unfit before it is a delivery."""
-        in_flight = self._enforcer.in_flight
+        in_flight = self._admissions.in_flight
         in_flight.notify(lambda: in_flight.watch.dead_lettered(self.consumer, reason))
 
     async def _decide(self, delivery: Delivery, origin: Origin) -> Begun:
@@ -154,7 +154,7 @@ class Subscription:
         except Overloaded as error:
             return Begun(DeliveryDecision.UNAVAILABLE, reason=str(error))
         record = record_id(key)
-        if self._enforcer.in_flight.owes(execution_key(key, self.consumer)):
+        if self._admissions.in_flight.owes(execution_key(key, self.consumer)):
             # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
             return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
         try:
@@ -172,7 +172,7 @@ class Subscription:
 
     async def _admit(self, key: str, fingerprint: bytes, allowed: Allowance, origin: Origin) -> Begun:
         own = execution_key(key, self.consumer)
-        outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._first))
+        outcome = await self._admissions.admit(AdmissionRequest(own, fingerprint, self._first))
         found: Record | None = None
         if isinstance(outcome, Verdict):
             found = outcome.record
@@ -182,7 +182,7 @@ class Subscription:
             if allowed.ended(found):
                 return self._decided(DeliveryDecision.EXHAUSTED, key, found, fingerprint, allowed.total(found.attempt))
             # Another payload, where that is only warned of, goes on with the record that there is.
-            outcome = await self._enforcer.admit(AdmissionRequest(own, found.fingerprint, self._policy))
+            outcome = await self._admissions.admit(AdmissionRequest(own, found.fingerprint, self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, fingerprint, warns=self._warns) or DeliveryDecision.IN_FLIGHT
             return self._decided(decision, key, outcome.record, fingerprint)
@@ -235,7 +235,7 @@ class Subscription:
         number = attempt.number
         begun.attempt = allowed.total(number) if number else 0
         last = bool(number) and allowed.is_last(number)
-        held = self._enforcer.in_flight.hold(attempt)
+        held = self._admissions.in_flight.hold(attempt)
         begun.hold(attempt, held, self.settings, last=last, dead_lettered=self.dead_lettered)
         begun.after_a_crash = found is not None and found.lapsed
         if number and not allowed.allows(number):
@@ -255,7 +255,7 @@ class Subscription:
             raise
 
     def _unprotected(self, origin: Origin) -> Begun:
-        in_flight = self._enforcer.in_flight
+        in_flight = self._admissions.in_flight
         if in_flight.slots >= in_flight.max_in_flight:
             raise Overloaded("Too many deliveries are being executed: try again later.")
         in_flight.slots += 1
@@ -271,11 +271,11 @@ class Subscription:
     @property
     def slots(self) -> int:
         """How many deliveries are being claimed or executed here."""
-        return self._enforcer.in_flight.slots
+        return self._admissions.in_flight.slots
 
     async def drain(self, timeout: float = 30.0) -> int:
         """Wait for deliveries that are being executed, and for outcomes not yet recorded; how many attempts were left."""
-        return await self._enforcer.in_flight.drain(timeout)
+        return await self._admissions.in_flight.drain(timeout)
 
     # -- around a handler ---------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class AppRun(Capture):
             return
         attempt.keep(task)
         policy = attempt.policy
-        self.limit(self._exchange.enforcement.enforcer.in_flight.limits.of(policy.response_timeout - policy.soon))
+        self.limit(self._exchange.door.admissions.in_flight.limits.of(policy.response_timeout - policy.soon))
 
     def finish(self) -> None:
         """See `Capture.finish`."""
@@ -66,7 +66,7 @@ class AppRun(Capture):
 
     def outgrow(self) -> None:
         """See `Capture.outgrow`. What is left is a transfer, as of what passes through; it takes no slot from commands."""
-        self._exchange.enforcement.enforcer.in_flight.free(self.attempt)
+        self._exchange.door.admissions.in_flight.free(self.attempt)
 
     # -- a slow client ------------------------------------------------------------------------------------------------
 
@@ -80,11 +80,11 @@ class AppRun(Capture):
     def catches_up(self) -> None:
         """The client has taken what it was sent, or is gone."""
         self.slow, self._sending = False, None
-        self._exchange.enforcement.unread.release(self)
+        self._exchange.door.unread.release(self)
 
     def put_aside(self, size: int) -> None:
         """See `Capture.put_aside`."""
-        self._exchange.enforcement.unread.hold(self, size)
+        self._exchange.door.unread.hold(self, size)
 
     def _count_record(self) -> None:
         """A body that came in pieces is there once more, in one piece, as it is recorded."""
@@ -108,19 +108,19 @@ class AppRun(Capture):
 
     def begin(self, scope: dict[str, Any], body: bytes, loop: asyncio.AbstractEventLoop) -> None:
         """Call the app, as a task of the running ``loop``."""
-        attempt, enforcement = self.attempt, self._exchange.enforcement
+        attempt, door = self.attempt, self._exchange.door
         self._body = body
-        if enforcement.redact is not None:
+        if door.redact is not None:
             self._scope = scope
         self.patient = True  # until it lasts
         self._exchange.begin(attempt, loop, self.lasts)
-        app = enforcement.submit if attempt.submission else enforcement.app
+        app = door.submit if attempt.submission else door.app
         self.task = attempt.task = task = loop.create_task(self._run(app, scope, False))
         task.add_done_callback(attempt.ran)
 
     def resume(self, app: App, left: float) -> None:
         """The same for an attempt whose request was sent already: ``app`` gets the rest of it, ``left`` seconds if in time."""
-        in_flight = self._exchange.enforcement.enforcer.in_flight
+        in_flight = self._exchange.door.admissions.in_flight
         self.task = in_flight.go_on(self.attempt, self._run(app, {}, True))
         self.limit(in_flight.limits.of(left))
 
@@ -137,7 +137,7 @@ class AppRun(Capture):
                     raise RuntimeError("the app returned without a complete response")
             except BaseException as error:  # whatever an app raises is an outcome, too
                 failure = failure_of(error)
-                closing = self._exchange.enforcement.enforcer.in_flight.closing and not attempt.overdue
+                closing = self._exchange.door.admissions.in_flight.closing and not attempt.overdue
                 if is_left(failure, self.task, closing=closing):
                     raise
             if failure is None:

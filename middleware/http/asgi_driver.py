@@ -66,7 +66,7 @@ class AsgiDriver:
         raised: BaseException | None = None
         try:
             if look_up_key is not None:
-                limit, timeout = exchange.policy.max_request_body, exchange.enforcement.body_timeout
+                limit, timeout = exchange.policy.max_request_body, exchange.door.body_timeout
                 body = await read_body(self._receive, exchange.fields, limit, timeout, self._hold)
                 if body is None:  # the client left
                     return
@@ -107,8 +107,8 @@ class AsgiDriver:
     def _claim_or_begin(self, attempt: Attempt | None) -> "asyncio.Future[None]":
         """Claim the record, or run the ``attempt`` that there is; done once there is something to be given to the client."""
         exchange = self._exchange
-        enforcer = exchange.enforcement.enforcer
-        in_flight = enforcer.in_flight
+        admissions = exchange.door.admissions
+        in_flight = admissions.in_flight
         may_wait = exchange.admission.wait > 0 or in_flight.slots >= in_flight.max_in_flight
         if attempt is None and may_wait:
             self._hold_once()
@@ -118,7 +118,7 @@ class AsgiDriver:
             self._begin(attempt, ready)
         else:
             self._context = copy_context()
-            enforcer.claim(exchange.admission, loop, self._on_claimed)
+            admissions.claim(exchange.admission, loop, self._on_claimed)
         return ready
 
     def _on_claimed(self, reply: Any) -> None:
@@ -167,7 +167,7 @@ class AsgiDriver:
         self._hold_once()
         exchange = self._exchange
         exchange.waits()
-        return exchange.on_waited(await exchange.enforcement.enforcer.wait(exchange.admission, verdict))
+        return exchange.on_waited(await exchange.door.admissions.wait(exchange.admission, verdict))
 
     async def _step_aside(self) -> BaseException | None:
         """Call the app as if nothing were around it; what it raised, where it can't be taken for an error of ours."""
@@ -177,7 +177,7 @@ class AsgiDriver:
             self._let_go()
         again = BodyAgain(self._body, self._receive)
         try:
-            await exchange.enforcement.app(exchange.scope, again.receive, self._send)
+            await exchange.door.app(exchange.scope, again.receive, self._send)
         except Exception as error:  # noqa: BLE001 - raised by who called
             return error
         return None
@@ -206,13 +206,13 @@ class AsgiDriver:
         if self._run is not None:
             self._run.leave()
         elif self._step is None:
-            self._exchange.enforcement.enforcer.give_up(self._exchange.admission, end)
+            self._exchange.door.admissions.give_up(self._exchange.admission, end)
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def _hold(self, size: int) -> None:
         """Count ``size`` bytes as held. Raises `Overloaded` where that is too much."""
-        self._exchange.enforcement.buffered.take(size)
+        self._exchange.door.buffered.take(size)
         self._held += size
 
     def _hold_once(self) -> None:
@@ -223,7 +223,7 @@ class AsgiDriver:
     def _let_go(self) -> None:
         """They are held no longer."""
         if self._held:
-            self._exchange.enforcement.buffered.give_back(self._held)
+            self._exchange.door.buffered.give_back(self._held)
             self._held = 0
 
     # -- what is sent -------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class AsgiDriver:
                 while not run.ended or run.whole:
                     piece, ended = run.read(), run.ended
                     message = {"type": "http.response.body", "body": piece, "more_body": not ended}
-                    await within(exchange.enforcement.body_timeout, self._send(message), run.stalls)
+                    await within(exchange.door.body_timeout, self._send(message), run.stalls)
                     if run.slow:
                         run.catches_up()
                     if ended:

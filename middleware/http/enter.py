@@ -10,7 +10,7 @@ from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
 from oncegate.middleware.http.asgi_driver import AsgiDriver
-from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.keyed_request import notify
 from oncegate.middleware.outcome import responses
@@ -20,18 +20,18 @@ _BYPASS: Final = Decision.BYPASS.value  # an enum's takes a call
 _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
 
-def enter(enforcement: Enforcement, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+def enter(door: HttpDoor, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     """The awaitable that answers an HTTP request. What isn't enforced passes first, untouched."""
-    if enforcement._routed:  # else the path doesn't matter
+    if door._routed:  # else the path doesn't matter
         path, raw_path = scope["path"], scope.get("raw_path")
         if root := scope.get("root_path"):
             path, raw_path = _below(root, path, raw_path)
-        policy = enforcement.policies.match(scope["method"], path, raw_path)
+        policy = door.policies.match(scope["method"], path, raw_path)
     else:
-        policy = enforcement.policies.match(scope["method"], "")
+        policy = door.policies.match(scope["method"], "")
     if policy is not None:
         if not policy.passes(scope["headers"]):
-            exchange = Exchange(enforcement, policy, scope)
+            exchange = Exchange(door, policy, scope)
             found = exchange.identify()
             if isinstance(found, str):
                 return AsgiDriver(exchange, receive, send).serve(found)
@@ -39,8 +39,8 @@ def enter(enforcement: Enforcement, scope: Scope, receive: Receive, send: Send) 
                 return AsgiDriver(exchange, receive, send).decide(b"", found)
             if ATTEMPT_HEADER in exchange.fields:
                 scope = {**scope, "headers": exchange.headers()}
-        send = Bypass(enforcement.observe, policy, scope, send).send
-    return enforcement.app(scope, receive, send)
+        send = Bypass(door.observe, policy, scope, send).send
+    return door.app(scope, receive, send)
 
 
 def _below(root: str, path: str, raw_path: bytes | None) -> tuple[str, bytes | None]:

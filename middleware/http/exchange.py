@@ -77,7 +77,7 @@ class Exchange(KeyedRequest):
     def on_claimed(self, reply: Any) -> Step:
         """The cache has answered the claim: a `Claim`, or an error. Raises nothing: who calls back has nothing to do with it."""
         try:
-            outcome = self.enforcement.enforcer.admitted(self.admission, reply)
+            outcome = self.door.admissions.admitted(self.admission, reply)
             if isinstance(outcome, Attempt):
                 return outcome
             if outcome.decision is _IN_FLIGHT and self.admission.wait > 0:
@@ -118,7 +118,7 @@ class Exchange(KeyedRequest):
         """The request is executed from now on, as ``attempt``, which has its slot. ``lasts`` is called once that takes long."""
         self.attempt = attempt
         self.raised = self._problem = None
-        self.enforcement.enforcer.in_flight.begin(attempt, loop, lasts)
+        self.door.admissions.in_flight.begin(attempt, loop, lasts)
 
     def on_response(
         self,
@@ -140,7 +140,7 @@ class Exchange(KeyedRequest):
         if body is not None and len(body) > policy.max_response_body:
             body = None
         kept: StoredResponse | None = responses.stored(status, headers, body, policy)
-        redact = self.enforcement.redact
+        redact = self.door.redact
         if redact is not None and kept is not None:
             try:
                 kept = redacted(redact, {**self.scope} if scope is None else scope, kept, policy, self.record)

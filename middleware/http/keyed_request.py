@@ -17,7 +17,7 @@ from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.caller import named_caller
-from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.prefer import preferences
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import Answer, challenge, login_challenge, original_result, problem
@@ -70,7 +70,7 @@ class KeyedRequest:
         "_key_line",
         "_names_attempt",
         "applied",
-        "enforcement",
+        "door",
         "fields",
         "key",
         "policy",
@@ -78,13 +78,13 @@ class KeyedRequest:
         "scope",
     )
 
-    def __init__(self, enforcement: Enforcement, policy: Policy, scope: Mapping[str, Any]) -> None:
+    def __init__(self, door: HttpDoor, policy: Policy, scope: Mapping[str, Any]) -> None:
         self.policy = policy
         self.fields: Fields = {}
         self.key: str | None = None
         self.record = ""
         self.applied: int | None = None
-        self.enforcement = enforcement
+        self.door = door
         self.scope = scope
         self._began = monotonic()
         self._key_line = b""
@@ -110,16 +110,16 @@ class KeyedRequest:
                 self._asked_async = wants_async(fields)
                 if self._asked_async or policy.mode == "async":
                     self.policy = policy = policy.submission
-            if self.enforcement.caller is not None:
-                caller: list[bytes] | None = named_caller(self.enforcement.caller, self.scope)
+            if self.door.caller is not None:
+                caller: list[bytes] | None = named_caller(self.door.caller, self.scope)
             else:
                 caller = request_scope(fields, policy, generated=self._generated)
         except Refusal as refusal:
             return self.problem(refusal.slug, str(refusal))
-        look_up_key = record_key(self.enforcement.namespace, self.key, caller)
+        look_up_key = record_key(self.door.namespace, self.key, caller)
         self.record = record_id(look_up_key)
-        if self.enforcement.warn_of_signed_callers and is_signed(fields):
-            self.enforcement.warn_of_signed_callers = False
+        if self.door.warn_of_signed_callers and is_signed(fields):
+            self.door.warn_of_signed_callers = False
             log.warning(
                 "Authorization changes with each request here (a signing scheme), so that no retry meets its own record: "
                 "set scope to a header that names the caller"
@@ -127,7 +127,7 @@ class KeyedRequest:
         return look_up_key
 
     def requested(self, look_up_key: str, body: bytes) -> AdmissionRequest:
-        """Its request for admission by `oncegate.middleware.admission.admission.Enforcer`."""
+        """Its request for admission by `oncegate.middleware.admission.admission.Admissions`."""
         scope, policy, fields = self.scope, self.policy, self.fields
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
         as_json = len(body) <= policy.json_bytes
@@ -163,7 +163,7 @@ class KeyedRequest:
         self.observed(_FIRST if recorded else _BYPASS, status, attempt.number)
         if attempt.submission:
             self._accepted = True
-            cors = self.enforcement.cors
+            cors = self.door.cors
             if cors is not None:  # the answer is the gateway's own
                 headers = [*headers, *cors.headers(self.scope["headers"])]
         headers = responses.executed_headers(
@@ -225,7 +225,7 @@ class KeyedRequest:
         if self.key is not None:
             answer.headers.append((self.policy.key_names[0], self._key_line))
         if answer.status == 401:
-            named = self.enforcement.caller is not None
+            named = self.door.caller is not None
             answer.headers.append(login_challenge() if named else challenge(self.policy.scope_names))
         if answer.status in (408, 413) and self.scope.get("http_version", "1.1").startswith("1"):
             answer.headers.append((b"connection", b"close"))  # the rest of the body is not worth waiting for
@@ -235,13 +235,13 @@ class KeyedRequest:
         self.observed(decision, answer.status, attempt, mismatch=mismatch)
         if self._asked_async or self.applied is not None:
             self._add_preference(answer.headers)
-        cors = self.enforcement.cors
+        cors = self.door.cors
         if cors is not None:
             if decision == _REPLAYED:
                 answer.headers = cors.replayed(self.scope["headers"], answer.headers)
             else:
                 answer.headers += cors.headers(self.scope["headers"])
-        if self.enforcement.date_header:
+        if self.door.date_header:
             answer.headers.append(responses.date())
         return answer
 
@@ -254,7 +254,7 @@ class KeyedRequest:
 
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         """Call ``observe`` with the answer. Its errors are only logged."""
-        observe = self.enforcement.observe
+        observe = self.door.observe
         if observe is not None:
             seconds, method, route = monotonic() - self._began, self.scope["method"], self.policy.route
             values = (decision, status, attempt, self.record, route, method, seconds, mismatch)

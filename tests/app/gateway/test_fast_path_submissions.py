@@ -53,7 +53,7 @@ async def ready(redis: RedisServer, **settings: Any) -> AsyncIterator[tuple[Talk
         assert (await talk.ask(keyed(path="/later"))).startswith(ACCEPTED)
         yield talk, gateway, lambda: int(redis.command("XLEN", stream))
         if gateway._fast_path is not None:
-            in_flight = gateway._fast_path._enforcement.enforcer.in_flight
+            in_flight = gateway._fast_path._door.admissions.in_flight
             await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "no slot is taken")
 
 

@@ -30,15 +30,15 @@ class Requests:
 
     def __init__(self) -> None:
         self.cache = MemoryCache()
-        self.enforcement = IdempotencyMiddleware(_unused, cache=self.cache).enforcement
+        self.door = IdempotencyMiddleware(_unused, cache=self.cache).door
 
     def admitted(self, key: bytes = b"k", body: bytes = b"{}", *fields: tuple[bytes, bytes], **scope: Any) -> Exchange:
         """One whose request is whole."""
         lines = [(b"idempotency-key", key), *fields]
         given = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": lines, **scope}
-        policy = self.enforcement.policies.match("POST", "/")
+        policy = self.door.policies.match("POST", "/")
         assert policy is not None
-        made = Exchange(self.enforcement, policy, given)
+        made = Exchange(self.door, policy, given)
         look_up_key = made.identify()
         assert isinstance(look_up_key, str)
         made.admit(look_up_key, body)
@@ -47,7 +47,7 @@ class Requests:
     def claimed(self, made: Exchange) -> Step:
         """The next step by what the cache answers."""
         replies: list[Claim | Exception] = []
-        self.enforcement.enforcer.claim(made.admission, asyncio.get_running_loop(), replies.append)
+        self.door.admissions.claim(made.admission, asyncio.get_running_loop(), replies.append)
         return made.on_claimed(*replies)
 
     def begun(self, *given: Any) -> Exchange:
@@ -64,7 +64,7 @@ class Requests:
 
     @property
     def slots(self) -> int:
-        return self.enforcement.enforcer.in_flight.slots
+        return self.door.admissions.in_flight.slots
 
 
 async def _unused(*_: Any) -> None:
