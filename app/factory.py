@@ -104,8 +104,8 @@ def create_gateway(
         enter=metrics.enter,
         worker_died=metrics.worker_died,
         sample=_sampling(settings, cache, metrics),
-        fast_path=FastPath(middleware.enforcement, forwarder),
-        unread=middleware.enforcement.unread,
+        fast_path=FastPath(middleware.door, forwarder),
+        unread=middleware.door.unread,
         cors=cors,
     )
 

@@ -20,7 +20,7 @@ from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.http.asgi import Receive, Scope, Send
-from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import Bypass
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.extensions import AttemptView
@@ -38,31 +38,31 @@ Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
 class FastPath:
     """Takes a request that can be answered without a task."""
 
-    def __init__(self, enforcement: Enforcement, forwarder: Forwarder) -> None:
-        self._enforcement = enforcement
+    def __init__(self, door: HttpDoor, forwarder: Forwarder) -> None:
+        self._door = door
         self._forwarder = forwarder
 
     def take(self, request: InboundRequest, answering: Answering) -> bool:
         """Whether the request, which is whole, is being answered. ``answering`` is for the case that it leaves the fast path."""
         scope = request.scope
-        enforcement, headers = self._enforcement, scope["headers"]
-        policy = enforcement.policies.match(scope["method"], scope["path"], scope["raw_path"])
+        door, headers = self._door, scope["headers"]
+        policy = door.policies.match(scope["method"], scope["path"], scope["raw_path"])
         if policy is None:
             return Passing(self._forwarder, request, answering).begin(headers)
         if policy.passes(headers):
             return self._bypass(request, answering, policy, headers)
-        enforced = KeyedRequest(enforcement, policy, scope)
+        keyed = KeyedRequest(door, policy, scope)
         try:
-            look_up_key = enforced.identify()
+            look_up_key = keyed.identify()
         except Refusal as refusal:
-            request.answer(enforced.refused(refusal))
+            request.answer(keyed.refused(refusal))
             return True
         if look_up_key is not None:
-            return Enforcing(enforcement, self._forwarder, request, enforced).begin(look_up_key)
-        return self._bypass(request, answering, policy, enforced.headers())
+            return FastExchange(door, self._forwarder, request, keyed).begin(look_up_key)
+        return self._bypass(request, answering, policy, keyed.headers())
 
     def _bypass(self, request: InboundRequest, answering: Answering, policy: Policy, headers: Headers) -> bool:
-        bypass = Bypass(self._enforcement.observe, policy, request.scope, request.send)
+        bypass = Bypass(self._door.observe, policy, request.scope, request.send)
         return Passing(self._forwarder, request, answering, bypass).begin(headers)
 
 
@@ -126,7 +126,7 @@ class Passing:
         request.start(self._answering(rest, request.scope, request.send))
 
 
-class Enforcing:
+class FastExchange:
     """One request under enforcement, with its key."""
 
     __slots__ = (
@@ -134,36 +134,36 @@ class Enforcing:
         "_attempt",
         "_body",
         "_connection",
-        "_enforced",
-        "_enforcement",
+        "_door",
         "_forwarder",
+        "_keyed",
         "_request",
         "_response",
     )
 
     def __init__(
         self,
-        enforcement: Enforcement,
+        door: HttpDoor,
         forwarder: Forwarder,
         request: InboundRequest,
-        enforced: KeyedRequest,
+        keyed: KeyedRequest,
     ) -> None:
-        self._enforcement = enforcement
+        self._door = door
         self._forwarder = forwarder
         self._request = request
-        self._enforced = enforced
+        self._keyed = keyed
 
     def begin(self, look_up_key: str) -> bool:
         """Begin its admission, if that needs no waiting."""
-        request, enforced = self._request, self._enforced
+        request, keyed = self._request, self._keyed
         self._body = body = request.body
-        if len(body) > enforced.policy.max_request_body:
+        if len(body) > keyed.policy.max_request_body:
             return False
-        self._admission = admission = enforced.admission(look_up_key, body)
+        self._admission = admission = keyed.admission(look_up_key, body)
         request.take()
-        enforcer = self._enforcement.enforcer
-        if enforcer.in_flight.slots < enforcer.in_flight.max_in_flight:
-            enforcer.claim(admission, request.loop, self._on_claimed)
+        admissions = self._door.admissions
+        if admissions.in_flight.slots < admissions.in_flight.max_in_flight:
+            admissions.claim(admission, request.loop, self._on_claimed)
         else:  # bodies that may wait are counted there
             self._leave_unbegun(None)
         return True
@@ -171,19 +171,19 @@ class Enforcing:
     def _on_claimed(self, answer: Any) -> None:
         request = self._request
         try:
-            outcome = self._enforcement.enforcer.admitted(self._admission, answer)
+            outcome = self._door.admissions.admitted(self._admission, answer)
             if isinstance(outcome, Attempt):
                 self._run(outcome)
             elif outcome.decision is Decision.IN_FLIGHT and self._admission.wait > 0:
                 self._leave_unbegun(outcome)
             else:
-                request.answer(self._enforced.answer_by(outcome))
+                request.answer(self._keyed.answer_by(outcome))
         except Exception as error:  # noqa: BLE001 - answered or logged; who called has nothing to do with it
             self._refuse(error)
 
     def _refuse(self, error: Exception) -> None:
         try:
-            answer = self._enforced.refused(error)
+            answer = self._keyed.refused(error)
         except Exception:  # noqa: BLE001 - the same one: there is no answer for it
             self._request.finish(error)
         else:
@@ -195,10 +195,10 @@ class Enforcing:
         # The first byte must not leave otherwise; and what accepts a submission is an app.
         if attempt.number and attempt.is_certain and not attempt.submission:
             try:
-                connection = self._forwarder.begin(request.scope, self._enforced.headers(attempt), self._body)
+                connection = self._forwarder.begin(request.scope, self._keyed.headers(attempt), self._body)
             except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
                 self._attempt = attempt
-                self._enforcement.enforcer.in_flight.begin(attempt, request.loop)
+                self._door.admissions.in_flight.begin(attempt, request.loop)
                 self._fail(error)
                 return
         if connection is None:
@@ -206,7 +206,7 @@ class Enforcing:
             return
         self._attempt = attempt
         self._connection = connection
-        in_flight = self._enforcement.enforcer.in_flight
+        in_flight = self._door.admissions.in_flight
         in_flight.begin(attempt, connection.loop)
         attempt.limit(in_flight.limits.on(connection.loop, attempt.policy.soon), self._on_limit)
         connection.then = self._on_response
@@ -227,7 +227,7 @@ class Enforcing:
 
     def _fail(self, error: Exception) -> None:
         self._attempt.settle(State.UNKNOWN, note=f"failed in the gateway ({type(error).__name__})")
-        self._enforcement.enforcer.in_flight.end(self._attempt)
+        self._door.admissions.in_flight.end(self._attempt)
         self._request.finish(error)
 
     def _settle(self, status: int, headers: Headers, body: bytes) -> None:
@@ -241,10 +241,10 @@ class Enforcing:
     def _on_recorded(self) -> None:
         """The record is complete, or will be as soon as its cache answers."""
         request, attempt = self._request, self._attempt
-        self._enforcement.enforcer.in_flight.end(attempt)
+        self._door.admissions.in_flight.end(attempt)
         try:
             status, headers, body = self._response
-            request.respond(status, self._enforced.executed(attempt, status, headers), body)
+            request.respond(status, self._keyed.executed(attempt, status, headers), body)
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
             request.finish(error)
 
@@ -276,4 +276,4 @@ class Enforcing:
 
     def _exchange(self) -> Exchange:
         request = self._request
-        return Exchange(self._enforcement, self._enforced, request.scope, request.receive, request.send)
+        return Exchange(self._door, self._keyed, request.scope, request.receive, request.send)

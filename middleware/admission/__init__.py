@@ -1,1 +1,1 @@
-"""Admission: claims a record and decides by the answer (`Enforcer`), runs the attempt under its lease, records its outcome."""
+"""Admission: claims a record and decides by the answer (`Admissions`), runs the attempt under its lease, records its outcome."""

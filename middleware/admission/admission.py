@@ -35,7 +35,7 @@ class AdmissionRequest:
     """A request for admission: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
     ``submission``: the command is to be accepted now and processed later. ``whole`` is the fingerprint as other policies than
-    ``on_mismatch = "warn"`` make it. What comes after it is kept here between `Enforcer.claim` and `Enforcer.admitted`.
+    ``on_mismatch = "warn"`` make it. What comes after it is kept here between `Admissions.claim` and `Admissions.admitted`.
     """
 
     # No dataclass: compiled, what those generate takes ten times as long.
@@ -104,7 +104,7 @@ class Verdict:
         self.mismatch = mismatch
 
 
-class Enforcer:
+class Admissions:
     """Lets each command run at most once at a time, over however many processes share the cache."""
 
     def __init__(self, cache: Cache, *, max_in_flight: int, watch: Watch | None = None) -> None:

@@ -28,7 +28,7 @@ class InFlight(Runtime):
     """Owns the tasks of a process's attempts, so that no client and no cancelled request can end them.
 
     ``slots`` counts the claims under way and the attempts that run, unless set `free`;
-    `oncegate.middleware.admission.admission.Enforcer` keeps it at or below ``max_in_flight``. ``closing`` is set by `drain`:
+    `oncegate.middleware.admission.admission.Admissions` keeps it at or below ``max_in_flight``. ``closing`` is set by `drain`:
     a cancellation is the process's end from then on.
     """
 

@@ -13,7 +13,7 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.calls.errors import (
@@ -117,7 +117,7 @@ class CommandProcessor(Generic[Command, Result]):
         self._policy = compile_policy(given_settings(settings, IdempotencySettings))
         self._codec: Codec[Any] = codec or JsonCodec(result_type)
         self.cache = given_cache(cache)
-        self._enforcer = Enforcer(self.cache, max_in_flight=max_in_flight)
+        self._admissions = Admissions(self.cache, max_in_flight=max_in_flight)
 
     async def process(
         self,
@@ -155,11 +155,11 @@ class CommandProcessor(Generic[Command, Result]):
             whole=whole,
         )
         for _ in range(_MAX_ADMISSIONS):
-            outcome = await self._enforcer.admit(request)
+            outcome = await self._admissions.admit(request)
             if isinstance(outcome, Verdict):
                 return self._answer(outcome, record_id(key))
             run = _Run(outcome)
-            task = self._enforcer.in_flight.run(outcome, self._run(run, command), asyncio.get_running_loop())
+            task = self._admissions.in_flight.run(outcome, self._run(run, command), asyncio.get_running_loop())
             try:
                 await asyncio.shield(task)
             except asyncio.CancelledError:
@@ -171,7 +171,7 @@ class CommandProcessor(Generic[Command, Result]):
 
     async def drain(self, timeout: float = 30.0) -> int:
         """Wait for executions whose callers have left, and for outcomes not yet recorded; how many were left."""
-        return await self._enforcer.in_flight.drain(timeout)
+        return await self._admissions.in_flight.drain(timeout)
 
     def _scope(self, caller: str) -> list[bytes] | None:
         """The key's scope: calls of different scopes never meet."""
@@ -190,7 +190,7 @@ class CommandProcessor(Generic[Command, Result]):
             await attempt.confirm()
             run.result = await self._call(command)
         except BaseException as error:  # whatever a command raises is its outcome
-            if is_left(error, attempt.task, closing=self._enforcer.in_flight.closing and not attempt.overdue):
+            if is_left(error, attempt.task, closing=self._admissions.in_flight.closing and not attempt.overdue):
                 raise
             self._settle_raised(run, error)
         else:

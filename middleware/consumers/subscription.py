@@ -24,7 +24,7 @@ from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, Claim, ClaimRequest, Record
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.begun import Begun
@@ -86,7 +86,7 @@ class Subscription:
         self.cache = given_cache(cache)
         self._policy = self.settings.policy(consumer)
         self._first = replace(self._policy, takeover=frozenset())
-        self._enforcer = Enforcer(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
+        self._admissions = Admissions(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
         self._sole = SoleHandler(consumer)
 
     # -- by hand ------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Subscription:
         except Overloaded as error:
             return Begun(DeliveryDecision.UNAVAILABLE, reason=str(error))
         record = record_id(key)
-        if self._enforcer.in_flight.owes(execution_key(key, self.consumer)):
+        if self._admissions.in_flight.owes(execution_key(key, self.consumer)):
             # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
             return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
         try:
@@ -126,7 +126,7 @@ class Subscription:
         if isinstance(allowed, Begun):
             return allowed
         own = execution_key(key, self.consumer)
-        outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._first))
+        outcome = await self._admissions.admit(AdmissionRequest(own, fingerprint, self._first))
         found: Record | None = None
         if isinstance(outcome, Verdict):
             found = outcome.record
@@ -135,7 +135,7 @@ class Subscription:
                 return self._decided(decision, key, found)
             if allowed.ended(found):
                 return self._decided(DeliveryDecision.EXHAUSTED, key, found, allowed.total(found.attempt))
-            outcome = await self._enforcer.admit(AdmissionRequest(own, fingerprint, self._policy))
+            outcome = await self._admissions.admit(AdmissionRequest(own, fingerprint, self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, fingerprint) or DeliveryDecision.IN_FLIGHT
             return self._decided(decision, key, outcome.record)
@@ -179,7 +179,7 @@ class Subscription:
         number = attempt.number
         begun = Begun(DeliveryDecision.RUN, record, attempt=allowed.total(number) if number else 0)
         last = bool(number) and allowed.is_last(number)
-        begun.hold(attempt, self._enforcer.in_flight.hold(attempt), self.settings, last=last)
+        begun.hold(attempt, self._admissions.in_flight.hold(attempt), self.settings, last=last)
         begun.after_a_crash = found is not None and found.lapsed
         if number and not allowed.allows(number):
             if number > 1:
@@ -199,7 +199,7 @@ class Subscription:
         return begun
 
     def _unprotected(self) -> Begun:
-        in_flight = self._enforcer.in_flight
+        in_flight = self._admissions.in_flight
         if in_flight.slots >= in_flight.max_in_flight:
             raise Overloaded("Too many deliveries are being executed: try again later.")
         in_flight.slots += 1
@@ -213,11 +213,11 @@ class Subscription:
     @property
     def slots(self) -> int:
         """How many deliveries are being claimed or executed here."""
-        return self._enforcer.in_flight.slots
+        return self._admissions.in_flight.slots
 
     async def drain(self, timeout: float = 30.0) -> int:
         """Wait for deliveries that are being executed, and for outcomes not yet recorded; how many attempts were left."""
-        return await self._enforcer.in_flight.drain(timeout)
+        return await self._admissions.in_flight.drain(timeout)
 
     # -- around a handler ---------------------------------------------------------------------------------------------
 

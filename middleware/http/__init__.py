@@ -1,1 +1,1 @@
-"""Idempotency for HTTP: `IdempotencyMiddleware`, pure ASGI; its `Exchange` and `Enforcement` are shared with the gateway."""
+"""Idempotency for HTTP: `IdempotencyMiddleware`, pure ASGI; its `Exchange` and `HttpDoor` are shared with the gateway."""

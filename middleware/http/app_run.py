@@ -11,7 +11,7 @@ from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.http.asgi import App, Message
 from oncegate.middleware.http.capture import Capture
-from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.redact import redacted
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown
@@ -29,7 +29,7 @@ class AppRun(Capture):
 
     __slots__ = (
         "_body",
-        "_enforcement",
+        "_door",
         "_over",
         "_refused",
         "_scope",
@@ -43,14 +43,14 @@ class AppRun(Capture):
 
     _scope: dict[str, Any]
 
-    def __init__(self, enforcement: Enforcement, attempt: Attempt) -> None:
+    def __init__(self, door: HttpDoor, attempt: Attempt) -> None:
         super().__init__(attempt.policy.max_response_body)
         self.attempt = attempt
         self.slug: str | None = None
         self.detail = ""
         self.raised: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
-        self._enforcement = enforcement
+        self._door = door
         self._refused: NotProcessed | None = None
         self._body: bytes | None = None
         self._sending: asyncio.Timeout | None = None
@@ -76,7 +76,7 @@ class AppRun(Capture):
             return
         attempt.keep(task)
         policy = attempt.policy
-        self.limit(self._enforcement.enforcer.in_flight.limits.of(policy.response_timeout - policy.soon))
+        self.limit(self._door.admissions.in_flight.limits.of(policy.response_timeout - policy.soon))
 
     def finish(self) -> None:
         """See `Capture.finish`."""
@@ -84,7 +84,7 @@ class AppRun(Capture):
         attempt = self.attempt
         state = attempt.policy.state(self.status)
         stored = None if state is None else responses.stored(self.status, self.headers, self.body, attempt.policy)
-        redact = self._enforcement.redact
+        redact = self._door.redact
         if redact is None or stored is None:
             self._settle(state, stored)
             return
@@ -106,7 +106,7 @@ class AppRun(Capture):
 
     def outgrow(self) -> None:
         """See `Capture.outgrow`. What is left is a transfer, as of what passes through; it takes no slot from commands."""
-        self._enforcement.enforcer.in_flight.free(self.attempt)
+        self._door.admissions.in_flight.free(self.attempt)
 
     # -- a slow client ------------------------------------------------------------------------------------------------
 
@@ -120,11 +120,11 @@ class AppRun(Capture):
     def catches_up(self) -> None:
         """The client has taken what it was sent, or is gone."""
         self.slow, self._sending = False, None
-        self._enforcement.unread.release(self)
+        self._door.unread.release(self)
 
     def put_aside(self, size: int) -> None:
         """See `Capture.put_aside`."""
-        self._enforcement.unread.hold(self, size)
+        self._door.unread.hold(self, size)
 
     def _count_record(self) -> None:
         """A body that came in pieces is there once more, in one piece, as it is recorded."""
@@ -149,9 +149,9 @@ class AppRun(Capture):
     def execute(self, scope: dict[str, Any], body: bytes) -> Coroutine[Any, Any, None]:
         """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
         self._body = body
-        if self._enforcement.redact is not None:
+        if self._door.redact is not None:
             self._scope = scope
-        return self._run(self._enforcement.submit if self.attempt.submission else self._enforcement.app, scope)
+        return self._run(self._door.submit if self.attempt.submission else self._door.app, scope)
 
     def resume(self, app: App) -> Coroutine[Any, Any, None]:
         """The same for an attempt whose request was sent already: ``app`` gets the rest of it, and no scope."""
@@ -169,7 +169,7 @@ class AppRun(Capture):
                     raise RuntimeError("the app returned without a complete response")
             except BaseException as error:  # whatever an app raises is an outcome, too
                 failure = failure_of(error)
-                closing = self._enforcement.enforcer.in_flight.closing and not attempt.overdue
+                closing = self._door.admissions.in_flight.closing and not attempt.overdue
                 if is_left(failure, self.task, closing=closing):
                     raise
             if failure is not None:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
-from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.keyed_request import KeyedRequest, notify
 from oncegate.middleware.outcome import responses
@@ -20,19 +20,19 @@ _BYPASS: Final = Decision.BYPASS.value  # an enum's takes a call
 _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
 
-def enter(enforcement: Enforcement, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+def enter(door: HttpDoor, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     """The awaitable that answers an HTTP request. What isn't enforced passes first, untouched."""
-    if enforcement._routed:  # else the path doesn't matter
+    if door._routed:  # else the path doesn't matter
         path, raw_path = scope["path"], scope.get("raw_path")
         if root := scope.get("root_path"):
             path, raw_path = _below(root, path, raw_path)
-        policy = enforcement.policies.match(scope["method"], path, raw_path)
+        policy = door.policies.match(scope["method"], path, raw_path)
     else:
-        policy = enforcement.policies.match(scope["method"], "")
+        policy = door.policies.match(scope["method"], "")
     if policy is not None:
         if not policy.passes(scope["headers"]):
-            request = KeyedRequest(enforcement, policy, scope)
-            exchange = Exchange(enforcement, request, scope, receive, send)
+            request = KeyedRequest(door, policy, scope)
+            exchange = Exchange(door, request, scope, receive, send)
             try:
                 look_up_key = request.identify()
             except Refusal as refusal:
@@ -41,8 +41,8 @@ def enter(enforcement: Enforcement, scope: Scope, receive: Receive, send: Send) 
                 return exchange.serve(look_up_key)
             if ATTEMPT_HEADER in request.fields:
                 scope = {**scope, "headers": request.headers()}
-        send = Bypass(enforcement.observe, policy, scope, send).send
-    return enforcement.app(scope, receive, send)
+        send = Bypass(door.observe, policy, scope, send).send
+    return door.app(scope, receive, send)
 
 
 def _below(root: str, path: str, raw_path: bytes | None) -> tuple[str, bytes | None]:

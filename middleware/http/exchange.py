@@ -15,7 +15,7 @@ from oncegate.middleware.admission.within import within
 from oncegate.middleware.http.app_run import AppRun
 from oncegate.middleware.http.asgi import App, Receive, Send
 from oncegate.middleware.http.body import BodyAgain, read_body
-from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.outcome.problems import Answer
@@ -48,7 +48,7 @@ class Exchange:
         "_admission",
         "_body",
         "_context",
-        "_enforcement",
+        "_door",
         "_found",
         "_held",
         "_ready",
@@ -63,13 +63,13 @@ class Exchange:
 
     def __init__(
         self,
-        enforcement: Enforcement,
+        door: HttpDoor,
         request: KeyedRequest,
         scope: Mapping[str, Any],
         receive: Receive,
         send: Send,
     ) -> None:
-        self._enforcement = enforcement
+        self._door = door
         self._request = request
         self._scope = scope
         self._receive = receive
@@ -109,7 +109,7 @@ class Exchange:
         lost = 0
         try:
             if look_up_key is not None:
-                limit, timeout = request.policy.max_request_body, self._enforcement.body_timeout
+                limit, timeout = request.policy.max_request_body, self._door.body_timeout
                 body = await read_body(self._receive, request.fields, limit, timeout, self._hold)
                 if body is None:  # the client left
                     return
@@ -154,8 +154,8 @@ class Exchange:
 
     def _begin_or_claim(self, attempt: Attempt | None) -> "asyncio.Future[None]":
         """Run the attempt, or claim the record first; done once there is something to be given to the client."""
-        admission, enforcer = self._admission, self._enforcement.enforcer
-        in_flight = enforcer.in_flight
+        admission, admissions = self._admission, self._door.admissions
+        in_flight = admissions.in_flight
         if admission.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
             admission.wait = 0.0
         if attempt is None and (admission.wait > 0 or in_flight.slots >= in_flight.max_in_flight):
@@ -166,7 +166,7 @@ class Exchange:
             self._found = self._begin(attempt, self._body, ready)
         else:
             self._context = copy_context()
-            enforcer.claim(admission, loop, self._claimed)
+            admissions.claim(admission, loop, self._claimed)
         return ready
 
     def _claimed(self, answer: Any) -> None:
@@ -183,7 +183,7 @@ class Exchange:
     def _admitted(self, answer: Any, ready: "asyncio.Future[None]") -> None:
         """Act on the cache's answer; an attempt begins, with the context that the request had when it claimed."""
         try:
-            outcome = self._enforcement.enforcer.admitted(self._admission, answer)
+            outcome = self._door.admissions.admitted(self._admission, answer)
             self._found = self._begin(outcome, self._body, ready) if isinstance(outcome, Attempt) else outcome
         except Exception as error:  # noqa: BLE001 - answered, or raised to the server, by who waits
             self._found = error
@@ -196,7 +196,7 @@ class Exchange:
         if isinstance(self._found, AppRun):
             self._found.leave()
         elif self._found is None:
-            self._enforcement.enforcer.give_up(self._admission, end)
+            self._door.admissions.give_up(self._admission, end)
 
     async def _waited(self, found: Verdict) -> Verdict | None:
         admission = self._admission
@@ -204,7 +204,7 @@ class Exchange:
             return found
         self._hold_once()
         try:
-            return await self._enforcement.enforcer.wait(admission, found)
+            return await self._door.admissions.wait(admission, found)
         finally:
             self._request.applied = int(admission.wait)
 
@@ -221,7 +221,7 @@ class Exchange:
 
     def _hold(self, size: int) -> None:
         """Count ``size`` bytes as held. Raises `Overloaded` where that is too much."""
-        self._enforcement.buffered.take(size)
+        self._door.buffered.take(size)
         self._held += size
 
     def _hold_once(self) -> None:
@@ -232,7 +232,7 @@ class Exchange:
     def _let_go(self) -> None:
         """They are held no longer."""
         if self._held:
-            self._enforcement.buffered.give_back(self._held)
+            self._door.buffered.give_back(self._held)
             self._held = 0
 
     # -- enforced already ---------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Exchange:
         log.debug("record %s: enforced by a middleware around this one already", self._request.record)
         again = BodyAgain(body, self._receive)
         try:
-            await self._enforcement.app(self._scope, again.receive, self._send)
+            await self._door.app(self._scope, again.receive, self._send)
         except Exception as error:  # noqa: BLE001 - raised where it can't be taken for one of ours
             return error
         return None
@@ -263,8 +263,8 @@ class Exchange:
         """Run the attempt, which has a slot. ``ready`` is done once there is a response to be relayed, or it lasts too long."""
         if self._held:
             self._let_go()
-        run = AppRun(self._enforcement, attempt)
-        in_flight, loop = self._enforcement.enforcer.in_flight, ready.get_loop()
+        run = AppRun(self._door, attempt)
+        in_flight, loop = self._door.admissions.in_flight, ready.get_loop()
         work = run.execute(self._attempt_scope(attempt, run), body)
         run.patient = True  # until it lasts
         run.task = in_flight.run(attempt, work, loop, run.lasts)
@@ -273,8 +273,8 @@ class Exchange:
 
     async def resume(self, attempt: Attempt, app: App, left: float) -> None:
         """Go on with an attempt that was begun: ``app`` has its response, or will, within ``left`` seconds if in time."""
-        run = AppRun(self._enforcement, attempt)
-        in_flight = self._enforcement.enforcer.in_flight
+        run = AppRun(self._door, attempt)
+        in_flight = self._door.admissions.in_flight
         ready = asyncio.get_running_loop().create_future()
         run.task = in_flight.go_on(attempt, run.resume(app))
         run.expect(ready)
@@ -320,7 +320,7 @@ class Exchange:
                 while not run.ended or run.whole:
                     piece, ended = run.read(), run.ended
                     message = {"type": "http.response.body", "body": piece, "more_body": not ended}
-                    await within(self._enforcement.body_timeout, self._send(message), run.stalls)
+                    await within(self._door.body_timeout, self._send(message), run.stalls)
                     if run.slow:
                         run.catches_up()
                     if ended:

@@ -17,7 +17,7 @@ from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.caller import named_caller
-from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.prefer import preferences
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import Answer, challenge, login_challenge, original_result, problem
@@ -66,7 +66,7 @@ class KeyedRequest:
         "_accepted",
         "_asked_async",
         "_began",
-        "_enforcement",
+        "_door",
         "_generated",
         "_key_line",
         "_names_attempt",
@@ -78,13 +78,13 @@ class KeyedRequest:
         "record",
     )
 
-    def __init__(self, enforcement: Enforcement, policy: Policy, scope: Mapping[str, Any]) -> None:
+    def __init__(self, door: HttpDoor, policy: Policy, scope: Mapping[str, Any]) -> None:
         self.policy = policy
         self.fields: Fields = {}
         self.key: str | None = None
         self.record = ""
         self.applied: int | None = None
-        self._enforcement = enforcement
+        self._door = door
         self._scope = scope
         self._began = monotonic()
         self._key_line = b""
@@ -109,14 +109,14 @@ class KeyedRequest:
             self._asked_async = wants_async(fields)
             if self._asked_async or policy.mode == "async":
                 self.policy = policy = policy.submission
-        if self._enforcement.caller is not None:
-            caller: list[bytes] | None = named_caller(self._enforcement.caller, self._scope)
+        if self._door.caller is not None:
+            caller: list[bytes] | None = named_caller(self._door.caller, self._scope)
         else:
             caller = request_scope(fields, policy, generated=self._generated)
-        look_up_key = record_key(self._enforcement.namespace, self.key, caller)
+        look_up_key = record_key(self._door.namespace, self.key, caller)
         self.record = record_id(look_up_key)
-        if self._enforcement.warn_of_signed_callers and is_signed(fields):
-            self._enforcement.warn_of_signed_callers = False
+        if self._door.warn_of_signed_callers and is_signed(fields):
+            self._door.warn_of_signed_callers = False
             log.warning(
                 "Authorization changes with each request here (a signing scheme), so that no retry meets its own record: "
                 "set scope to a header that names the caller"
@@ -124,7 +124,7 @@ class KeyedRequest:
         return look_up_key
 
     def admission(self, look_up_key: str, body: bytes) -> AdmissionRequest:
-        """Its request for admission by `oncegate.middleware.admission.admission.Enforcer`."""
+        """Its request for admission by `oncegate.middleware.admission.admission.Admissions`."""
         scope, policy, fields = self._scope, self.policy, self.fields
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
         as_json = len(body) <= policy.json_bytes
@@ -160,7 +160,7 @@ class KeyedRequest:
         self.observed(_FIRST if recorded else _BYPASS, status, attempt.number)
         if attempt.submission:
             self._accepted = True
-            cors = self._enforcement.cors
+            cors = self._door.cors
             if cors is not None:  # the answer is the gateway's own
                 headers = [*headers, *cors.headers(self._scope["headers"])]
         headers = responses.executed_headers(
@@ -222,7 +222,7 @@ class KeyedRequest:
         if self.key is not None:
             answer.headers.append((self.policy.key_names[0], self._key_line))
         if answer.status == 401:
-            named = self._enforcement.caller is not None
+            named = self._door.caller is not None
             answer.headers.append(login_challenge() if named else challenge(self.policy.scope_names))
         if answer.status in (408, 413) and self._scope.get("http_version", "1.1").startswith("1"):
             answer.headers.append((b"connection", b"close"))  # the rest of the body is not worth waiting for
@@ -232,13 +232,13 @@ class KeyedRequest:
         self.observed(decision, answer.status, attempt, mismatch=mismatch)
         if self._asked_async or self.applied is not None:
             self._add_preference(answer.headers)
-        cors = self._enforcement.cors
+        cors = self._door.cors
         if cors is not None:
             if decision == _REPLAYED:
                 answer.headers = cors.replayed(self._scope["headers"], answer.headers)
             else:
                 answer.headers += cors.headers(self._scope["headers"])
-        if self._enforcement.date_header:
+        if self._door.date_header:
             answer.headers.append(responses.date())
         return answer
 
@@ -251,7 +251,7 @@ class KeyedRequest:
 
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         """Call ``observe`` with the answer. Its errors are only logged."""
-        observe = self._enforcement.observe
+        observe = self._door.observe
         if observe is not None:
             seconds, method, route = monotonic() - self._began, self._scope["method"], self.policy.route
             values = (decision, status, attempt, self.record, route, method, seconds, mismatch)

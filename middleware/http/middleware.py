@@ -12,13 +12,13 @@ from typing import Final
 
 from oncegate.cache.open import given_cache
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Enforcer
+from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
 from oncegate.middleware.admission.observe import Observe, Watch
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.caller import Caller
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.http.enforcement import Enforcement
+from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import enter
 from oncegate.middleware.http.redact import Redact
 from oncegate.middleware.rules.arguments import (
@@ -104,16 +104,16 @@ class IdempotencyMiddleware:
         self.app = app
         opened = given_cache(cache)
         self._own_cache = opened if isinstance(cache, str) else None
-        self.enforcer = Enforcer(opened, max_in_flight=max_in_flight, watch=watch)
-        self.enforcement = Enforcement(
+        self.admissions = Admissions(opened, max_in_flight=max_in_flight, watch=watch)
+        self.door = HttpDoor(
             app,
             submit or app,  # without one, no route asks for it
             Policies(settings, routes),
-            self.enforcer,
+            self.admissions,
             namespace=given_namespace(namespace),
             body_timeout=body_timeout,
-            buffered=Buffered(max_buffered, self.enforcer.in_flight.watch),
-            unread=Unread(max_unread, self.enforcer.in_flight.watch),
+            buffered=Buffered(max_buffered, self.admissions.in_flight.watch),
+            unread=Unread(max_unread, self.admissions.in_flight.watch),
             date_header=date_header,
             cors=cors,
             observe=observe,
@@ -126,7 +126,7 @@ class IdempotencyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
         if scope["type"] == "http":
-            await enter(self.enforcement, scope, receive, send)
+            await enter(self.door, scope, receive, send)
             return
         if scope["type"] == "lifespan":
             if not _on_asyncio():
@@ -140,7 +140,7 @@ class IdempotencyMiddleware:
         async def receive_after_drain() -> Message:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                self.enforcer.in_flight.closing = False
+                self.admissions.in_flight.closing = False
             elif message["type"] == "lifespan.shutdown":
                 await self.drain(self._drain_timeout)
                 if self._own_cache is not None:
@@ -151,7 +151,7 @@ class IdempotencyMiddleware:
 
     async def drain(self, timeout: float) -> int:
         """Wait at most ``timeout`` seconds for attempts and for outcomes not yet recorded; how many attempts were left."""
-        left = await self.enforcer.in_flight.drain(timeout)
+        left = await self.admissions.in_flight.drain(timeout)
         if left:
             log.warning("%d attempts did not end in time: they read unknown once their leases lapse", left)
         return left

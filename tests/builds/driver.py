@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from oncegate.middleware.admission import admission as enforce
+from oncegate.middleware.admission import admission
 
 _UNTOLD = (TypeError, AttributeError)
 """Where what is given is of no type that was asked for, the interpreter's words are its own business."""
@@ -37,7 +37,7 @@ def main() -> None:
     logging.disable()
     calls = import_module(f"tests.builds.{sys.argv[1]}")
     asked: list[tuple[str, tuple[Any, ...]]] = pickle.load(sys.stdin.buffer)
-    json.dump([enforce.__file__, *[told(getattr(calls, name), arguments) for name, arguments in asked]], sys.stdout)
+    json.dump([admission.__file__, *[told(getattr(calls, name), arguments) for name, arguments in asked]], sys.stdout)
 
 
 if __name__ == "__main__":

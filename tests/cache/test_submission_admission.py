@@ -5,7 +5,7 @@ import os
 import pytest
 
 from oncegate.cache.record import ClaimRequest, State
-from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer, Verdict
+from oncegate.middleware.admission.admission import AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.rules.policy import compile_policy
@@ -33,8 +33,8 @@ async def lapsed(store: Store, *, submission: bool) -> None:
 
 
 async def ask(store: Store, *, submission: bool, fingerprint: bytes = PRINT) -> Attempt | Verdict:
-    enforcer = Enforcer(store.cache, max_in_flight=1)
-    return await enforcer.admit(AdmissionRequest(store.key, fingerprint, POLICY, submission=submission))
+    admissions = Admissions(store.cache, max_in_flight=1)
+    return await admissions.admit(AdmissionRequest(store.key, fingerprint, POLICY, submission=submission))
 
 
 async def test_a_submission_of_unknown_end_is_taken_over_by_the_retry_whatever_the_policy_says(store: Store) -> None:
@@ -66,6 +66,6 @@ async def test_a_submission_with_another_payload_takes_nothing_over(store: Store
 
 async def test_the_slot_of_a_submission_that_is_refused_is_free_again(store: Store) -> None:
     await lapsed(store, submission=True)
-    enforcer = Enforcer(store.cache, max_in_flight=1)
-    await enforcer.admit(AdmissionRequest(store.key, b"q" * 16, POLICY, submission=True))
-    assert enforcer.in_flight.slots == 0
+    admissions = Admissions(store.cache, max_in_flight=1)
+    await admissions.admit(AdmissionRequest(store.key, b"q" * 16, POLICY, submission=True))
+    assert admissions.in_flight.slots == 0

@@ -352,7 +352,7 @@ async def test_through_a_gateway_a_broken_answer_and_a_wait_end_in_one_result(se
             if observation.decision == "in-flight":
                 refused.set()
 
-        gateway._forward.enforcement.observe = watch  # type: ignore[attr-defined]  # the test's own
+        gateway._forward.door.observe = watch  # type: ignore[attr-defined]  # the test's own
         rules = {"budget": RetryBudget(attempts=50, seconds=60, pause=0.05)}
         options = {"timeout": httpx.Timeout(20, read=0.5)}
         call = asyncio.ensure_future(send(f"{client.base_url}/pay", content=b"1", client=options, rules=rules))

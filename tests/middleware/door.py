@@ -227,11 +227,11 @@ class Door:
 
     @property
     def slots(self) -> int:
-        return self.middleware.enforcer.in_flight.slots
+        return self.middleware.admissions.in_flight.slots
 
     @property
     def buffered(self) -> int:
-        return self.middleware.enforcement.buffered.bytes
+        return self.middleware.door.buffered.bytes
 
 
 async def waits(begin: Callable[[], Call], answered: Answered, operation: str = "claim") -> Call:

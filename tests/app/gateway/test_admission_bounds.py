@@ -26,7 +26,7 @@ async def created(peer: Peer) -> None:
 
 async def until_held(gateway: Gateway, least: int, most: int) -> None:
     """Wait until the gateway counts so many bytes, as its metrics say it too."""
-    buffered = gateway._forward.enforcement.buffered  # type: ignore[attr-defined]  # the middleware's
+    buffered = gateway._forward.door.buffered  # type: ignore[attr-defined]  # the middleware's
     async with asyncio.timeout(PATIENCE):
         while not least <= buffered.bytes <= most:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.001)
@@ -121,7 +121,7 @@ async def test_readers_that_take_nothing_hold_no_slot() -> None:
             readers.append(Talk(*await asyncio.open_connection(sock=client, limit=4096)))
             readers[-1].read_nothing()
             readers[-1].writer.write(keyed(path="/large"))
-            in_flight = gateway._forward.enforcer.in_flight  # type: ignore[attr-defined]  # the middleware's
+            in_flight = gateway._forward.admissions.in_flight  # type: ignore[attr-defined]  # the middleware's
             await until(lambda: len(in_flight._attempts) == len(readers) and not in_flight.slots, "a free slot")  # noqa: B023 - at once
         assert b"HTTP/1.1 201 " in await honest.ask(keyed())
         for each in readers:

@@ -241,7 +241,7 @@ async def test_beyond_max_in_flight_it_is_a_task_that_looks_at_the_record(cache:
             with tasks_made() as made:
                 assert b'"overloaded"' in await talk.ask(keyed())
                 assert b"idempotent-replayed: true" in await talk.ask(keyed("warm"))
-            assert made == ["InboundRequest._run", "Enforcer._deliver"] * 2
+            assert made == ["InboundRequest._run", "Admissions._deliver"] * 2
             go_on.set()
             assert (await other.answer()).startswith(b"HTTP/1.1 201 ")
         with tasks_made() as made:
@@ -255,9 +255,9 @@ async def test_a_redis_that_was_not_reached_yet_is_connected_to_by_a_task() -> N
         with redis:
             with tasks_made() as made:
                 while b"cache-unavailable" in (answer := await talk.ask(keyed())):  # within a pause
-                    assert made.pop(0) == "Enforcer._deliver"
+                    assert made.pop(0) == "Admissions._deliver"
             assert answer.startswith(b"HTTP/1.1 201 ")
-            assert made[0] == "Enforcer._deliver"
+            assert made[0] == "Admissions._deliver"
 
 
 async def test_nothing_that_comes_in_on_the_operators_port_is_forwarded(cache: str) -> None:

@@ -67,7 +67,7 @@ async def test_what_a_client_began_is_finished_and_recorded_without_it(cache: st
     url = "memory://" if cache == "memory" else redis_url
     async with Upstream(slow) as upstream, gateway_at(upstream.url, url) as (talk, gateway, port):
         await talk.ask(keyed())
-        in_flight = gateway._fast_path._enforcement.enforcer.in_flight  # type: ignore[union-attr]  # this gateway has a fast_path
+        in_flight = gateway._fast_path._door.admissions.in_flight  # type: ignore[union-attr]  # this gateway has a fast_path
         async with talking(port) as leaving:
             leaving.writer.write(keyed("k", path="/slow"))
             await upstream.received(2)

@@ -78,7 +78,7 @@ async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(redis
         gateway._cache._timeout = PATIENCE  # the lease is short, and allows of no such patience from the start
         known = set((await gateway._cache.scan(namespace)).keys)
         assert gateway._fast_path is not None
-        in_flight = gateway._fast_path._enforcement.enforcer.in_flight
+        in_flight = gateway._fast_path._door.admissions.in_flight
         redis.pause()
         talk.writer.write(keyed())
         await until(lambda: in_flight.slots, "the claim is on its way")
@@ -115,7 +115,7 @@ async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
         assert answer.startswith(b"HTTP/1.1 500 ")
         assert "LookupError" in caplog.text
         assert gateway._fast_path is not None
-        in_flight, pool = gateway._fast_path._enforcement.enforcer.in_flight, gateway._fast_path._forwarder.upstream
+        in_flight, pool = gateway._fast_path._door.admissions.in_flight, gateway._fast_path._forwarder.upstream
         await until(
             lambda: in_flight.slots == len(in_flight._attempts) == len(pool._open) - pool.idle == 0, "all is free"
         )
@@ -142,7 +142,7 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
         assert (await talk.ask(keyed("k"))).startswith(b"HTTP/1.1 500 ")
         monkeypatch.undo()
         assert gateway._fast_path is not None
-        in_flight = gateway._fast_path._enforcement.enforcer.in_flight
+        in_flight = gateway._fast_path._door.admissions.in_flight
         await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "all is free")
         async with talking(port) as other:
             assert b'"outcome-unknown"' in await other.ask(keyed("k"))
@@ -153,12 +153,12 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
 async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, _):
         assert gateway._fast_path is not None
-        middleware = gateway._fast_path._enforcement
-        middleware.enforcer.in_flight.watch = FAILING()
+        middleware = gateway._fast_path._door
+        middleware.admissions.in_flight.watch = FAILING()
         middleware.observe = failing
         for _ in range(3):
             assert (await talk.ask(data)).startswith(b"HTTP/1.1 201 ")
-        assert middleware.enforcer.in_flight.slots == 0
+        assert middleware.admissions.in_flight.slots == 0
 
 
 async def test_a_memory_that_is_full_takes_no_new_key_and_still_replays() -> None:
@@ -191,7 +191,7 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
                 await other.ask(request("GET"))
         done, _ = await asyncio.wait([reading], timeout=0.2)
         assert gateway._fast_path is not None
-        in_flight = gateway._fast_path._enforcement.enforcer.in_flight
+        in_flight = gateway._fast_path._door.admissions.in_flight
         began = time.monotonic()
         left = await in_flight.drain(0.05)
         waited = time.monotonic() - began
@@ -261,5 +261,5 @@ async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisSe
         assert [b" 201 " in await one for one in waiting] == [True] * 2
         assert b"idempotent-replayed: true" in await talk.ask(keyed("k"))
         assert gateway._fast_path is not None
-        in_flight = gateway._fast_path._enforcement.enforcer.in_flight
+        in_flight = gateway._fast_path._door.admissions.in_flight
         await until(lambda: in_flight.slots == 0, "no slot is taken")

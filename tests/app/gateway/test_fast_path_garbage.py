@@ -52,11 +52,11 @@ def fast_path_of(gateway: Gateway) -> FastPath:
 def held(gateway: Gateway) -> dict[str, int]:
     """What is held for requests now, by its name."""
     fast_path = fast_path_of(gateway)
-    in_flight, upstream = fast_path._enforcement.enforcer.in_flight, fast_path._forwarder.upstream
+    in_flight, upstream = fast_path._door.admissions.in_flight, fast_path._forwarder.upstream
     watches = fast_path._forwarder._watches
     return {
         "slots": in_flight.slots,
-        "buffered": fast_path._enforcement.buffered.bytes,
+        "buffered": fast_path._door.buffered.bytes,
         "attempts": len(in_flight._attempts),
         "background": len(in_flight._background),
         "unsaved": len(in_flight._unsaved) + in_flight._unsaved_bytes,

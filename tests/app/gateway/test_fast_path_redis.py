@@ -44,7 +44,7 @@ async def ready(
     ):
         assert b" 201 " in await talk.ask(keyed("warm"))
         assert gateway._fast_path is not None
-        in_flight = gateway._fast_path._enforcement.enforcer.in_flight
+        in_flight = gateway._fast_path._door.admissions.in_flight
         yield talk, gateway, in_flight, upstream, port
         await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "no slot is taken")
 
@@ -273,4 +273,4 @@ async def test_a_record_that_cannot_be_read_is_told_of(redis: RedisServer) -> No
 
 def in_namespace(gateway: Gateway) -> str:
     assert gateway._fast_path is not None
-    return gateway._fast_path._enforcement.namespace
+    return gateway._fast_path._door.namespace

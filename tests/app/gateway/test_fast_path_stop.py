@@ -65,7 +65,7 @@ async def test_a_claim_of_the_lane_is_waited_for(redis: RedisServer, fault: str)
             await talk.ask(keyed())
             assert gateway._fast_path is not None
             assert isinstance(gateway._cache, RedisCache)
-            in_flight = gateway._fast_path._enforcement.enforcer.in_flight
+            in_flight = gateway._fast_path._door.admissions.in_flight
             redis.pause()
             with timed(gateway._cache, 0.4):
                 async with talking(port) as leaving:

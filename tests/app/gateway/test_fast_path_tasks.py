@@ -12,7 +12,7 @@ import pytest
 
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer
+from oncegate.middleware.admission.admission import AdmissionRequest, Admissions
 from testing.served import raw
 from testing.waiting import until
 from tests.app.twins import Twin, twin
@@ -87,20 +87,20 @@ async def test_a_gateway_that_stands_still_after_its_claim_sends_nothing_beside_
                 answer = await successor.client.request(**request)
             taken_over.append(answer)
 
-    def standing_still(self: Enforcer, request: AdmissionRequest, answer: Any) -> Any:
-        monkeypatch.setattr(Enforcer, "admitted", admitted)  # the successor is none of it
+    def standing_still(self: Admissions, request: AdmissionRequest, answer: Any) -> Any:
+        monkeypatch.setattr(Admissions, "admitted", admitted)  # the successor is none of it
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, take_over()).result()
         return admitted(self, request, answer)
 
-    admitted = Enforcer.admitted
+    admitted = Admissions.admitted
     async with twin(True, upstream_keepalive=600, **rules) as late:
         be_patient(late.gateway)
         other = payment("201", **{"idempotency-key": "other"})
         while (await late.client.request(**other)).status_code != 201:  # noqa: ASYNC110 - until the cache can be reached
             await asyncio.sleep(0.05)
         heard, taken = len(late.heard), late.taken
-        monkeypatch.setattr(Enforcer, "admitted", standing_still)
+        monkeypatch.setattr(Admissions, "admitted", standing_still)
         answer = await late.client.request(**request)
         assert (len(late.heard), late.taken) == (heard, taken + 1)
     assert taken_over[0].status_code == 201

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer
+from oncegate.middleware.admission.admission import AdmissionRequest, Admissions
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.servers import RedisServer
@@ -25,22 +25,22 @@ def redis() -> Iterator[RedisServer]:
 async def test_an_admission_that_ends_early_gives_back_its_slot(redis: RedisServer, how: str, policy: str) -> None:
     cache = RedisCache.from_url(redis.url, timeout=60)
     await cache.check()
-    enforcer = Enforcer(cache, max_in_flight=1)
+    admissions = Admissions(cache, max_in_flight=1)
     rules = compile_policy(IdempotencySettings(on_cache_down="fail_open" if policy == "fail_open" else "fail_closed"))
     key = f"{uuid4().hex}:k:s"
     redis.pause()
     if how == "closed":
-        admission = enforcer.admit(AdmissionRequest(key, bytes(16), rules))
+        admission = admissions.admit(AdmissionRequest(key, bytes(16), rules))
         admission.send(None)
         admission.close()
     else:
-        task = asyncio.create_task(enforcer.admit(AdmissionRequest(key, bytes(16), rules)))
-        await until(lambda: enforcer.in_flight.slots, "a claim is under way")
+        task = asyncio.create_task(admissions.admit(AdmissionRequest(key, bytes(16), rules)))
+        await until(lambda: admissions.in_flight.slots, "a claim is under way")
         task.cancel()
         await asyncio.wait([task])
-    assert enforcer.in_flight.slots == 0
+    assert admissions.in_flight.slots == 0
     redis.resume()
     if how == "cancelled":
-        await until(lambda: not enforcer.in_flight._unsaved, "the claim is given back")
+        await until(lambda: not admissions.in_flight._unsaved, "the claim is given back")
         assert await cache.get(key) is None
     await cache.close()

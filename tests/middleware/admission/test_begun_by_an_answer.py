@@ -13,7 +13,7 @@ import pytest
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
-from oncegate.middleware.admission.admission import AdmissionRequest, Enforcer
+from oncegate.middleware.admission.admission import AdmissionRequest, Admissions
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
@@ -79,7 +79,7 @@ async def ended(there: Door) -> None:
     """Nothing of the door's is under way, or owed."""
     await until(lambda: not there.slots)
     assert await there.middleware.drain(0) == 0
-    there.middleware.enforcer.in_flight.closing = False
+    there.middleware.admissions.in_flight.closing = False
 
 
 async def test_a_request_waits_for_its_claim_and_its_record() -> None:
@@ -103,24 +103,24 @@ async def test_a_request_that_is_cancelled_while_its_claim_is_asked_for_begins_n
     await call.gone()
     assert there.slots == 0
     cache.answer()
-    await until(lambda: not there.middleware.enforcer.in_flight._unsaved)
+    await until(lambda: not there.middleware.admissions.in_flight._unsaved)
     assert (app.calls, await there.state()) == (0, State.ABSENT)
     await ended(there)
 
 
 async def test_a_submission_that_is_cancelled_is_not_claimed_once_more_behind_its_release() -> None:
     cache = Answered()
-    enforcer = Enforcer(cache, max_in_flight=1)
+    admissions = Admissions(cache, max_in_flight=1)
     unknown = Record(State.UNKNOWN, bytes(16), bytes(16), 1, submission=True)
     cache.instead = Claim(False, unknown, 1000)
     request = AdmissionRequest("n:k:s", bytes(16), compile_policy(IdempotencySettings()), submission=True)
-    task = asyncio.create_task(enforcer.admit(request))
+    task = asyncio.create_task(admissions.admit(request))
     await cache.asked()
     task.cancel()
     await asyncio.wait([task])
     cache.answer()
-    await until(lambda: not enforcer.in_flight._background)
-    assert (enforcer.in_flight.slots, await cache.get("n:k:s")) == (0, None)
+    await until(lambda: not admissions.in_flight._background)
+    assert (admissions.in_flight.slots, await cache.get("n:k:s")) == (0, None)
 
 
 async def test_an_answer_that_meets_a_cancellation_begins_nothing() -> None:
@@ -131,7 +131,7 @@ async def test_an_answer_that_meets_a_cancellation_begins_nothing() -> None:
     call.task.cancel()
     cache.answer()
     await asyncio.wait([call.task])
-    await until(lambda: not there.middleware.enforcer.in_flight._unsaved)
+    await until(lambda: not there.middleware.admissions.in_flight._unsaved)
     assert (app.calls, await there.state()) == (0, State.ABSENT)
     await ended(there)
 
@@ -222,7 +222,7 @@ async def test_response_timeout_counts_from_when_the_attempt_began() -> None:
     over = asyncio.Event()
     call = there.begin()
     await cache.asked()
-    there.middleware.enforcer.in_flight.limits.of(3).set(over.set)
+    there.middleware.admissions.in_flight.limits.of(3).set(over.set)
     await over.wait()
     cache.answer()
     await cache.asked()
@@ -237,7 +237,7 @@ async def test_a_limit_of_a_request_that_left_is_dropped() -> None:
     await cache.asked()
     cache.answer()
     await app.arrivals()
-    limits = there.middleware.enforcer.in_flight.limits.of(7 - 0.3)
+    limits = there.middleware.admissions.in_flight.limits.of(7 - 0.3)
     await until(lambda: len(limits._set) == 1)  # once it has lasted for a third of its lease
     await call.gone()
     assert len(limits._set) == 0
@@ -270,7 +270,7 @@ async def test_the_app_runs_in_the_context_of_its_request_and_changes_it_for_nob
         await Answering(201)(scope, receive, send)
 
     there = door(app)
-    there.middleware.enforcer.in_flight.watch = Seeing(seen)
+    there.middleware.admissions.in_flight.watch = Seeing(seen)
 
     async def around(scope: Any, receive: Any, send: Any) -> None:
         asked_by.set(key)

@@ -78,7 +78,7 @@ async def test_a_request_that_is_cancelled_while_a_cache_of_its_own_is_called_gi
         await asyncio.sleep(0)
     await call.gone()
     app.release()
-    await until(lambda: not there.slots and not there.middleware.enforcer.in_flight._background)
+    await until(lambda: not there.slots and not there.middleware.admissions.in_flight._background)
     assert await there.state() is (State.SUCCEEDED if app.calls else State.ABSENT)
 
 
@@ -100,7 +100,7 @@ async def test_a_claim_that_is_not_made_yet_is_not_made_for_a_request_that_was_c
     call = there.begin()
     await cache.reached.wait()
     await call.gone()
-    await until(lambda: not there.middleware.enforcer.in_flight._unsaved)
+    await until(lambda: not there.middleware.admissions.in_flight._unsaved)
     cache.goes_on.set()
-    await until(lambda: not there.middleware.enforcer.in_flight._background)
+    await until(lambda: not there.middleware.admissions.in_flight._background)
     assert (app.calls, there.slots, await there.state()) == (0, 0, State.ABSENT)

@@ -52,7 +52,7 @@ async def test_request_cancelled_at_any_point_leaves_no_claim_without_an_owner(d
         call.task.cancel()
         await asyncio.wait([call.task])
         assert await there.middleware.drain(PATIENCE) == 0
-        there.middleware.enforcer.in_flight.closing = False
+        there.middleware.admissions.in_flight.closing = False
         assert there.slots == 0
         assert await there.state(key) in (State.ABSENT, State.SUCCEEDED)
         retry = await there.send(key=key)

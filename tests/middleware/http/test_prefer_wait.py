@@ -169,7 +169,7 @@ async def fingerprint_of(there: Door) -> bytes:
     await there.send(key="another")
     record = await there.record("another")
     assert record is not None
-    there.middleware.enforcement.app.scopes.clear()  # type: ignore[attr-defined]  # the test's own
+    there.middleware.door.app.scopes.clear()  # type: ignore[attr-defined]  # the test's own
     return record.fingerprint
 
 

@@ -243,7 +243,7 @@ async def test_overloaded_still_answers_what_needs_no_attempt(door: MakeDoor) ->
     await there.send(key="done")
     await there.send(key="unknown")
     held = Answering(500, held=True)
-    there.middleware.enforcement.app = held
+    there.middleware.door.app = held
     first = there.begin()
     await held.arrivals()
     assert (await there.send(key="done")).replayed
@@ -251,7 +251,7 @@ async def test_overloaded_still_answers_what_needs_no_attempt(door: MakeDoor) ->
     assert (await there.send()).code == "in-flight"
     assert (await there.send(b"other")).code == "key-reused"
     waiter = there.begin(headers=[("prefer", "wait=30")])
-    attempts = there.middleware.enforcer.in_flight._attempts
+    attempts = there.middleware.admissions.in_flight._attempts
     await until(lambda: any(attempt._ended for attempt in attempts.values()), "somebody waits for the attempt")
     held.release()
     await first.answered()

@@ -1,7 +1,7 @@
 """What all requests to one app share: its policies, limits and observers."""
 # Compiled: docs/decisions/0012-compiled.md
 
-from oncegate.middleware.admission.admission import Enforcer
+from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import Buffered, Unread
 from oncegate.middleware.admission.observe import Observe
 from oncegate.middleware.http.asgi import App
@@ -11,7 +11,7 @@ from oncegate.middleware.http.redact import Redact
 from oncegate.middleware.rules.policy import Policies
 
 
-class Enforcement:
+class HttpDoor:
     """Enforces ``policies`` on the requests for ``app`` and ``submit``, as
     `oncegate.middleware.http.middleware.IdempotencyMiddleware` says.
 
@@ -21,13 +21,13 @@ class Enforcement:
 
     __slots__ = (
         "_routed",
+        "admissions",
         "app",
         "body_timeout",
         "buffered",
         "caller",
         "cors",
         "date_header",
-        "enforcer",
         "namespace",
         "observe",
         "policies",
@@ -42,7 +42,7 @@ class Enforcement:
         app: App,
         submit: App,
         policies: Policies,
-        enforcer: Enforcer,
+        admissions: Admissions,
         *,
         namespace: str,
         body_timeout: float,
@@ -59,7 +59,7 @@ class Enforcement:
         self.submit = submit
         self.policies = policies
         self._routed = len(policies.all()) > 1
-        self.enforcer = enforcer
+        self.admissions = admissions
         self.namespace = namespace
         self.body_timeout = body_timeout
         self.buffered = buffered
