@@ -49,11 +49,11 @@ class FastPath:
         policy = enforcement.policies.match(scope["method"], scope["path"], scope["raw_path"])
         if policy is None:
             return Passing(self._forwarder, request, answering).begin(headers)
-        if policy.passes(headers):
+        if policy.passes_named(request.fields):
             return self._bypass(request, answering, policy, headers)
         enforced = KeyedRequest(enforcement, policy, scope)
         try:
-            look_up_key = enforced.identify()
+            look_up_key = enforced.identify(request.fields)
         except Refusal as refusal:
             request.answer(enforced.refused(refusal))
             return True

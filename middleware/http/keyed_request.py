@@ -96,10 +96,17 @@ class KeyedRequest:
 
     # -- the request for admission ------------------------------------------------------------------------------------
 
-    def identify(self) -> str | None:
-        """The look-up key of the request's record, or ``None`` where no key came. Raises a `Refusal`."""
-        policy = self.policy
-        self.fields = fields = pick(self._scope["headers"], policy.wanted)
+    def identify(self, named: Mapping[bytes, bytes] | None = None) -> str | None:
+        """The look-up key of the request's record, or ``None`` where no key came. Raises a `Refusal`.
+
+        ``named`` are the scope's headers by name, where a server has them so, without white space around the values.
+        """
+        policy, headers = self.policy, self._scope["headers"]
+        if named is None or len(named) != len(headers):  # a name that comes twice has more than one value
+            fields = pick(headers, policy.wanted)
+        else:
+            fields = {name: [named[name]] for name in policy.wanted.intersection(named)}
+        self.fields = fields
         self._names_attempt = ATTEMPT_HEADER in fields
         found = request_key(fields, policy)
         if found is None:
