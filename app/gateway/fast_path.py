@@ -72,10 +72,10 @@ class FastPath:
         policy = door.policies.match(scope["method"], scope["path"], scope["raw_path"])
         if policy is None:
             return Passing(self._forwarder, request, self.answering).begin(headers)
-        if policy.passes(headers):
+        if policy.passes_named(request.fields):
             return self._bypass(request, policy, headers)
         exchange = Exchange(door, policy, scope)
-        found = exchange.identify()
+        found = exchange.identify(request.fields)
         if isinstance(found, str):
             return CallbackDriver(exchange, self._forwarder, self._submit, request).begin(found)
         if found is None:

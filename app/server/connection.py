@@ -189,13 +189,19 @@ class InboundConnection(asyncio.Protocol):
     # -- the parser's side --------------------------------------------------------------------------------------------
 
     def head_is_complete(
-        self, scope: dict[str, Any], keep_alive: bool, expects_go_ahead: bool, upgrades: bool, ends: bool
+        self,
+        scope: dict[str, Any],
+        fields: dict[bytes, bytes],
+        keep_alive: bool,
+        expects_go_ahead: bool,
+        upgrades: bool,
+        ends: bool,
     ) -> None:
         """The request can begin. ``ends``: what follows is another protocol's."""
         if self.writable is None:
             self._deadline.at = _NEVER  # what is left of the time for a head must not end its request
         self._deaf = ends
-        request = InboundRequest(self, scope, keep_alive, expects_go_ahead, upgrades)
+        request = InboundRequest(self, scope, fields, keep_alive, expects_go_ahead, upgrades)
         self._reading = request
         if self._answering is None:
             self._answering = request

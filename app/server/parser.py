@@ -148,6 +148,7 @@ class InboundParser:
         host = fields.get(b"host", b"")
         if not host or host != self._host or len(fields) != len(headers) or self._url[:1] != b"/":
             self._url = without_authority(self._url, method, version, headers)
+            fields = dict(headers)  # an authority of the target's has replaced the host
             self._host = host  # as a rule it is the same in all requests of a connection
         expects_go_ahead = b"expect" in fields and version == "1.1" and expects_continue(headers)
         if self._quiet > _HOLDS_TOO_MANY:
@@ -168,7 +169,7 @@ class InboundParser:
         self._due = int(length) if length else 0
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
         scope = scope_of(self._url, method, version, headers, self.shared)
-        self._connection.head_is_complete(scope, keep_alive, expects_go_ahead, upgrades, ends)
+        self._connection.head_is_complete(scope, fields, keep_alive, expects_go_ahead, upgrades, ends)
 
     def on_body(self, body: bytes) -> None:
         """A piece of body."""

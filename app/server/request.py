@@ -45,7 +45,7 @@ _FAILED: Final = (
 
 
 class InboundRequest:
-    """``upgrades``: it asks for a WebSocket.
+    """``upgrades``: it asks for a WebSocket. ``fields`` are its header fields by name, the last one where a name comes twice.
 
     ``begun``: something of the response may have been written; ``gone``: the client has left.
     """
@@ -63,6 +63,7 @@ class InboundRequest:
         "_more",
         "_news",
         "begun",
+        "fields",
         "gone",
         "loop",
         "scope",
@@ -74,11 +75,13 @@ class InboundRequest:
         self,
         connection: Responding,
         scope: dict[str, Any],
+        fields: dict[bytes, bytes],
         keep_alive: bool,
         expects_go_ahead: bool,
         upgrades: bool,
     ) -> None:
         self.scope = scope
+        self.fields = fields
         self.begun = False
         self.gone = False
         self.upgrades = upgrades
@@ -130,7 +133,8 @@ class InboundRequest:
     @property
     def body(self) -> bytes:
         """The part of the body that has arrived and was not received yet."""
-        return bytes(self._body)
+        body = self._body
+        return body if isinstance(body, bytes) else bytes(body)
 
     def take(self) -> None:
         """The body of a request that `is_whole` was taken: `receive` gives it no more."""

@@ -31,7 +31,13 @@ class Parsing(Protocol):
     """For the parser, which makes requests of bytes."""
 
     def head_is_complete(
-        self, scope: dict[str, Any], keep_alive: bool, expects_go_ahead: bool, upgrades: bool, ends: bool
+        self,
+        scope: dict[str, Any],
+        fields: dict[bytes, bytes],
+        keep_alive: bool,
+        expects_go_ahead: bool,
+        upgrades: bool,
+        ends: bool,
     ) -> None:
         """The request can begin. ``ends``: what follows is another protocol's."""
         ...

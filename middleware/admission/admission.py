@@ -190,7 +190,7 @@ class Admissions:
         in_flight = self.in_flight
         if request.has_slot:
             in_flight.answered("claim", answer, request.sent)
-            if not isinstance(answer, Exception):
+            if isinstance(answer, Claim):
                 if answer.won:
                     attempt = request.attempt or self._attempt(request)
                     attempt.won(answer)
@@ -204,9 +204,9 @@ class Admissions:
                 return request.attempt
             in_flight.slots -= 1
             request.attempt = None
-        if isinstance(answer, Exception):
-            raise answer
-        return self._judge(request, answer)
+        if isinstance(answer, Claim):
+            return self._judge(request, answer)
+        raise answer
 
     def give_up(self, request: AdmissionRequest, end: BaseException) -> None:
         """Instead of `admitted`: ``end`` ended the caller, so a claim that is won is given back."""

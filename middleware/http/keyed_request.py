@@ -96,10 +96,17 @@ class KeyedRequest:
 
     # -- the request for admission ------------------------------------------------------------------------------------
 
-    def identify(self) -> str | Answer | None:
-        """The look-up key of the request's record, ``None`` where no key came, or its answer where it is refused."""
-        policy = self.policy
-        self.fields = fields = pick(self.scope["headers"], policy.wanted)
+    def identify(self, named: Mapping[bytes, bytes] | None = None) -> str | Answer | None:
+        """The look-up key of the request's record, ``None`` where no key came, or its answer where it is refused.
+
+        ``named`` are the scope's headers by name, where a server has them so, without white space around the values.
+        """
+        policy, headers = self.policy, self.scope["headers"]
+        if named is None or len(named) != len(headers):  # a name that comes twice has more than one value
+            fields = pick(headers, policy.wanted)
+        else:
+            fields = {name: [named[name]] for name in policy.wanted.intersection(named)}
+        self.fields = fields
         self._names_attempt = ATTEMPT_HEADER in fields
         try:
             found = request_key(fields, policy)

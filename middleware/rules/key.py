@@ -7,7 +7,7 @@ that most clients send. ``"abc"`` and ``abc`` name the same key.
 
 import re
 from binascii import b2a_base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -38,17 +38,17 @@ _BASE64_TO_ID: Final = bytes.maketrans(b"+/", b"._")
 RECORD_ID: Final = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
 """What `record_id` gives: two digests of `_DIGEST_BYTES`, in base64 but for two characters."""
 
-Fields = Mapping[bytes, Sequence[bytes]]
+Fields = dict[bytes, list[bytes]]
 """The field lines of interest of one request: lower-case name to values, in their order."""
 
 
-def pick(headers: Iterable[Sequence[Any]], wanted: frozenset[bytes]) -> dict[bytes, list[bytes]]:
+def pick(headers: Iterable[Sequence[Any]], wanted: frozenset[bytes]) -> Fields:
     """The field lines of ``headers`` whose lower-case names are ``wanted``, in one pass.
 
     Without white space around their values, which is no part of them (RFC 9110 section 5.5) and which some servers leave there.
     Nothing is assumed of the other lines: servers and middleware give them as tuples, or as lists.
     """
-    fields: dict[bytes, list[bytes]] = {}
+    fields: Fields = {}
     for line in headers:
         name = line[0]
         if name in wanted:
@@ -117,12 +117,13 @@ def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None
 
 def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
     """What identifies the caller: the scope's headers with all their values, or ``None`` without any of them."""
-    if len(names) == 1 and len(only := fields.get(names[0], ())) == 1:  # as a rule
+    only = fields.get(names[0]) if len(names) == 1 else None
+    if only is not None and len(only) == 1:  # as a rule
         return [names[0], b"1", only[0]]
     parts: list[bytes] = []
     found = False
     for name in names:
-        values = fields.get(name, ())
+        values = fields.get(name, [])
         found = found or bool(values)
         parts += (name, b"%d" % len(values), *values)
     return parts if found else None
@@ -143,9 +144,9 @@ def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
     else:
         for part in scope or ():
             scoped.update(b"%d:%b" % (len(part), part))
-    # Both at once: each makes 20 characters, without padding.
-    spelled = b2a_base64(keyed.digest() + scoped.digest(), newline=False).translate(_BASE64_TO_ID).decode("ascii")
-    return f"{namespace}:{spelled[:20]}:{spelled[20:]}"
+    # Both at once: each makes 20 characters, without padding. A line feed comes behind them.
+    spelled = b2a_base64(keyed.digest() + scoped.digest()).translate(_BASE64_TO_ID).decode("ascii")
+    return f"{namespace}:{spelled[:20]}:{spelled[20:40]}"
 
 
 def scope_digest(scope: Sequence[bytes] | None) -> str:
