@@ -71,6 +71,7 @@ def read(reply: str) -> Any:
     return json.loads(reply) if reply[:1] in "{[" and reply else reply
 
 
+@pytest.mark.timeout(300)  # it starts five processes, on a machine that may be busy
 async def test_one_effect_and_each_reply_wherever_the_consumer_dies(
     bench: Any, redis_url: str, effects: Effects, place: SyncPlace
 ) -> None:
