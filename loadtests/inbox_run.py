@@ -181,13 +181,13 @@ class Run:
     async def drive(self, progress: Progress) -> None:
         """Send, and wait for the end. Raises ``TimeoutError``, in a group."""
         async with asyncio.TaskGroup() as group, self._way.open():
-            disturbing = [group.create_task(self._mend()), group.create_task(self._shoot_all())]
+            mending, shooting = group.create_task(self._mend()), group.create_task(self._shoot_all())
             async with asyncio.timeout(PATIENCE + self.plan.messages * LONGEST_PER_MESSAGE):
                 await self._send_all(progress)
+                await shooting
                 await self._until_done(progress)
             self.dead_letters = await self._way.dead_letters()
-            for task in disturbing:
-                task.cancel()
+            mending.cancel()
 
     async def _send_all(self, progress: Progress) -> None:
         bar = progress.add_task("sent", total=self.plan.messages)
