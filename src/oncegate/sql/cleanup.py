@@ -126,12 +126,24 @@ async def forget_in(database: str, schema: str | None, retention: Retention, **o
         return await forget(engine, inbox_table(MetaData(), schema), retention, **options)
 
 
-async def keep_forgetting(engine: AsyncEngine | Engine, table: Table, retention: Retention, every: float) -> None:
-    """Forget about every so many seconds, for ever. What fails is logged, and done the next time."""
+async def keep_forgetting(
+    engine: AsyncEngine | Engine,
+    table: Table,
+    retention: Retention,
+    every: float,
+    on_pruned: Callable[[int], None],
+    measure: Callable[[Connection], object],
+) -> None:
+    """Forget about every so many seconds, for ever, and ``measure`` the table. What fails is logged, and done the next time.
+
+    ``on_pruned`` is called with how many markers were deleted.
+    """
     while True:
         await asyncio.sleep(every * random.uniform(0.5, 1.0))  # several processes do it, and not all at once
         try:
             done = await forget(engine, table, retention)
+            on_pruned(done.pruned)
+            await in_transaction(engine, measure)
         except (SQLAlchemyError, OSError) as error:
             found = meaning(error, table.fullname)
             log.warning("the inbox could not be pruned: %s: %s", type(found).__name__, str(found).partition("\n")[0])

@@ -12,14 +12,13 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from sqlalchemy import Connection, Engine, MetaData, Row, Table
-from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -38,11 +37,10 @@ from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.cleanup import BATCH_SIZE, Retention, keep_forgetting
-from oncegate.sql.entry import AsyncEntry, Entry, Kept, Marking
-from oncegate.sql.errors import Forgotten, InboxMisused, KeyReused, is_of_database, meaning
-from oncegate.sql.guard import check_commits_nothing, marked
+from oncegate.sql.entry import AsyncEntry, Entry, Marking
 from oncegate.sql.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
-from oncegate.sql.statements import DIALECTS, Message, Statements, statements
+from oncegate.sql.marker_writer import MarkerWriter
+from oncegate.sql.statements import Message
 from oncegate.sql.stats import InboxStats, stats
 from oncegate.sql.table import inbox_table
 from oncegate.sql.transaction import is_result
@@ -111,24 +109,21 @@ class Inbox:
         self.max_result = max_result
         self.unmarked = 0
         """How many messages without a key this process has executed without a marker."""
-        self._warns = on_mismatch == "warn"
-        self._strict = strict
-        self._watch = watch
-        self._runs_forgotten = on_forgotten == "run"
         self._retention = Retention(
             consumers=(consumer, *aliases), seconds=retention, redelivery_horizon=redelivery_horizon
         )
         self._table = inbox_table(MetaData(), schema)
-        self._statements = {
-            dialect: statements(
-                dialect,
-                self._table,
-                (consumer, *aliases),
-                wait_timeout=wait_timeout,
-                idle_timeout=idle_timeout,
-            )
-            for dialect in DIALECTS
-        }
+        self._markers = MarkerWriter(
+            self._table,
+            (consumer, *aliases),
+            max_result=max_result,
+            warns=on_mismatch == "warn",
+            runs_forgotten=on_forgotten == "run",
+            strict=strict,
+            wait_timeout=wait_timeout,
+            idle_timeout=idle_timeout,
+            watch=watch,
+        )
 
     def table(self, metadata: MetaData) -> Table:
         """The inbox's table as a part of ``metadata``, for your own migrations; one for all inboxes of a schema."""
@@ -318,7 +313,7 @@ class Inbox:
         connection = session if isinstance(session, Connection) else session.connection()
         found = stats(connection, self._table)
         oldest = None if found.oldest is None else found.oldest.timestamp()
-        self._notify(lambda watch: watch.inbox_measured(found.table, found.rows, oldest))
+        self._markers.notify(lambda watch: watch.inbox_measured(found.table, found.rows, oldest))
         return found
 
     @asynccontextmanager
@@ -328,96 +323,24 @@ class Inbox:
         """While it is entered, what is older than ``retention`` is forgotten every so many seconds, ``batch_size`` at a time.
 
         In transactions of its own. The engine's role needs DELETE besides what consumers need. Any number of processes may do
-        it. What fails is logged, and done the next time.
+        it. What fails is logged, and done the next time. ``watch`` is notified of what is deleted, and of the table's size.
         """
         retention = replace(self._retention, batch_size=batch_size)
-        task = asyncio.create_task(keep_forgetting(engine, self._table, retention, every))
+        task = asyncio.create_task(
+            keep_forgetting(engine, self._table, retention, every, self._on_pruned, self.measure)
+        )
         try:
             yield
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    def _on_pruned(self, rows: int) -> None:
+        self._markers.notify(lambda watch: watch.markers_pruned(self._table.fullname, rows))
+
     def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
         """As `first_many`, for messages whose records' ids are known."""
-        if not messages:
-            return []
-        if self._runs_forgotten:
-            messages = [replace(each, sent_at=None) for each in messages]
-        try:
-            connection = session if isinstance(session, Connection) else session.connection()
-            known = self._known(connection)
-            if isinstance(session, Session):
-                marked(session, strict=self._strict)
-            written = known.mark(connection, messages)
-            first = [len(names) == len(known.names) for names in written]
-            rows = known.rows(connection, [each.record for each, new in zip(messages, first, strict=True) if not new])
-        except Exception as error:
-            if not is_of_database(error):
-                raise
-            self._raise(error)
-
-        def store(kept: list[Kept]) -> None:
-            parameters = [{"_message": each.record, "_result": each.stored} for each in kept]
-            connection.execute(known.keep, parameters if len(kept) > 1 else parameters[0])
-
-        entries = [
-            Entry(
-                message.record,
-                first=new,
-                stored=None if new else self._earlier(message, rows[message.record], names),
-                store=store,
-                max_result=self.max_result,
-            )
-            for message, names, new in zip(messages, written, first, strict=True)
-        ]
-        for new in first:
-            self._marked("first" if new else "duplicate")
-        return entries
-
-    def _marked(self, decision: str) -> None:
-        self._notify(lambda watch: watch.message_marked(self.consumer, decision))
-
-    def _notify(self, event: Callable[[Watch], None]) -> None:
-        if self._watch is None:
-            return
-        try:
-            event(self._watch)
-        except Exception:  # a user's watch must not decide about a payment
-            log.exception("the watch failed")
-
-    def _raise(self, error: Exception) -> NoReturn:
-        if isinstance(error, UnboundExecutionError):
-            raise InboxMisused(
-                "the session has no database of its own: give it one (bind=), or use a connection"
-            ) from None
-        if (found := meaning(error, self._table.fullname)) is error:
-            raise error
-        raise found from error
-
-    def _known(self, connection: Connection) -> Statements:
-        known = self._statements.get(connection.dialect.name)
-        if known is None:
-            raise InboxMisused(f"the database is {connection.dialect.name}: an inbox needs PostgreSQL or SQLite")
-        check_commits_nothing(connection)
-        return known
-
-    def _earlier(self, message: Message, rows: Sequence[Row[Any]], written: Collection[str]) -> str | None:
-        """The result that the first delivery has kept, in JSON. Raises `KeyReused`, and `Forgotten` where there was none."""
-        earlier = [row for row in rows if row.consumer not in written]
-        if not earlier and message.sent_at is not None:
-            self._marked("forgotten")
-            raise Forgotten(
-                f"record {message.record}: sent before what the inbox has forgotten, and it may have been processed"
-            )
-        for row in earlier:
-            if None not in (message.fingerprint, row.fingerprint) and row.fingerprint != message.fingerprint:
-                self._marked("mismatch")
-                if not self._warns:
-                    raise KeyReused(f"record {message.record}: the key was used for another payload")
-                log.warning("record %s: the key was used for another payload: taken for a duplicate", message.record)
-                break
-        return next((row.result for row in earlier if row.result is not None), None)
+        return self._markers.mark(session, messages)
 
 
 def _not_a_session(session: object) -> TypeError:
