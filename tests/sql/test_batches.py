@@ -86,7 +86,9 @@ def test_one_statement_for_all_messages_and_names(place: Place) -> None:
         assert not any(renamed.first_many(session, [str(number) for number in range(500)]))
 
     place.run(work)
-    assert [each for each in statements if each in ("INSERT", "SELECT", "UPDATE")] == ["INSERT", "INSERT", "SELECT"]
+    found = [each for each in statements if each in ("WITH", "INSERT", "SELECT", "UPDATE")]
+    of_postgresql = ["WITH", "WITH"]  # the one statement has read what it could not write
+    assert found == (of_postgresql if engine.dialect.name == "postgresql" else ["INSERT", "INSERT", "SELECT"])
     assert len(place.markers()) == 1000
 
 

@@ -29,4 +29,7 @@ def test_from_the_second_delivery_on_nothing_is_compiled(place: Place, aliases: 
     deliver("b")
     deliver("b")
     hit = CacheStats.CACHE_HIT
-    assert found == [("INSERT", hit), ("UPDATE", hit), ("INSERT", hit), ("SELECT", hit)]
+    if engine.dialect.name == "postgresql":  # one statement writes, or has read
+        assert found == [("WITH", hit), ("UPDATE", hit), ("WITH", hit)]
+    else:
+        assert found == [("INSERT", hit), ("UPDATE", hit), ("INSERT", hit), ("SELECT", hit)]

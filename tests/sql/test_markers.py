@@ -31,7 +31,7 @@ def mark(place: Place, numbers: Sequence[int], names: Sequence[str] = ("billing"
 def written(session: Session, numbers: Sequence[int], names: Sequence[str] = ("billing",)) -> list[frozenset[str]]:
     connection = session.connection()
     known = statements(connection.dialect.name, TABLE, names, wait_timeout=PATIENT, idle_timeout=PATIENT)
-    return known.mark(connection, [Message(record(number), b"%016d" % number) for number in numbers])
+    return known.mark(connection, [Message(record(number), b"%016d" % number) for number in numbers])[0]
 
 
 def test_each_is_the_first_or_is_not(place: Place) -> None:

@@ -57,9 +57,15 @@ class MarkerWriter:
             known = self._known(connection)
             if isinstance(session, Session):
                 marked(session, strict=self._strict)
-            written = known.mark(connection, messages)
-            first = [len(names) == len(known.names) for names in written]
-            rows = known.rows(connection, [each.record for each, new in zip(messages, first, strict=True) if not new])
+            written, seen = known.mark(connection, messages)
+            count = len(known.names)
+            first = [len(names) == count for names in written]
+            unseen = [
+                message.record
+                for message, names in zip(messages, written, strict=True)
+                if len(names) < count and len(names) + len(seen.get(message.record, ())) < count
+            ]
+            rows = {**seen, **known.rows(connection, unseen)}
         except Exception as error:
             if not is_of_database(error):
                 raise
@@ -73,7 +79,7 @@ class MarkerWriter:
             Entry(
                 message.record,
                 first=new,
-                stored=None if new else self._earlier(message, rows[message.record], names),
+                stored=None if new else self._earlier(message, rows.get(message.record, ()), names),
                 store=store,
                 max_result=self._max_result,
             )

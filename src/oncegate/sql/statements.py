@@ -85,25 +85,36 @@ class Statements:
 
     names: tuple[str, ...]
     insert: Executable
-    """Returns name and message of each marker that it has written, and whether that took too long. Its parameter is ``_rows``."""
+    """Writes markers. Its parameter is ``_rows``.
+
+    Returns those that it has ``written``: name, message, and whether that took too long. On PostgreSQL also those that were
+    there before it began, with their fingerprint and result, so that a duplicate costs no second statement.
+    """
     read: Executable
     """The markers of ``_messages``, records' ids in JSON: message, name, fingerprint, result."""
     keep: Executable
     """Stores ``_result`` with the markers of ``_message``."""
 
-    def mark(self, connection: Connection, messages: Sequence[Message]) -> list[frozenset[str]]:
+    def mark(
+        self, connection: Connection, messages: Sequence[Message]
+    ) -> tuple[list[frozenset[str]], Mapping[str, Sequence[Row[Any]]]]:
         """Write the markers of ``messages``; for each of them the names under which it has got one: all, if it is the first.
 
-        What stands among them twice gets none the second time, and what may be forgotten gets none. Raises `InboxBusy`.
+        What stands among them twice gets none the second time, and what may be forgotten gets none. Besides, by records' ids,
+        markers that were there before: not those that another transaction has written meanwhile. Raises `InboxBusy`.
         """
         distinct = {message.record: message for message in reversed(messages)}
         rows = [distinct[record].row(name) for name in self.names for record in sorted(distinct)]
         written: defaultdict[str, list[str]] = defaultdict(list)
-        for name, record, late in connection.execute(self.insert, {"_rows": orjson.dumps(rows).decode()}):
-            if late and distinct[record].sent_at is not None:
+        seen: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+        for row in connection.execute(self.insert, {"_rows": orjson.dumps(rows).decode()}):
+            if not row.written:
+                seen[row.message].append(row)
+                continue
+            if row.late and distinct[row.message].sent_at is not None:
                 raise InboxBusy("the marker's statement has waited too long to know what was forgotten meanwhile")
-            written[record].append(name)
-        return [frozenset(written.pop(message.record, ())) for message in messages]
+            written[row.message].append(row.consumer)
+        return [frozenset(written.pop(message.record, ())) for message in messages], seen
 
     def rows(self, connection: Connection, records: Sequence[str]) -> Mapping[str, Sequence[Row[Any]]]:
         """The markers of messages, by their records' ids; none of a message without one."""
@@ -128,22 +139,31 @@ def statements(
 
 
 _POSTGRESQL: Final = """\
-INSERT INTO {table} (received_at, consumer, message, fingerprint)
-SELECT statement_timestamp(),
-    marker.consumer,
-    decode(translate(marker.message, '._\\:', '+/'), 'base64'),
-    decode(marker.fingerprint, 'hex')
-FROM json_to_recordset(CAST(:_rows AS json))
-    AS marker (consumer text, message text, fingerprint text, sent_at timestamp with time zone)
-WHERE (SELECT {limits})
-    AND coalesce(marker.sent_at >= (SELECT max(received_at) FROM {table} WHERE consumer IN ({names}) AND message = ''), true)
-ON CONFLICT (consumer, message) DO NOTHING
-RETURNING consumer, message, clock_timestamp() - CASE current_setting('transaction_isolation')
-    WHEN 'read committed' THEN statement_timestamp() ELSE transaction_timestamp() END > interval '{seconds:g} s'
+WITH given AS (
+    SELECT consumer,
+        decode(translate(message, '._\\:', '+/'), 'base64') AS message,
+        decode(fingerprint, 'hex') AS fingerprint,
+        sent_at
+    FROM json_to_recordset(CAST(:_rows AS json))
+        AS row (consumer text, message text, fingerprint text, sent_at timestamp with time zone)
+), marked AS (
+    INSERT INTO {table} (received_at, consumer, message, fingerprint)
+    SELECT statement_timestamp(), consumer, message, fingerprint FROM given
+    WHERE (SELECT {limits})
+        AND coalesce(sent_at >= (SELECT max(received_at) FROM {table} WHERE consumer IN ({all}) AND message = ''), true)
+    ON CONFLICT (consumer, message) DO NOTHING
+    RETURNING consumer, message, clock_timestamp() - CASE current_setting('transaction_isolation')
+        WHEN 'read committed' THEN statement_timestamp() ELSE transaction_timestamp() END > interval '{seconds:g} s' AS late
+)
+SELECT consumer, message, late, NULL, NULL, true FROM marked
+UNION ALL
+SELECT consumer, message, false, fingerprint, result, false FROM {table}
+    WHERE consumer IN ({names}) AND message = ANY(ARRAY(SELECT message FROM given))
 """
 """Not CURRENT_TIMESTAMP: a transaction may have begun long before the message came. The limits are set in a query of their
 own, which is done once, and not for each row. What it sees is as old as the statement, or the transaction. The key's columns
-are named: without the key it fails, and nobody is taken for the first by mistake."""
+are named: without the key it fails, and nobody is taken for the first by mistake. An array, so that its index is
+searched."""
 
 _LIMIT: Final = """\
 CASE current_setting('{setting}') WHEN '0' THEN set_config('{setting}', '{milliseconds}', true)
@@ -156,9 +176,9 @@ SELECT CURRENT_TIMESTAMP,
     json_extract(value, '$.consumer'), json_extract(value, '$.message'), json_extract(value, '$.fingerprint')
 FROM json_each(:_rows)
 WHERE coalesce(
-    json_extract(value, '$.sent_at') >= (SELECT max(received_at) FROM {table} WHERE consumer IN ({names}) AND message = ''), 1)
+    json_extract(value, '$.sent_at') >= (SELECT max(received_at) FROM {table} WHERE consumer IN ({all}) AND message = ''), 1)
 ON CONFLICT (consumer, message) DO NOTHING
-RETURNING consumer, message, 0
+RETURNING consumer, message, 0, NULL, NULL, 1
 """
 
 
@@ -166,7 +186,8 @@ def _insert(dialect: str, table: Table, names: Sequence[str], wait_timeout: floa
     limits = {"lock_timeout": wait_timeout, "idle_in_transaction_session_timeout": idle_timeout}
     written = (_POSTGRESQL if dialect == "postgresql" else _SQLITE).format(
         table=_quoted(table, dialect),
-        names=", ".join(f"'{name}'" for name in [*names, ALL_CONSUMERS]),  # of letters, digits, '.', '_' and '-'
+        names=", ".join(f"'{name}'" for name in names),  # of letters, digits, '.', '_' and '-'
+        all=", ".join(f"'{name}'" for name in [*names, ALL_CONSUMERS]),
         limits=" AND ".join(
             _LIMIT.format(setting=setting, milliseconds=max(1, round(seconds * 1000)))
             for setting, seconds in limits.items()
@@ -174,7 +195,14 @@ def _insert(dialect: str, table: Table, names: Sequence[str], wait_timeout: floa
         seconds=STATEMENT_SECONDS,
     )
     statement = text(written).bindparams(bindparam("_rows", type_=Text()))
-    return statement.columns(column("consumer", Text), column("message", RecordId), column("late", Boolean))
+    return statement.columns(
+        column("consumer", Text),
+        column("message", RecordId),
+        column("late", Boolean),
+        column("fingerprint", table.c.fingerprint.type),
+        column("result", Text),
+        column("written", Boolean),
+    )
 
 
 def _read(dialect: str, table: Table, names: Sequence[str]) -> Executable:
