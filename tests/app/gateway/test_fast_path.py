@@ -263,7 +263,8 @@ async def test_a_redis_that_was_not_reached_yet_is_connected_to_by_a_task() -> N
 async def test_nothing_that_comes_in_on_the_operators_port_is_forwarded(cache: str) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, cache) as (talk, gateway, port):
         await warm(talk)
-        gateway._ops_port = gateway.operations._own_port = port  # as if this were it
+        assert gateway._fast_path is not None
+        gateway._ops_port = gateway._fast_path._ops_port = gateway.operations._own_port = port  # as if this were it
         for data in (request("GET"), request(), keyed()):
             assert (await talk.ask(data)).startswith(b"HTTP/1.1 404 ")
         assert upstream.arrivals == 1
