@@ -5,7 +5,6 @@ of handler is measured for a quarter of a second in turn, over and over: what di
 """
 
 import asyncio
-import importlib
 import itertools
 import os
 import time
@@ -24,6 +23,7 @@ from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.rules.key import record_id, record_key
 from oncegate.sql import Inbox
+from oncegate.sql.cleanup import Retention, forget
 from oncegate.sql.statements import Message
 from testing.postgresql import PostgreSQLServer
 
@@ -96,8 +96,8 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
                     {"handler": name, "round": number, "per_s": rate, "cpu_us": cpu}
                     for name, (rate, cpu) in rates.items()
                 ]
-                if pruned := asyncio.run(prune(server, markers)):
-                    results.samples.append({"handler": "cleanup", "round": number, **pruned})
+                pruned = asyncio.run(prune(server, markers))
+                results.samples.append({"handler": "cleanup", "round": number, **pruned})
                 bar.advance(task)
         finally:
             os.sched_setaffinity(0, before)
@@ -247,9 +247,8 @@ def bytes_per_marker(server: PostgreSQLServer, markers: int) -> float:
 
 def mark(connection: Connection, inbox: Inbox, numbers: range) -> None:
     """Write markers, by the inbox's own statement, many at once."""
-    known = inbox._statements[connection.dialect.name]
     for start in range(numbers.start, numbers.stop, BATCH):
-        known.mark(
+        inbox.mark(
             connection,
             [
                 Message(record_id(record_key("inbox", f"marked-{number}", None)), md5(b"%d" % number).digest())
@@ -258,14 +257,10 @@ def mark(connection: Connection, inbox: Inbox, numbers: range) -> None:
         )
 
 
-async def prune(server: PostgreSQLServer, markers: int) -> dict[str, float] | None:
-    """Markers pruned per second, and the p99 (ms) of deliveries beside that and alone; ``None`` where nothing prunes."""
-    try:
-        cleanup: Any = importlib.import_module("oncegate.sql.cleanup")
-    except ImportError:
-        return None
+async def prune(server: PostgreSQLServer, markers: int) -> dict[str, float]:
+    """Markers pruned per second, and the p99 (ms) of deliveries beside that and alone."""
     inbox, database = Inbox("billing"), server.database()
-    table, retention = inbox.table(MetaData()), cleanup.Retention(seconds=0, redelivery_horizon=0)
+    table, retention = inbox.table(MetaData()), Retention(seconds=0, redelivery_horizon=0)
     engine = create_async_engine(server.url(database, "asyncpg"), pool_size=AT_ONCE + 1, max_overflow=0)
     try:
         async with engine.begin() as connection:
@@ -273,7 +268,7 @@ async def prune(server: PostgreSQLServer, markers: int) -> dict[str, float] | No
             await connection.run_sync(mark, inbox, range(markers))
         sessions, numbers = async_sessionmaker(engine), itertools.count()
         began = time.perf_counter()
-        pruning = asyncio.create_task(cleanup.forget(engine, table, retention, lead=0))
+        pruning = asyncio.create_task(forget(engine, table, retention, lead=0))
         beside = await _latencies(sessions, inbox, numbers, pruning.done)
         done = await pruning
         taken = time.perf_counter() - began
@@ -282,7 +277,7 @@ async def prune(server: PostgreSQLServer, markers: int) -> dict[str, float] | No
         async with engine.begin() as connection:
             await connection.run_sync(mark, inbox, range(markers))
         began = time.perf_counter()
-        undisturbed = await cleanup.forget(engine, table, retention, lead=0)
+        undisturbed = await forget(engine, table, retention, lead=0)
         rate = undisturbed.pruned / (time.perf_counter() - began)
     finally:
         await engine.dispose()

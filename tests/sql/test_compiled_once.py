@@ -13,7 +13,7 @@ from tests.sql.places import Place
 @pytest.mark.parametrize("aliases", [(), ("payments",)])
 def test_from_the_second_delivery_on_nothing_is_compiled(place: Place, aliases: tuple[str, ...]) -> None:
     inbox = Inbox("billing", aliases=aliases)
-    engine = getattr(place.engine, "sync_engine", place.engine)  # type: ignore[attr-defined]  # each kind of place has one
+    engine: Any = getattr(place.engine, "sync_engine", place.engine)  # type: ignore[attr-defined]  # each kind of place has one
     found: list[tuple[str, CacheStats]] = []
 
     def executed(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:

@@ -97,7 +97,8 @@ def test_a_large_table_of_postgresql_is_estimated_and_not_read(postgresql: Postg
     place.prepare()
     place.execute(
         "INSERT INTO oncegate_inbox (received_at, consumer, message) SELECT now() - make_interval(secs => n),"
-        " CASE WHEN n % 4 = 0 THEN 'mail' ELSE 'billing' END, decode(lpad(to_hex(n), 60, '0'), 'hex') FROM generate_series(1, :many) AS n",
+        " CASE WHEN n % 4 = 0 THEN 'mail' ELSE 'billing' END, decode(lpad(to_hex(n), 60, '0'), 'hex')"
+        " FROM generate_series(1, :many) AS n",
         many=MANY,
     )
     postgresql.execute("ANALYZE oncegate_inbox", place.url.rpartition("/")[2])
