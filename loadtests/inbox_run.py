@@ -102,12 +102,12 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("w")
+        path.touch()
 
     def write(self, key: str, payment: dict[str, int]) -> None:
         """Before it is sent."""
-        self._file.write(json.dumps({"key": key, **payment}) + "\n")
-        self._file.flush()
+        with self._path.open("a") as file:
+            file.write(json.dumps({"key": key, **payment}) + "\n")
 
     def balances(self) -> Counter[int]:
         """By account, what all payments add up to."""

@@ -170,13 +170,14 @@ def by_path(answers: dict[str, bytes], default: bytes = CREATED) -> Behaviour:
             if got.line.startswith("HEAD "):
                 data = data[: data.find(b"\r\n\r\n", data.find(b"\r\n\r\nHTTP/") + 1) + 4] if data else b""
             await peer.send(data)
-            if not _ends(data) and not (data and got.line.startswith("HEAD ")):
+            if not ends(data) and not (data and got.line.startswith("HEAD ")):
                 return
 
     return behave
 
 
-def _ends(data: bytes) -> bool:
+def ends(data: bytes) -> bool:
+    """Whether an answer says where it ends, so that its connection stays."""
     head, _, body = data.partition(b"\r\n\r\n")
     if head[9:12] in (b"204", b"304"):
         return True
