@@ -185,7 +185,7 @@ class Admissions:
         else:
             then(answer)
 
-    def admitted(self, request: AdmissionRequest, answer: Claim | Exception) -> Attempt | Verdict:
+    def admitted(self, request: AdmissionRequest, answer: object) -> Attempt | Verdict:
         """What the answer to `claim` means for the request. Raises what `admit` raises."""
         in_flight = self.in_flight
         if request.has_slot:
@@ -206,7 +206,9 @@ class Admissions:
             request.attempt = None
         if isinstance(answer, Claim):
             return self._judge(request, answer)
-        raise answer
+        if isinstance(answer, Exception):
+            raise answer
+        raise TypeError(f"the cache has answered a {type(answer).__name__}, not a Claim")
 
     def give_up(self, request: AdmissionRequest, end: BaseException) -> None:
         """Instead of `admitted`: ``end`` ended the caller, so a claim that is won is given back."""
