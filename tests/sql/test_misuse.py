@@ -55,14 +55,16 @@ def test_a_missing_table_names_the_command_that_makes_it(place: Place) -> None:
 
 @pytest.mark.parametrize("place", ["psycopg", "pysqlite"], indirect=True)
 def test_a_table_without_its_key_takes_nobody_for_the_first(place: Place, request: pytest.FixtureRequest) -> None:
-    keyless = "CREATE TABLE {}oncegate_inbox (received_at TIMESTAMP, consumer TEXT, message TEXT, fingerprint {}, result TEXT)"
+    keyless = (
+        "CREATE TABLE oncegate_inbox (received_at TIMESTAMP, consumer TEXT, message {0}, fingerprint {0}, result TEXT)"
+    )
     if place.is_postgresql:
         server = request.getfixturevalue("postgresql")
         place = SyncPlace(server.url(server.database(), "psycopg"))
-        place.execute(keyless.format("", "BYTEA"))
+        place.execute(keyless.format("BYTEA"))
     else:
         place.execute("DROP TABLE oncegate_inbox")
-        place.execute(keyless.format("", "BLOB"))
+        place.execute(keyless.format("TEXT"))
     with pytest.raises(InboxMisused, match="not as an inbox needs it"):
         place.deliver(billing, "a")
 
