@@ -23,8 +23,8 @@ from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.rules.key import record_id, record_key
 from oncegate.sql import Inbox
-from oncegate.sql.cleanup import Retention, forget
-from oncegate.sql.statements import Message
+from oncegate.sql.inbox.cleanup import Retention, forget
+from oncegate.sql.inbox.statements import Message
 from testing.postgresql import PostgreSQLServer
 
 AT_ONCE: Final = 4

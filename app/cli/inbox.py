@@ -72,8 +72,8 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def create(database: str, schema: str | None, printed: bool) -> None:
     """See `CREATE_HELP`."""
     with _one_line():
-        from oncegate.sql.create import create as create_table
-        from oncegate.sql.create import definition
+        from oncegate.sql.inbox.create import create as create_table
+        from oncegate.sql.inbox.create import definition
 
         if printed:
             click.echo(definition(database, schema))
@@ -90,7 +90,7 @@ def create(database: str, schema: str | None, printed: bool) -> None:
 def show(key: str, database: str, schema: str | None, caller: str, as_json: bool) -> None:
     """See `SHOW_HELP`."""
     with _one_line():
-        from oncegate.sql.markers import find
+        from oncegate.sql.inbox.markers import find
 
         record, found = find(database, schema, key, caller)
     if as_json:
@@ -111,7 +111,7 @@ def show(key: str, database: str, schema: str | None, caller: str, as_json: bool
 def stats(database: str, schema: str | None, as_json: bool) -> None:
     """See `STATS_HELP`."""
     with _one_line():
-        from oncegate.sql.stats import of_database
+        from oncegate.sql.inbox.stats import of_database
 
         found = of_database(database, schema)
     if as_json:
@@ -144,7 +144,7 @@ def cleanup(database: str, schema: str | None, config: str | None, as_json: bool
     """See `CLEANUP_HELP`."""
     with _one_line():
         from oncegate.app.cli.inbox_cleanup import clean_up, show_cleanup
-        from oncegate.sql.cleanup import Retention
+        from oncegate.sql.inbox.cleanup import Retention
 
         try:
             retention = Retention(
@@ -163,7 +163,7 @@ def cleanup(database: str, schema: str | None, config: str | None, as_json: bool
 def _one_line() -> Iterator[None]:
     """Ends with one line where SQLAlchemy is missing, or the database refuses."""
     try:
-        from oncegate.sql.database import NotDone
+        from oncegate.sql.database.access import NotDone
     except ImportError as missing:
         end(str(missing))
     try:

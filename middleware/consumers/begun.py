@@ -69,6 +69,9 @@ class Begun:
         self.raised: BaseException | None = None
         self.sent_at: datetime | None = None
         """When the message was sent, as its `Delivery` has it."""
+        self.aggregate = ""
+        self.sequence: int | None = None
+        """Which message about which aggregate it is, as its `Delivery` has it."""
         self.origin = Origin()
         """The message's own ids, for logs and dead letters: ``message_id``, ``correlation``."""
         self.mismatch = False

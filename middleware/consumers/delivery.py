@@ -41,7 +41,8 @@ class Delivery:
     attempts don't count any more, because an operator drove the command again. What the gateway itself did under the key
     counts too, where its record has this very ``fingerprint``: then it is of this command. ``sent_at`` is when the broker got
     the message, with its time zone: for `oncegate.sql.Inbox`, which has forgotten what is too old. Raises ``ValueError``
-    for one without a zone.
+    for one without a zone. ``aggregate`` is the id of what the message is about, and ``sequence`` its number among the messages
+    about that: for an inbox that keeps their order.
 
     What must not be logged is not in its ``repr``.
     """
@@ -55,6 +56,8 @@ class Delivery:
     attempts_before: int = 0
     correlation: str | bytes | int | UUID = ""
     sent_at: datetime | None = None
+    aggregate: str = field(default="", repr=False)
+    sequence: int | None = None
 
     def __post_init__(self) -> None:
         if self.sent_at is not None and self.sent_at.tzinfo is None:

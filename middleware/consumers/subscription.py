@@ -112,6 +112,7 @@ class Subscription:
         origin = origin_of(delivery)
         begun = await self._decide(delivery, origin)
         begun.origin, begun.sent_at = origin, delivery.sent_at
+        begun.aggregate, begun.sequence = delivery.aggregate, delivery.sequence
         self._report(begun)
         return begun
 

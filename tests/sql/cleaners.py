@@ -11,8 +11,8 @@ import sys
 from sqlalchemy import MetaData, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from oncegate.sql.cleanup import Retention, forget
-from oncegate.sql.table import inbox_table
+from oncegate.sql.inbox.cleanup import Retention, forget
+from oncegate.sql.inbox.table import inbox_table
 
 
 def main(url: str, number: str) -> None:

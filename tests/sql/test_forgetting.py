@@ -15,8 +15,8 @@ from sqlalchemy import event
 from oncegate import Action, Delivery, MemoryCache, Subscription
 from oncegate.middleware.outcome.errors import NotRetryable
 from oncegate.sql import Forgotten, Inbox, InboxBusy
-from oncegate.sql import statements as statements_module
-from oncegate.sql.cleanup import Progress, Retention, _Steps
+from oncegate.sql.inbox import statements as marker_statements
+from oncegate.sql.inbox.cleanup import Progress, Retention, _Steps
 from testing.waiting import until as wait_for
 from tests.sql.aging import TABLE, age, ago, clean, pruned
 from tests.sql.conftest import ON_POSTGRESQL, ON_SQLITE
@@ -187,7 +187,7 @@ def test_the_first_delete_comes_later_than_the_instant_by_the_lead(place: Place)
 @pytest.mark.parametrize("place", ON_POSTGRESQL, indirect=True)
 def test_a_statement_that_takes_longer_than_the_lead_is_undone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may not have seen what was forgotten meanwhile. Without the message's time that makes no difference."""
-    monkeypatch.setattr(statements_module, "STATEMENT_SECONDS", 0.0)
+    monkeypatch.setattr(marker_statements, "STATEMENT_SECONDS", 0.0)
     slow = Inbox("billing")
     with pytest.raises(InboxBusy):
         place.deliver(slow, "a", sent_at=ago(seconds=0))

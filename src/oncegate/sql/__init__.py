@@ -14,10 +14,10 @@ try:
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.sql needs SQLAlchemy 2: pip install 'oncegate[sql]', and a driver") from missing
 
-from oncegate.sql.entry import AsyncEntry, Entry
-from oncegate.sql.errors import CommitUnknown, Forgotten, InboxBusy, InboxMisused, InboxUnavailable, KeyReused
-from oncegate.sql.inbox import Inbox
-from oncegate.sql.stats import InboxStats
+from oncegate.sql.database.errors import CommitUnknown, Forgotten, InboxBusy, InboxMisused, InboxUnavailable, KeyReused
+from oncegate.sql.inbox.entry import AsyncEntry, Entry
+from oncegate.sql.inbox.inbox import Inbox
+from oncegate.sql.inbox.stats import InboxStats
 
 __all__ = [
     "AsyncEntry",

@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 from sqlalchemy import Connection, MetaData, Select, Table, func, inspect, literal_column, select, text
 
-from oncegate.sql.database import NotDone, in_database
-from oncegate.sql.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
+from oncegate.sql.database.access import NotDone, in_database
+from oncegate.sql.inbox.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
 
 MOST_COUNTED: Final = 100_000
 """Rows of a table that is counted, on SQLite."""

@@ -1,8 +1,8 @@
 """`Inbox`: marks each message in the transaction of its effect, so that a second delivery finds it.
 
 Strategy. The marker comes first, and by one statement: who writes it has the message, and a concurrent delivery waits until
-that transaction has ended (oncegate.sql.statements). A look before, and a marker after the effect, would run both, and fail one
-of them at its commit.
+that transaction has ended (oncegate.sql.inbox.statements). A look before, and a marker after the effect, would run both, and
+fail one of them at its commit.
 
 All of it is written once, for SQLAlchemy's synchronous sessions and connections; for asynchronous ones it runs in their
 ``run_sync``.
@@ -36,14 +36,14 @@ from oncegate.middleware.rules.arguments import check_watch
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
-from oncegate.sql.cleanup import BATCH_SIZE, Retention, keep_forgetting
-from oncegate.sql.entry import AsyncEntry, Entry, Marking
-from oncegate.sql.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
-from oncegate.sql.marker_writer import MarkerWriter
-from oncegate.sql.statements import Message
-from oncegate.sql.stats import InboxStats, stats
-from oncegate.sql.table import inbox_table
-from oncegate.sql.transaction import is_result
+from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
+from oncegate.sql.inbox.entry import AsyncEntry, Entry, Marking
+from oncegate.sql.inbox.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
+from oncegate.sql.inbox.marker_writer import MarkerWriter
+from oncegate.sql.inbox.statements import Message
+from oncegate.sql.inbox.stats import InboxStats, stats
+from oncegate.sql.inbox.table import inbox_table
+from oncegate.sql.inbox.transaction import is_result
 
 log = logging.getLogger("oncegate.inbox")
 

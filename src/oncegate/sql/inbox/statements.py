@@ -11,7 +11,7 @@ On PostgreSQL the same statement sets the transaction's time limits, which count
 session has stays.
 
 It leaves out messages that were sent before the instant up to which the inbox has forgotten: one of them that has no marker
-may have lost it. That instant is committed `LEAD_SECONDS` before a marker behind it is deleted (oncegate.sql.cleanup), and
+may have lost it. That instant is committed `LEAD_SECONDS` before a marker behind it is deleted (oncegate.sql.inbox.cleanup), and
 a statement that has taken longer than `STATEMENT_SECONDS` tells that it has: so none that did not see the instant yet writes
 a marker after the one before it was deleted. On SQLite nobody writes by what is out of date.
 """
@@ -41,10 +41,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from oncegate.sql.errors import InboxBusy
-from oncegate.sql.table import ALL_CONSUMERS, RecordId
+from oncegate.sql.database.errors import InboxBusy
+from oncegate.sql.database.types import RecordId
+from oncegate.sql.inbox.table import ALL_CONSUMERS
 
-DIALECTS: Final = ("postgresql", "sqlite")
 CLOCK_MARGIN: Final = timedelta(minutes=5)
 """By which the clock of a broker, or of who sends, may differ from the database's."""
 STATEMENT_SECONDS: Final = 25.0

@@ -14,10 +14,17 @@ from sqlalchemy.orm import Session
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.executing import current
 from oncegate.middleware.consumers.transactional import Executed
-from oncegate.sql.entry import Entry, keep_all
-from oncegate.sql.errors import CommitUnknown, InboxMisused, InboxUnavailable, is_of_database, is_unsettled, meaning
-from oncegate.sql.guard import check_not_aborted, hold, let_go
-from oncegate.sql.statements import Message
+from oncegate.sql.database.errors import (
+    CommitUnknown,
+    InboxMisused,
+    InboxUnavailable,
+    is_of_database,
+    is_unsettled,
+    meaning,
+)
+from oncegate.sql.database.misuse import check_not_aborted, hold, let_go
+from oncegate.sql.inbox.entry import Entry, keep_all
+from oncegate.sql.inbox.statements import Message
 
 log = logging.getLogger("oncegate.inbox")
 

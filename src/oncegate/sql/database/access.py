@@ -10,8 +10,8 @@ from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from oncegate.sql.errors import is_of_database
-from oncegate.sql.statements import DIALECTS
+from oncegate.sql.database.errors import is_of_database
+from oncegate.sql.database.types import DIALECTS
 
 Result = TypeVar("Result")
 

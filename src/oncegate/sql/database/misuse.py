@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, ExceptionContext, event, select
 from sqlalchemy.orm import Session, SessionTransaction
 
-from oncegate.sql.errors import InboxMisused
+from oncegate.sql.database.errors import InboxMisused
 
 log = logging.getLogger("oncegate.inbox")
 

@@ -10,10 +10,11 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from oncegate.middleware.admission.observe import Watch
-from oncegate.sql.entry import Entry, Kept
-from oncegate.sql.errors import Forgotten, InboxMisused, KeyReused, is_of_database, meaning
-from oncegate.sql.guard import check_commits_nothing, marked
-from oncegate.sql.statements import DIALECTS, Message, Statements, statements
+from oncegate.sql.database.errors import Forgotten, InboxMisused, KeyReused, is_of_database, meaning
+from oncegate.sql.database.misuse import check_commits_nothing, marked
+from oncegate.sql.database.types import DIALECTS
+from oncegate.sql.inbox.entry import Entry, Kept
+from oncegate.sql.inbox.statements import Message, Statements, statements
 
 log = logging.getLogger("oncegate.inbox")
 

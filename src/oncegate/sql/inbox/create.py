@@ -3,8 +3,8 @@
 from sqlalchemy import Connection, MetaData, inspect
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from oncegate.sql.database import database_url, in_database
-from oncegate.sql.table import inbox_table
+from oncegate.sql.database.access import database_url, in_database
+from oncegate.sql.inbox.table import inbox_table
 
 
 def definition(database: str, schema: str | None) -> str:

@@ -1,0 +1,1 @@
+"""The transactional inbox: `Inbox` (inbox), its handlers' transactions (handler, batch, transaction), an operator's view."""
