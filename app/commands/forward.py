@@ -1,14 +1,14 @@
 """Executes commands by forwarding them to an HTTP service with the gateway's own forwarder, which knows whether the service
 can have acted.
 
-What an answer means for a command (``[routes.status]`` overrides the kind of a status):
+What an answer means for a command (``[routes.status]`` overrides the kind of a status, or of a class):
 
 | kind | by default | the command |
 | --- | --- | --- |
-| success | 2xx, 3xx | is done; the answer is its result |
+| success | 2xx, 3xx but for 307, 308 | is done; the answer is its result |
 | failure | 4xx | is refused for good: a dead letter |
 | failure | 5xx | is tried again |
-| release, unknown | 401, 403, 408, 425, 429; 502, 504 | is tried again |
+| release, unknown | 307, 308, 401, 403, 408, 425, 429; 502, 504 | is tried again |
 | no connection | | is tried again, and it counts as no attempt |
 | no answer | | is tried again: whether it was executed, the service knows, by the key |
 

@@ -24,8 +24,9 @@ CONTENT_LENGTH: Final = b"content-length"
 COOKIE: Final = b"cookie"
 ATTEMPT_HEADER: Final = b"idempotency-attempt"
 
-_RELEASED: Final = frozenset({401, 403, 408, 425, 429})
-"""The upstream did nothing and says so: nothing is kept, and the key is free."""
+_RELEASED: Final = frozenset({307, 308, 401, 403, 408, 425, 429})
+"""The upstream did nothing and says so: nothing is kept, and the key is free. 307 and 308 have the client send the same request
+elsewhere (RFC 9110, sections 15.4.8 and 15.4.9), with its key."""
 _GATEWAY_ERRORS: Final = frozenset({502, 504})
 """The upstream is a gateway itself and lost sight of the work behind it."""
 _FAILED: Final = State.FAILED  # members of an enumeration take long to look up
@@ -118,10 +119,11 @@ class Policy:
         return self.states[status] if 0 <= status < 600 else _FAILED
 
 
-def kind(status: int, overrides: Mapping[int, Kind]) -> Kind:
-    """The kind of a response of ``status``: by the route's table, else by the contract's."""
-    if status in overrides:
-        return overrides[status]
+def kind(status: int, overrides: Mapping[Any, Kind]) -> Kind:
+    """The kind of a response of ``status``: by the route's table, exact before its class (``"4xx"``), else by the contract's."""
+    for named in (status, f"{status // 100}xx"):
+        if named in overrides:
+            return overrides[named]
     if status in _RELEASED:
         return "release"
     if status in _GATEWAY_ERRORS:
@@ -149,7 +151,7 @@ def _submitted(policy: Policy, route: Route) -> Policy:
     return replace(policy, mode=route.mode, stream=route.stream, travelling=frozenset((*policy.key_names, *named)))
 
 
-def _compile(settings: IdempotencySettings, path: str, status: Mapping[int, Kind]) -> Policy:
+def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind]) -> Policy:
     key_names = tuple(dict.fromkeys(name.lower().encode() for name in (settings.header, *settings.aliases)))
     scope_names = tuple(dict.fromkeys(part.removeprefix("header:").lower().encode() for part in settings.scope))
     dropped = tuple(name.lower().encode() for name in settings.drop_headers)

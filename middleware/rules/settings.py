@@ -40,6 +40,9 @@ Mode = Literal["sync", "async", "either"]
 """Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
 Kind = Literal["success", "failure", "release", "unknown"]
 """What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
+StatusClass = Literal["2xx", "3xx", "4xx", "5xx"]
+Statuses = dict[Annotated[int, Field(ge=200, le=599)] | StatusClass, Kind]
+"""What statuses say: an exact one counts before its class (RFC 9110, section 15)."""
 
 DEFAULT_METHODS = ("POST", "PATCH")
 _MEANS_SOMETHING_ELSE = re.compile(
@@ -196,6 +199,8 @@ class Route(Overrides):
     characters, and frameworks' path parameters are understood: ``{id}`` (``{id:int}``) is one segment, ``{rest:path}`` any
     run. The first route that matches counts. Any field of `IdempotencySettings` may be given beside these.
 
+    ``status`` names statuses or classes of them (``"5xx"``); an exact one counts before its class.
+
     ``methods = []`` switches enforcement off on the path, whatever the method: ``Route(path="*", methods=[])`` behind the others
     leaves only those under enforcement.
     """
@@ -205,7 +210,7 @@ class Route(Overrides):
     mode: Mode = "sync"
     stream: Name = "commands"
     consumer: Name | None = None
-    status: dict[Annotated[int, Field(ge=200, le=599)], Kind] = Field(default_factory=dict)
+    status: Statuses = Field(default_factory=dict)
 
     @property
     def consumer_name(self) -> str:

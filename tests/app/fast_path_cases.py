@@ -6,7 +6,7 @@ from tests.app.fast_path import keyed, request
 
 ANSWERS = {
     f"/{status}": b"HTTP/1.1 %d As told\r\ncontent-length: 3\r\ncontent-type: a/b\r\n\r\n%d" % (status, status)
-    for status in (200, 202, 301, 400, 401, 402, 403, 404, 408, 409, 418, 422, 425, 429, 500, 501, 502, 503, 504, 599)
+    for status in (200, 202, 301, 307, 400, 401, 402, 403, 404, 408, 409, 422, 425, 429, 500, 501, 502, 503, 504, 599)
 }
 ANSWERS |= {
     "/204": b"HTTP/1.1 204 No Content\r\netag: a\r\n\r\n",

@@ -237,10 +237,10 @@ async def test_a_response_that_is_never_completed_is_a_failure(door: MakeDoor) -
 
 SUCCESS, FAILURE, UNKNOWN, RELEASE = State.SUCCEEDED, State.FAILED, State.UNKNOWN, State.ABSENT
 CLASSES = {
-    SUCCESS: [200, 201, 202, 204, 206, 299, 300, 301, 302, 303, 304, 307, 308, 399],
+    SUCCESS: [200, 201, 202, 204, 206, 299, 300, 301, 302, 303, 304, 399],
     FAILURE: [400, 402, 404, 405, 409, 410, 412, 415, 418, 422, 451, 499, 500, 501, 503, 505, 507, 599],
     UNKNOWN: [502, 504],
-    RELEASE: [401, 403, 408, 425, 429],
+    RELEASE: [307, 308, 401, 403, 408, 425, 429],
 }
 
 
@@ -265,3 +265,21 @@ async def test_status_class_can_be_set_per_route(door: MakeDoor, status: int, ki
     if state is SUCCESS:
         assert (await there.send()).replayed
         assert app.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [(303, RELEASE), (302, SUCCESS), (404, SUCCESS), (401, SUCCESS), (402, UNKNOWN), (500, RELEASE), (502, RELEASE)],
+)
+async def test_an_exact_status_counts_before_its_class(door: MakeDoor, status: int, state: State) -> None:
+    """R5.10"""
+    said = {"4xx": "success", "402": "unknown", "5xx": "release", "3xx": "release", "302": "success"}
+    there = door(Answering(status, body=b""), routes=[Route.model_validate({"path": "/payments", "status": said})])
+    await there.send()
+    assert await there.state() is state
+
+
+@pytest.mark.parametrize("named", ["1xx", "6xx", "4XX", "4x", "199", "600", ""])
+def test_what_is_no_status_and_no_class_is_refused(named: str) -> None:
+    with pytest.raises(ValueError, match="status"):
+        Route.model_validate({"path": "/payments", "status": {named: "success"}})
