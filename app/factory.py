@@ -11,6 +11,7 @@ from oncegate.app.operators.operations import Operations
 from oncegate.app.operators.published_policy import published
 from oncegate.app.operators.readiness import Readiness, try_writing
 from oncegate.app.operators.records import Records
+from oncegate.app.settings.admin_tokens import AdminToken, parse
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder
@@ -35,7 +36,7 @@ def create_gateway(
 ) -> Gateway:
     """The gateway for ``settings``, not started yet. ``observe`` is called for each enforced request.
 
-    ``admin_token`` is the operators' token for records; without one, records are not served.
+    ``admin_token`` is an operators' token beside those in the settings; without any, records are not served.
     Raises ``OSError`` where ``upstream_ca`` can't be read, ``ValueError`` for a URL that its user can't take.
     """
     rules = settings.idempotency
@@ -89,7 +90,8 @@ def create_gateway(
     readiness: Readiness = Readiness(
         probe=forwarder.probe, cache=cache, write=write, needs_cache=settings.ready_needs_cache
     )
-    operators = Bearer(admin_token, metrics.login_refused) if admin_token else None
+    tokens = [*map(parse, settings.admin_tokens), *([AdminToken.of("", admin_token)] if admin_token else [])]
+    operators = Bearer(tokens, metrics.login_refused) if tokens else None
     create = partial(_operators_app, settings, policies, cache, metrics, readiness, operators)
     return Gateway(
         middleware,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.usage import end, redis_settings
+from oncegate.app.cli.usage import account, end, reason, redis_settings
 
 if TYPE_CHECKING:
     from oncegate.app.operators.dead_letters import Commands, Letter
@@ -115,22 +115,25 @@ async def show(found: "Commands", as_json: bool, identifier: str, body: bool) ->
 @commands.command()
 @click.argument("identifiers", metavar="[ID]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every dead letter that is there now.")
+@reason
 @_options
-async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], everything: bool) -> None:
+async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], everything: bool, reason: str) -> None:
     """Have commands processed again: as many attempts as a new one has, by the consumer that gave them up.
 
     The dead letter goes and the new entry comes in one step. What had succeeded after all is skipped.
     """
     from oncegate.app.cli.commands_view import show_retried
+    from oncegate.app.operators.audit import Author
 
     if bool(identifiers) == everything:
         end("give ids, or --all")
+    author = Author(account(), reason)
     retried: list[dict[str, Any]] = []
     unread: list[str] = []
     missing: list[str] = []
 
     async def put_back(letter: "Letter") -> None:
-        done = await found.put_back(letter)
+        done = await found.put_back(letter, author)
         retried.extend(done["retried"])
         unread.extend(done["unread"])
 

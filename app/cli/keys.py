@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.usage import end
+from oncegate.app.cli.usage import end, reason
 from oncegate.cache.redis.url import REDIS_SCHEMES, either
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def keys() -> None:
       # it was executed: retries get this answer from now on
       oncegate keys resolve --record ID --status 201 --body @answer.json
       # it was not: the next retry executes it
-      oncegate keys release --record ID
+      oncegate keys release --record ID --reason 'no debit in the bank statement'
     \b
       # whatever was kept for this caller, or by this route's rules
       echo 'Authorization: Bearer ...' | oncegate keys purge --caller - --dry-run
@@ -153,6 +153,7 @@ def _record(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any]
 @_which
 @click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")
 @click.option("--attempt", type=click.IntRange(1), help="Only while this is the record's attempt.")
+@reason
 @_options
 def release(
     source: "Source",
@@ -162,12 +163,13 @@ def release(
     caller: str | None,
     force: bool,
     attempt: int | None,
+    reason: str,
 ) -> None:
     """Set a key free, because its request was not executed: the next retry will be."""
     from oncegate.cache.transitions import ResolveRequest
 
     identifier = _one(source, key, record, caller)
-    _resolve(source, identifier, ResolveRequest(None, force=force, attempt=attempt or 0), as_json=as_json)
+    _resolve(source, identifier, ResolveRequest(None, force=force, attempt=attempt or 0), reason, as_json=as_json)
 
 
 @keys.command()
@@ -184,6 +186,7 @@ def release(
 @click.option("--ttl", type=float, metavar="SECONDS", help=_TTL)
 @click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")
 @click.option("--attempt", type=click.IntRange(1), help="Only while this is the record's attempt.")
+@reason
 @_options
 def resolve(
     source: "Source",
@@ -198,6 +201,7 @@ def resolve(
     ttl: float | None,
     force: bool,
     attempt: int | None,
+    reason: str,
 ) -> None:
     """Write down what became of a request whose outcome nobody knows."""
     from oncegate.app.operators.records import MOST_SECONDS
@@ -214,7 +218,8 @@ def resolve(
         end("--ttl is above 0 seconds, and at most ten years")
     ttl_ms = max(1, round(ttl * 1000)) if ttl is not None else 0
     identifier = _one(source, key, record, caller)
-    _resolve(source, identifier, ResolveRequest(state, response, ttl_ms, force, attempt or 0), as_json=as_json)
+    resolution = ResolveRequest(state, response, ttl_ms, force, attempt or 0)
+    _resolve(source, identifier, resolution, reason, as_json=as_json)
 
 
 @keys.command()
@@ -269,12 +274,12 @@ def _before_ms(older: str | None) -> int:
     return max(1, round(time() * 1000) - int(amount) * _UNITS[unit] * 1000)
 
 
-def _resolve(source: "Source", identifier: str, resolve: Any, *, as_json: bool) -> None:
+def _resolve(source: "Source", identifier: str, resolve: Any, reason: str, *, as_json: bool) -> None:
     from oncegate.app.cli.keys_view import show_resolution
     from oncegate.app.operators.records import WHY_NOT
     from oncegate.cache.transitions import Resolution
 
-    resolution = source.resolve(identifier, resolve)
+    resolution = source.resolve(identifier, resolve, reason)
     if resolution is not Resolution.RESOLVED:
         end(f"nothing was changed: {WHY_NOT[resolution][1]}", 1)
     show_resolution(identifier, resolve.state.value if resolve.state else "absent", as_json=as_json)

@@ -106,6 +106,36 @@ def demo(port: int | None) -> None:
     sys.exit(run(port))
 
 
+@main.command(short_help="Make a token for an operator.")
+@click.argument("name")
+@click.option("--read", "writes", flag_value=False, type=bool, help="For looking only.")
+@click.option(
+    "--write",
+    "writes",
+    flag_value=True,
+    type=bool,
+    default=True,
+    help="Also to resolve, release, retry, discard (default).",
+)
+def token(name: str, writes: bool) -> None:
+    """Make a token for the operator NAME, and the setting that lets its bearer in.
+
+    \b
+      oncegate token alice --read
+      # the first line is for alice: ONCEGATE_ADMIN_TOKEN=... oncegate keys list --gateway URL
+      # the second one goes into the gateway's file: admin_tokens = ["alice:read:..."]
+
+    The token is shown once and stored nowhere; the gateway's file has its digest. Each change is noted with the name.
+    """
+    from oncegate.app.settings.admin_tokens import NAME, AdminToken, new_token
+
+    if not NAME.fullmatch(name):
+        end("NAME has 1 to 64 letters, digits, '.', '_', '@' and '-'")
+    made = new_token()
+    click.echo(made)
+    click.echo(AdminToken.of(name, made, writes=writes).setting())
+
+
 @main.command("openapi", help=OPENAPI_HELP, short_help="Add the gateway's part to an upstream's OpenAPI description.")
 @click.option("--upstream-spec", required=True, metavar="FILE", help="The upstream's OpenAPI 3 description.")
 @click.option("--config", metavar="FILE", help="A TOML file with settings (or ONCEGATE_CONFIG).")

@@ -12,7 +12,9 @@ from urllib.parse import quote, urlencode, urlsplit
 import orjson
 from pydantic import BaseModel, ValidationError
 
+from oncegate.app.cli.usage import account
 from oncegate.app.factory import create_cache, create_records
+from oncegate.app.operators.audit import Author
 from oncegate.app.operators.models import RecordIds, RecordList, Resolved, WholeRecord
 from oncegate.app.operators.purge import Purged, Which, purge
 from oncegate.app.operators.records import Listing, NotARecord, Records, header_lines
@@ -63,9 +65,10 @@ class SharedCache:
         lines = None if caller is None else header_lines(caller)
         return self._run(lambda records: records.of_key(key, lines))
 
-    def resolve(self, identifier: str, resolve: ResolveRequest) -> Resolution:
-        """See `Records`; a caller is given by header lines."""
-        return self._run(lambda records: records.resolve(identifier, resolve))
+    def resolve(self, identifier: str, resolve: ResolveRequest, reason: str) -> Resolution:
+        """See `Records`; its author is who runs this process."""
+        author = Author(account(), reason)
+        return self._run(lambda records: records.resolve(identifier, resolve, author))
 
     def purge(
         self,
@@ -134,9 +137,11 @@ class RemoteGateway:
         """See `Records`; a caller is given by header lines."""
         return list(self._fetch("POST", "find", RecordIds, {"key": key, "caller": caller})["ids"])
 
-    def resolve(self, identifier: str, resolve: ResolveRequest) -> Resolution:
-        """See `Records`; a caller is given by header lines."""
+    def resolve(self, identifier: str, resolve: ResolveRequest, reason: str) -> Resolution:
+        """See `Records`; its author is whom the gateway knows by the token."""
         members: dict[str, Any] = {"force": resolve.force, "attempt": resolve.attempt}
+        if reason:  # an older gateway doesn't take one
+            members["reason"] = reason
         action = "release"
         if resolve.state is not None:
             action = "resolve"

@@ -1,5 +1,6 @@
 """How commands end that can't do what they are to, and the settings of those that need the gateway's Redis."""
 
+import getpass
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,6 +14,29 @@ def end(line: str, code: int = 2) -> NoReturn:
     """End with one line on standard error; 2 is the exit code for wrong usage or configuration."""
     click.echo(f"oncegate: {line}", err=True)
     sys.exit(code)
+
+
+def account() -> str:
+    """The name of the account that runs this process; empty where it has none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no entry for the user's id, as in a container
+        return ""
+
+
+def one_line(_: click.Context, __: click.Parameter, reason: str) -> str:
+    """A ``--reason`` as it can be kept. Ends the process for another one."""
+    from oncegate.app.operators.audit import MOST_REASON, REASON
+
+    if len(reason) > MOST_REASON or not REASON.fullmatch(reason):
+        end(f"--reason is one line of at most {MOST_REASON} characters")
+    return reason
+
+
+reason = click.option(
+    "--reason", default="", metavar="TEXT", callback=one_line, help="Why; kept and logged with your name."
+)
+"""The option of whatever an operator changes."""
 
 
 def redis_settings(

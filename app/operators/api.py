@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as NoRoute
 
 from oncegate.app.operators import commands_page, description, models, records_page
+from oncegate.app.operators.audit import OPERATOR
 from oncegate.app.operators.bearer import Bearer
 from oncegate.app.operators.commands_page import CommandStatuses
 from oncegate.app.operators.operations import LISTS
@@ -31,6 +32,8 @@ log = logging.getLogger("oncegate.records")
 MOST_BYTES = 8 * 1024 * 1024
 """Of a request: a resolution may bring a response's body."""
 BODY_SECONDS = 30.0
+_READ_BY_POST = "/records/find"
+"""It changes nothing: a POST, since a key is in it."""
 
 router = APIRouter()
 
@@ -183,11 +186,16 @@ class _Door:
             await self._app(scope, receive, send)
 
     async def _for_operators(self, operators: Bearer, scope: Scope, receive: Receive, send: Send) -> None:
-        if not operators.is_brought(scope):
+        token = operators.brought(scope)
+        if token is None:
             operators.refuse(scope)
             refusal = problem(401, "This needs the operators' bearer token.", headers={"www-authenticate": REALM})
             await refusal(scope, receive, send)
             return
+        if not token.writes and scope["method"] != "GET" and scope["path"] != _READ_BY_POST:
+            await problem(403, f"The token of {token.name} is for reading.")(scope, receive, send)
+            return
+        scope = {**scope, OPERATOR: token.name}
         if scope["method"] == "POST":
             try:
                 body = await read_body(receive, {}, MOST_BYTES, BODY_SECONDS) or b""

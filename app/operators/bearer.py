@@ -1,10 +1,11 @@
-"""Authorization of operators by a bearer token (RFC 6750). Wrong tokens are counted, and logged within bounds."""
+"""Authorization of operators by bearer tokens (RFC 6750). Wrong tokens are counted, and logged within bounds."""
 
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
+from oncegate.app.settings.admin_tokens import AdminToken, digest
 from oncegate.middleware.http.asgi import Scope
 
 log = logging.getLogger("oncegate.operators")
@@ -15,24 +16,25 @@ WINDOW = 60.0
 
 
 class Bearer:
-    """The operators' ``token``. ``count`` is called for each wrong one."""
+    """The operators' ``tokens``. ``count`` is called for each wrong one."""
 
-    def __init__(self, token: str, count: Callable[[], None] = lambda: None) -> None:
-        self._token = token.encode("utf-8", "surrogateescape")
+    def __init__(self, tokens: Sequence[AdminToken], count: Callable[[], None] = lambda: None) -> None:
+        self._tokens = tuple(tokens)
         self._count = count
         self._since = 0.0
         self._lines = 0
 
-    def is_brought(self, scope: Scope) -> bool:
-        """Whether the request of ``scope`` carries the token, in its only Authorization header."""
+    def brought(self, scope: Scope) -> AdminToken | None:
+        """The token that the request of ``scope`` carries, in its only Authorization header."""
         lines = [value for name, value in scope["headers"] if name == b"authorization"]
         scheme, _, given = lines[0].partition(b" ") if len(lines) == 1 else (b"", b"", b"")
-        # Always compared, so that the time taken reveals nothing.
-        same = hmac.compare_digest(given.strip(), self._token)
-        return same and scheme.lower() == b"bearer"
+        made = digest(given.strip())
+        # Compared with each of them, so that the time taken reveals nothing.
+        same = [token for token in self._tokens if hmac.compare_digest(made, token.digest)]
+        return same[0] if same and scheme.lower() == b"bearer" else None
 
     def refuse(self, scope: Scope) -> None:
-        """Count and log a request without the token: where it came from, never what it carried."""
+        """Count and log a request without a token: where it came from, never what it carried."""
         self._count()
         now = monotonic()
         if now - self._since >= WINDOW:

@@ -135,7 +135,7 @@ class CommandStatuses:
         return document(describe(identifier, submission, execution), headers=applied)
 
     def _may_see(self, scope: Scope, identifier: str) -> bool:
-        if self._operators is not None and self._operators.is_brought(scope):
+        if self._operators is not None and self._operators.brought(scope) is not None:
             return True
         given = caller_of_id(identifier)
         own = [scope_digest(scope_parts(pick(scope["headers"], frozenset(names)), names)) for names in self._scopes]

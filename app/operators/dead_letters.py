@@ -13,7 +13,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from oncegate.app.operators.records import NotARecord, summarise
+from oncegate.app.operators.audit import Author
+from oncegate.app.operators.records import NOBODY, NotARecord, summarise
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.errors import GroupMissing, RecordUnreadable
 from oncegate.cache.record import Claim
@@ -65,6 +66,7 @@ class Letter:
             "died_at": instant(self._number(b"dead.at")),
             "accepted_at": instant(self._number(b"accepted_at")),
             "worker": self._text(b"dead.worker"),
+            "retried": self._text(b"retried") or None,
             "method": self._text(b"method") or None,
             "path": self._text(b"target").partition("?")[0] or None,
             "route": self._text(b"route") or None,
@@ -206,11 +208,11 @@ class Commands:
 
     # -- and the way back ---------------------------------------------------------------------------------------------
 
-    async def put_back(self, letter: Letter) -> dict[str, list[Any]]:
+    async def put_back(self, letter: Letter, author: Author = NOBODY) -> dict[str, list[Any]]:
         """`retry` one. What was ``retried`` (its ``id``, ``command`` and ``entry``); what is ``unread``, and stays: the id of one
         whose consumer reads the stream no more. Neither: it is gone."""
         try:
-            entry = await self.retry(letter.id)
+            entry = await self.retry(letter.id, author)
         except GroupMissing:
             return {"retried": [], "unread": [letter.id]}
         done = [{"id": letter.id, "command": letter.command or None, "entry": entry}] if entry else []
@@ -221,13 +223,15 @@ class Commands:
         gone = [letter for letter in letters if await self.discard(letter.id)]
         return [{"id": letter.id, "command": letter.command or None} for letter in gone]
 
-    async def retry(self, letter: str) -> str | None:
+    async def retry(self, letter: str, author: Author = NOBODY) -> str | None:
         """Put a dead letter back into its stream, for the consumer that gave it up; returns the new entry's id.
+
+        The entry says who its ``author`` is.
 
         ``None``: there is no such letter, any more. It is one step: nothing is lost on the way, and nothing comes back twice.
         Raises `GroupMissing` where that consumer has no group, as after a change of its name: no consumer would read the entry.
         """
-        return await self._stream.redrive(letter)
+        return await self._stream.redrive(letter, author.note("retried"))
 
     async def discard(self, letter: str) -> bool:
         """Delete a dead letter. False: there is none any more."""

@@ -1,16 +1,14 @@
 """``dead-letters/`` over HTTP: what ``oncegate commands`` does, for who has shown the operators' token."""
 
-import logging
 from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
 from oncegate.app.operators.dead_letters import ENTRY_ID, Commands, NotAnId, OpenCommands
-from oncegate.app.operators.models import Command, DeadLetterList, DiscardedList, Missing, RetriedList
-from oncegate.app.operators.reply import LARGE, NO_CACHE, NO_TOKEN, SLOW, WRONG, answer, document
-
-log = logging.getLogger("oncegate.commands")
+from oncegate.app.operators.models import Change, Command, DeadLetterList, DiscardedList, Missing, RetriedList
+from oncegate.app.operators.records_page import author_of
+from oncegate.app.operators.reply import LARGE, NO_CACHE, NO_TOKEN, READS_ONLY, SLOW, WRONG, answer, document
 
 router = APIRouter(prefix="/dead-letters", tags=["operators"], responses=WRONG | NO_TOKEN | NO_CACHE)
 
@@ -18,7 +16,7 @@ _NO_LETTER = "no dead letter of this id"
 _GONE_CONSUMER = "its consumer reads the stream no more: start its worker first"
 _ABSENT = answer(404, "There is no such command, or no dead letter of it.")
 _UNREAD = answer(409, "It is left where it is: its consumer reads the stream no more. Start its worker first.")
-_OF_A_CHANGE = _ABSENT | SLOW | LARGE
+_OF_A_CHANGE = READS_ONLY | _ABSENT | SLOW | LARGE
 
 
 async def _commands(
@@ -72,23 +70,34 @@ async def show_dead_letter(
 @router.post(
     "/{id}/retry", response_model=RetriedList, response_description="They are done.", responses=_OF_A_CHANGE | _UNREAD
 )
-async def retry_dead_letter(commands: Ours, identifier: Identifier) -> Response:
+async def retry_dead_letter(
+    request: Request,
+    commands: Ours,
+    identifier: Identifier,
+    given: Change = Change(),  # noqa: B008  # frozen
+) -> Response:
     """Have a command processed again: as many attempts as a new one has, by the consumer that gave it up."""
-    done = [await commands.put_back(letter) for letter in await commands.find(identifier)]
+    author = author_of(request, given.reason)
+    done = [await commands.put_back(letter, author) for letter in await commands.find(identifier)]
     retried, unread = ([each for one in done for each in one[name]] for name in ("retried", "unread"))
     if not retried:
         raise HTTPException(409, _GONE_CONSUMER) if unread else HTTPException(404, _NO_LETTER)
-    log.warning("dead letters of %s: retried by an operator", identifier)
+    author.report(f"dead letters of {identifier}", "retried")
     return document({"retried": retried, "unread": unread})
 
 
 @router.post(
     "/{id}/discard", response_model=DiscardedList, response_description="They are gone.", responses=_OF_A_CHANGE
 )
-async def discard_dead_letter(commands: Ours, identifier: Identifier) -> Response:
+async def discard_dead_letter(
+    request: Request,
+    commands: Ours,
+    identifier: Identifier,
+    given: Change = Change(),  # noqa: B008  # frozen
+) -> Response:
     """Take dead letters away for good: what they hold is gone. Their commands' records stay as they are."""
     discarded = await commands.discard_each(await commands.find(identifier))
     if not discarded:
         raise HTTPException(404, _NO_LETTER)
-    log.warning("dead letters of %s: discarded by an operator", identifier)
+    author_of(request, given.reason).report(f"dead letters of {identifier}", "discarded")
     return document({"discarded": discarded})

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AnyUrl, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from oncegate.app.operators.audit import MOST_REASON, REASON
 from oncegate.app.operators.records import MOST_SECONDS
 from oncegate.middleware.rules.key import RECORD_ID
 
@@ -162,6 +163,7 @@ class OperationProblem(_Sent):
     title: Literal[
         "Bad Request",
         "Unauthorized",
+        "Forbidden",
         "Not Found",
         "Method Not Allowed",
         "Request Timeout",
@@ -170,7 +172,7 @@ class OperationProblem(_Sent):
         "Record Unreadable",
         "Cache Unavailable",
     ]
-    status: Literal[400, 401, 404, 405, 408, 409, 413, 500, 503]
+    status: Literal[400, 401, 403, 404, 405, 408, 409, 413, 500, 503]
     detail: str | Missing = None
     error: ErrorMember
     resolution: Literal["absent", "in-flight", "settled", "other-attempt"] | Missing = Field(
@@ -267,7 +269,13 @@ class Find(_Received):
     )
 
 
-class Release(_Received):
+class Change(_Received):
+    reason: Annotated[str, Field(max_length=MOST_REASON, pattern=f"^{REASON.pattern}$")] = Field(
+        default="", description="Kept with the record or the command, and logged, beside the operator's name"
+    )
+
+
+class Release(Change):
     force: bool = Field(default=False, description="Also while the attempt is running. It runs on all the same")
     attempt: Annotated[int, Field(ge=0, description="The attempt that was looked at; 0: any")] = 0
 
@@ -306,6 +314,7 @@ class DeadLetter(_Sent):
     died_at: AwareDatetime | None
     accepted_at: AwareDatetime | None
     worker: str
+    retried: str | None = Field(description="By whom it was retried before, and why")
     method: str | None
     path: str | None
     route: str | None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from oncegate.app.operators.audit import Author
 from oncegate.cache.codec import BODILESS, HOP_BY_HOP
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import TRACE_TEXTS, Claim, State, StoredResponse
@@ -24,7 +25,7 @@ MOST_STEPS = 50
 """Steps of a scan that one listing takes at most: what is left is behind its cursor."""
 MOST_STEPS_FOR_A_KEY = 5000
 """The same, where all records of a key are looked for: millions of keys, some seconds of a Redis that goes on serving others."""
-BY_OPERATOR = "resolved by an operator"
+NOBODY = Author()
 _UNREADABLE = "unreadable"
 
 
@@ -126,8 +127,8 @@ class Records:
             raise NotARecord(f"no header tells who the caller is: give {' or '.join(names)}")
         return known
 
-    async def resolve(self, identifier: str, request: ResolveRequest) -> Resolution:
-        """Write an operator's resolution. The attempt's trace is kept, and the record's mark of a submission.
+    async def resolve(self, identifier: str, request: ResolveRequest, author: Author = NOBODY) -> Resolution:
+        """Write an operator's resolution, and who its ``author`` is. The attempt's trace is kept, and the mark of a submission.
 
         Without a time to live it is kept for the longest that any of the policies keeps such an outcome.
 
@@ -142,7 +143,7 @@ class Records:
             ttl_ms=request.ttl_ms or (self._ttl_ms[request.state] if request.state else 0),
             # The attempt that was read is the one resolved, also where none was named: a takeover may come between.
             attempt=request.attempt or held.record.attempt,
-            trace=replace(held.record.trace, note=BY_OPERATOR),
+            trace=replace(held.record.trace, note=author.note("resolved")),
             submission=held.record.submission,
         )
         return await self._cache.resolve(key, completed)

@@ -3,13 +3,13 @@
 What is secret is in the body of a POST, since URLs are logged on the way.
 """
 
-import logging
 from base64 import b64decode
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
 from oncegate.app.operators import models
+from oncegate.app.operators.audit import OPERATOR, Author
 from oncegate.app.operators.records import WHY_NOT, NotARecord, Records, header_lines, response_to_keep
 from oncegate.app.operators.reply import (
     ABSENT,
@@ -17,6 +17,7 @@ from oncegate.app.operators.reply import (
     LARGE,
     NO_CACHE,
     NO_TOKEN,
+    READS_ONLY,
     SLOW,
     WRONG,
     answer,
@@ -25,8 +26,6 @@ from oncegate.app.operators.reply import (
 )
 from oncegate.cache import record
 from oncegate.cache.transitions import Resolution, ResolveRequest
-
-log = logging.getLogger("oncegate.records")
 
 router = APIRouter(prefix="/records", tags=["operators"], responses=WRONG | NO_TOKEN | NO_CACHE)
 
@@ -42,7 +41,7 @@ Identifier = Annotated[
 ]
 _OF_A_BODY = SLOW | LARGE
 _NOT_WRITTEN = answer(409, "Nothing was changed: it is in flight, its outcome is known, or another attempt is there.")
-_OF_A_RESOLUTION = ABSENT | _NOT_WRITTEN | _OF_A_BODY | DAMAGED
+_OF_A_RESOLUTION = READS_ONLY | ABSENT | _NOT_WRITTEN | _OF_A_BODY | DAMAGED
 
 
 @router.get(
@@ -90,15 +89,21 @@ async def show_record(records: Ours, identifier: Identifier) -> Response:
 @router.post(
     "/{id}/release", response_model=models.Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION
 )
-async def release_record(records: Ours, identifier: Identifier, given: models.Release = models.Release()) -> Response:  # noqa: B008  # frozen
+async def release_record(
+    request: Request,
+    records: Ours,
+    identifier: Identifier,
+    given: models.Release = models.Release(),  # noqa: B008  # frozen
+) -> Response:
     """It was not executed: set its key free."""
-    return await _write(records, identifier, ResolveRequest(None, force=given.force, attempt=given.attempt))
+    release = ResolveRequest(None, force=given.force, attempt=given.attempt)
+    return await _write(records, identifier, release, author_of(request, given.reason))
 
 
 @router.post(
     "/{id}/resolve", response_model=models.Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION
 )
-async def resolve_record(records: Ours, identifier: Identifier, given: models.Outcome) -> Response:
+async def resolve_record(request: Request, records: Ours, identifier: Identifier, given: models.Outcome) -> Response:
     """It was executed: retries get this answer from now on."""
     state, response = record.State(given.outcome), None
     if given.status is not None:
@@ -107,15 +112,21 @@ async def resolve_record(records: Ours, identifier: Identifier, given: models.Ou
     elif state is record.State.SUCCEEDED or given.body or given.headers:
         raise NotARecord("status is missing: a success is answered with one, and so is whatever has a body")
     ttl_ms = 0 if given.ttl is None else max(1, round(given.ttl * 1000))
-    return await _write(records, identifier, ResolveRequest(state, response, ttl_ms, given.force, given.attempt))
+    resolution = ResolveRequest(state, response, ttl_ms, given.force, given.attempt)
+    return await _write(records, identifier, resolution, author_of(request, given.reason))
 
 
-async def _write(records: Records, identifier: str, resolve: ResolveRequest) -> Response:
-    resolution = await records.resolve(identifier, resolve)
+def author_of(request: Request, reason: str) -> Author:
+    """Who sends ``request``, by the token."""
+    return Author(request.scope.get(OPERATOR, ""), reason)
+
+
+async def _write(records: Records, identifier: str, resolve: ResolveRequest, author: Author) -> Response:
+    resolution = await records.resolve(identifier, resolve, author)
     if resolution is not Resolution.RESOLVED:
         return _not_written(resolution)
     to = resolve.state.value if resolve.state else "absent"
-    log.warning("record %s: resolved to %s by an operator%s", identifier, to, ", by force" if resolve.force else "")
+    author.report(f"record {identifier}", f"resolved to {to}{', by force,' if resolve.force else ''}")
     return document({"id": identifier, "resolution": resolution.value, "state": to})
 
 

@@ -49,6 +49,7 @@ def answer(status: int, description: str, headers: dict[str, Any] | None = None)
 WRONG = answer(400, "Something that was given is wrong.")
 _CHALLENGE = {"WWW-Authenticate": {"required": True, "schema": {"const": REALM}}}
 NO_TOKEN = answer(401, "Without the operators' token.", _CHALLENGE)
+READS_ONLY = answer(403, "The token is for reading.")
 ABSENT = answer(404, "It was never made, or its time is over.")
 SLOW = answer(408, "The body did not arrive in time.")
 LARGE = answer(413, "The body is larger than 8 MiB.")

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from oncegate.app.settings.admin_tokens import parse
 from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.upstream_url import UpstreamAddress, split_url
 from oncegate.app.settings.worker import WorkerSettings
@@ -83,6 +84,12 @@ class GatewaySettings(BaseSettings):
         default=0,
         description="0: operations are under prefix on the main port; else those for operators on this port alone",
     )
+    admin_tokens: tuple[str, ...] = Field(
+        default=(),
+        repr=False,
+        description="operators' tokens: NAME:read:DIGEST or NAME:write:DIGEST, as `oncegate token NAME` prints them; "
+        "ONCEGATE_ADMIN_TOKEN is one without a name",
+    )
     ready_needs_cache: bool = Field(default=False, description="readyz is 503 while the cache can't be reached")
     sample_records: Annotated[float, Field(ge=0, le=86400)] = Field(
         default=0,
@@ -132,6 +139,14 @@ class GatewaySettings(BaseSettings):
                 ipaddress.ip_network(entry, strict=False)
             except ValueError:
                 raise ValueError('must be IP addresses or networks: ["10.0.0.0/8"]') from None
+        return value
+
+    @field_validator("admin_tokens")
+    @classmethod
+    def _tokens(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        digests = [parse(each).digest for each in value]
+        if len(set(digests)) != len(digests):
+            raise ValueError("has one token twice: nobody could tell whose it is")
         return value
 
     @model_validator(mode="after")

@@ -16,6 +16,7 @@ from oncegate.app.server import head as inbound_head
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.server.parser import InboundParser
 from oncegate.app.server.request import scope_of, shared_scope
+from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.cache.codec import decode
 from oncegate.cache.errors import CacheError
@@ -51,7 +52,7 @@ POLICIES = Policies(IdempotencySettings(), [Route(path="/a*b*c*/d"), Route(path=
 WRITER = RequestWriter(b"", b"upstream", TrustedPeers([]))
 BEHIND_PROXY = RequestWriter(b"", b"upstream", TrustedPeers(["10.0.0.0/8"]))
 
-OPERATORS = Bearer("token")
+OPERATORS = Bearer([AdminToken.of("", "token")])
 
 Parser = Callable[[bytes], object]
 
@@ -264,7 +265,7 @@ PARSERS: dict[str, tuple[Parser, tuple[bytes, ...]]] = {
     "preferences, all lines": (lambda data: preferences(data.split(b"\t")), FIELD),
     "raise on duplicate": (lambda data: wants_error({b"idempotency-raise-on-duplicate": [data]}, RULES), FIELD),
     "caller": (caller, LINES),
-    "operator": (lambda data: OPERATORS.is_brought({"headers": [(b"authorization", data)]}), (*FIELD, b"Bearer ")),
+    "operator": (lambda data: OPERATORS.brought({"headers": [(b"authorization", data)]}), (*FIELD, b"Bearer ")),
     "forwarded head": (forwarded, (*LINES, *FIELD)),
     "forwarded head, proxy's": (lambda data: forwarded(data, BEHIND_PROXY), LINES),
     "connection options": (connection_options, FIELD),

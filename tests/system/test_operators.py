@@ -4,6 +4,7 @@ Rules of docs/contract.md: R11.3, R11.8, R11.9, R11.11, R11.13, R11.14.
 """
 
 import asyncio
+import getpass
 import json
 import re
 import subprocess
@@ -103,7 +104,19 @@ async def test_an_unknown_outcome_is_found_resolved_and_replayed(
 
     body = tmp_path / "answer.json"
     body.write_bytes(ANSWER)
-    resolve = ["keys", "resolve", "--record", record, "--status", "201", "--body", f"@{body}", *where]
+    resolve = [
+        "keys",
+        "resolve",
+        "--record",
+        record,
+        "--status",
+        "201",
+        "--body",
+        f"@{body}",
+        "--reason",
+        "seen",
+        *where,
+    ]
     assert (await asyncio.to_thread(told, *resolve, token=token))["state"] == "succeeded"
     again = await asyncio.to_thread(oncegate, *resolve, token=token, code=1)
     assert "its outcome is known" in again.stderr
@@ -113,7 +126,8 @@ async def test_an_unknown_outcome_is_found_resolved_and_replayed(
     assert is_replay(retry)
     assert ledger.attempts(key) == ["1"]
     resolved = await asyncio.to_thread(told, "keys", "show", "--record", record, *where, token=token)
-    assert resolved["records"][0]["note"] == "resolved by an operator"
+    by = "an operator" if by_way_of == "gateway" else getpass.getuser()
+    assert resolved["records"][0]["note"] == f"resolved by {by}: seen"
     assert resolved["records"][0]["gateway"] == what["gateway"]
 
     assert await metric(survivor, "oncegate_requests_total", decision="outcome-unknown") >= 1

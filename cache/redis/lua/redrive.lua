@@ -3,6 +3,7 @@
 -- KEYS[1]  the stream
 -- KEYS[2]  the stream's dead letters
 -- ARGV[1]  the letter's id
+-- ARGV[2]  what the entry is to say of who retried it
 -- returns  the id of the new entry; nil: there is no such letter, and nothing was written; a NOGROUP error: the consumer
 --          that had given it up has no group, so the others would take the entry out before it is read
 --
@@ -21,7 +22,8 @@ for i = 1, #letter[2], 2 do
     attempts = value
   elseif name == 'dead.consumer' then
     consumer = value
-  elseif name:sub(1, 5) ~= 'dead.' and name ~= 'attempts_before' and name ~= 'consumer' then
+  elseif name:sub(1, 5) ~= 'dead.' and name ~= 'attempts_before' and name ~= 'consumer'
+      and name ~= 'retried' then
     entry[#entry + 1] = name
     entry[#entry + 1] = value
   end
@@ -37,7 +39,7 @@ if not is_read then
   return redis.error_reply('NOGROUP nobody reads the stream as the consumer that gave the letter up')
 end
 
-for _, part in ipairs({'attempts_before', attempts, 'consumer', consumer}) do
+for _, part in ipairs({'attempts_before', attempts, 'consumer', consumer, 'retried', ARGV[2]}) do
   entry[#entry + 1] = part
 end
 local new = redis.call('XADD', stream, '*', unpack(entry))

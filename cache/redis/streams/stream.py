@@ -256,12 +256,14 @@ class CommandStream:
         found = await self.client.run("XREVRANGE", self.dead_key, "+", "-", "COUNT", 1)
         return found[0][0].decode() if found else None
 
-    async def redrive(self, letter: str) -> str | None:
+    async def redrive(self, letter: str, note: str) -> str | None:
         """Put a dead letter back into the stream, in one step; the id of the new entry, ``None``: there is no such letter.
+
+        ``note`` is one line for people, and stays with the entry.
 
         Raises `GroupMissing` where the consumer that gave it up has no group: nobody would read the entry.
         """
-        entry: bytes | None = await self.client.call(REDRIVE, (self.key, self.dead_key), letter)
+        entry: bytes | None = await self.client.call(REDRIVE, (self.key, self.dead_key), letter, note)
         return entry.decode() if entry else None
 
     async def discard(self, letter: str) -> bool:

@@ -1,6 +1,6 @@
 """``dead-letters/`` over HTTP: what `oncegate commands` does, for who shows the token.
 
-Rules of docs/contract.md: R11.8, R11.18, R11.19.
+Rules of docs/contract.md: R11.8, R11.18, R11.19, R11.22.
 """
 
 import logging
@@ -56,13 +56,20 @@ class Letters:
         reply: Any = self._redis.command("XADD", self._dead, "*", *[part for pair in lines.items() for part in pair])
         return reply.decode() if isinstance(reply, bytes) else str(reply)
 
+    def entries(self) -> list[Any]:
+        found: list[Any] = list(self._redis.command("XRANGE", self._stream, "-", "+"))
+        return found
+
+    @staticmethod
+    def fields(entry: Any) -> dict[bytes, bytes]:
+        return dict(entry[1])
+
     async def get(self, path: str = "", status: int = 200, **query: Any) -> Any:
         return described(await self.client.get(LETTERS + path, params=query or None, headers=OPERATOR), status)
 
-    async def post(self, path: str, status: int = 200) -> Any:
-        return described(
-            await self.client.post(LETTERS + path, headers=OPERATOR, params={"stream": "commands"}), status
-        )
+    async def post(self, path: str, status: int = 200, document: dict[str, str] | None = None) -> Any:
+        sent = self.client.post(LETTERS + path, headers=OPERATOR, params={"stream": "commands"}, json=document or {})
+        return described(await sent, status)
 
 
 def described(answer: httpx.Response, status: int) -> Any:
@@ -115,7 +122,7 @@ async def test_a_dead_letter_is_retried_once(
     letters.has_a_reader()
     command = f"{'c' * 20}:{'d' * 20}"
     letter = letters.add(command)
-    with caplog.at_level(logging.WARNING, "oncegate.commands"):
+    with caplog.at_level(logging.WARNING, "oncegate.audit"):
         done = await letters.post(f"{command}/retry")
     (retried,) = done["retried"]
     assert (retried["id"], retried["command"], done["unread"]) == (letter, command, [])
@@ -124,6 +131,20 @@ async def test_a_dead_letter_is_retried_once(
     assert (entry.decode(), b"attempts_before" in fields) == (retried["entry"], True)
     assert (await letters.get(stream="commands"))["counts"]["dead"] == 0
     await letters.post(f"{command}/retry", 404)
+
+
+async def test_a_retried_command_says_by_whom_and_why_when_it_is_given_up_again(letters: Letters) -> None:
+    """R11.22"""
+    letters.has_a_reader()
+    letter = letters.add(f"{'c' * 20}:{'d' * 20}")
+    await letters.post(f"{letter}/retry", document={"reason": "first"})
+    again = letters.add(f"{'e' * 20}:{'d' * 20}", others={b"retried": b"retried by bob: first"})
+    (shown,) = (await letters.get(again, stream="commands"))["dead_letters"]
+    assert shown["retried"] == "retried by bob: first"
+    done = await letters.post(f"{again}/retry", document={"reason": "second"})
+    assert done["unread"] == []
+    notes = [letters.fields(entry)[b"retried"] for entry in letters.entries()]
+    assert notes == [b"retried by an operator: first", b"retried by an operator: second"]
 
 
 async def test_a_dead_letter_whose_consumer_reads_no_more_stays(letters: Letters) -> None:

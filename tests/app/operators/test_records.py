@@ -343,10 +343,10 @@ async def test_the_policy_is_published() -> None:
     assert first["expiry"] == {"success": 60, "error": 60, "unknown": 86400}
     assert "402" in first["statuses"]["success"]
     assert default["statuses"] == {
-        "success": ["200-399"],
+        "success": ["200-306", "309-399"],
         "error": ["400", "402", "404-407", "409-424", "426-428", "430-501", "503", "505-599"],
         "unknown": ["502", "504"],
-        "not_kept": ["401", "403", "408", "425", "429"],
+        "not_kept": ["307-308", "401", "403", "408", "425", "429"],
     }
     assert default["scope"] == {"headers": ["Authorization"], "required": False}
 

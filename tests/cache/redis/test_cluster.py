@@ -125,7 +125,7 @@ async def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(
     tokens = {key: os.urandom(16) for key in (stays, goes, fresh)}
     assert (await claim(cache, goes, tokens[goes])).won
     cluster_group.begin_move(slot, 0, 1)
-    assert cluster_group.move_keys(slot, 0, 1) == 1
+    assert cluster_group.move_keys(slot, 0, 1) >= 1  # other tests may have keys there
     assert source.command("CLUSTER", "COUNTKEYSINSLOT", slot) == 0
     assert not (await claim(cache, goes)).won
     assert await cache.extend(goes, token=tokens[goes], lease_ms=60_000)
@@ -229,7 +229,7 @@ async def test_a_claim_is_withdrawn_where_its_slot_is_now(
     slot = cluster_group.slot(key)
     assert (await claim(cache, key, token)).won
     cluster_group.begin_move(slot, 0, 1)
-    assert cluster_group.move_keys(slot, 0, 1) == 1
+    assert cluster_group.move_keys(slot, 0, 1) >= 1  # other tests may have keys there
     if arrived:
         cluster_group.end_move(slot, 0, 1)
     node(cache, cluster_group.servers[0]).withdraw(Withdrawal(key.encode(), token, time.monotonic() + 60))

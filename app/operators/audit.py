@@ -1,0 +1,31 @@
+"""Who changed what, and why: kept with the record, and a line of the log ``oncegate.audit``."""
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import Final
+
+log = logging.getLogger("oncegate.audit")
+
+OPERATOR: Final = "oncegate.operator"
+"""Where an operator's name is in an ASGI scope."""
+MOST_REASON: Final = 120
+"""Characters of a reason: with a name, what a record's note can hold."""
+REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
+"""One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Of a change: an operator's ``name``, and the ``reason`` that was given; both may be empty."""
+
+    name: str = ""
+    reason: str = ""
+
+    def note(self, done: str) -> str:
+        """What is kept of it: ``done`` by whom, and why."""
+        return f"{done} by {self.name or 'an operator'}" + (f": {self.reason}" if self.reason else "")
+
+    def report(self, what: str, done: str) -> None:
+        """Write the line about ``what`` was ``done`` to."""
+        log.warning("%s: %s", what, self.note(done))
