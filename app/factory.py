@@ -73,6 +73,8 @@ def create_gateway(
         routes=settings.routes,
         namespace=settings.namespace,
         max_in_flight=settings.max_in_flight,
+        max_in_flight_per_caller=settings.max_in_flight_per_caller,
+        new_keys_per_caller=settings.new_keys_per_caller,
         max_buffered=settings.max_buffered,
         max_unread=settings.max_unread,
         body_timeout=settings.body_timeout,

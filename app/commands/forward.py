@@ -132,7 +132,7 @@ def _once(body: bytes) -> Receive:
 _LONGEST_DELAY = 86400
 _PROBLEM = b"application/problem+json"
 _NOTHING_EXECUTED = frozenset(
-    ("in-flight", "overloaded", "cache-unavailable", "request-timeout", "upstream-unreachable")
+    ("in-flight", "overloaded", "too-many-keys", "cache-unavailable", "request-timeout", "upstream-unreachable")
 )
 """The codes after which this request was not executed: an earlier one is, or none."""
 

@@ -172,7 +172,7 @@ class CallbackDriver:
         admission = exchange.admit(look_up_key, body)
         request.take()
         admissions = exchange.door.admissions
-        if admissions.in_flight.slots < admissions.in_flight.max_in_flight:
+        if not admissions.is_full(look_up_key):
             admissions.claim(admission, request.loop, self._on_claimed)
         else:  # bodies that may wait are counted there
             self._leave_unbegun(None)

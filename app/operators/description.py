@@ -100,6 +100,7 @@ _PROBLEMS = {
     "in-flight": "The first request with this key is still being executed.",
     "duplicate": "An error was asked for in place of a replay, or the result is too large to be replayed.",
     "outcome-unknown": "An earlier attempt may or may not have been executed, and the policy is not to try again.",
+    "too-many-keys": "The caller has as many attempts running, or has used as many new keys, as it may. Nothing was claimed.",
     "payload-too-large": "The body is over max_request_body.",
     "record-unreadable": "The record is damaged, or of a newer version.",
     "upgrade-unsupported": "Upgrade (WebSocket) is not forwarded.",

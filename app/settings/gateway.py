@@ -18,6 +18,7 @@ from oncegate.app.settings.upstream_url import UpstreamAddress, split_url
 from oncegate.app.settings.worker import WorkerSettings
 from oncegate.cache.open import CACHE_SCHEMES, check_url
 from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either
+from oncegate.middleware.admission.callers import RATE
 from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds
 
 LEASE_PER_CACHE_TIMEOUT = 3
@@ -49,6 +50,12 @@ class GatewaySettings(BaseSettings):
     memory_limit: Bytes = Field(default=268435456, description="bytes that memory:// may hold; then new keys get 503")
     max_in_flight: Annotated[int, Field(ge=1)] = Field(
         default=1000, description="attempts per process; beyond: 503 overloaded"
+    )
+    max_in_flight_per_caller: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="of these, one caller's; beyond: 429 too-many-keys; 0: no limit"
+    )
+    new_keys_per_caller: Annotated[str, StringConstraints(pattern=f"^({RATE.pattern})?$")] = Field(
+        default="", description='one caller\'s new keys per process, as "600/m" (s, m, h); beyond: 429; "": no limit'
     )
     max_buffered: Bytes = Field(
         default=67108864, description="bytes of bodies per process that wait to be admitted; beyond: 503 overloaded"

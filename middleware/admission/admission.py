@@ -19,11 +19,12 @@ from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, Stat
 from oncegate.cache.store import Cache
 from oncegate.cache.transitions import submit_again
 from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.callers import CallerLimits
 from oncegate.middleware.admission.gate import Decision, decide
 from oncegate.middleware.admission.identity import gateway_id
 from oncegate.middleware.admission.in_flight import InFlight
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.rules.errors import Overloaded
+from oncegate.middleware.rules.errors import Overloaded, TooManyKeys
 from oncegate.middleware.rules.policy import Policy
 
 _POLLS: Final = Backoff(0.025, 1.25, least=0.6, factor=1.5)
@@ -107,14 +108,16 @@ class Verdict:
 class Admissions:
     """Lets each command run at most once at a time, over however many processes share the cache."""
 
-    def __init__(self, cache: Cache, *, max_in_flight: int, watch: Watch | None = None) -> None:
-        self.in_flight = InFlight(cache, max_in_flight, watch)
+    def __init__(
+        self, cache: Cache, *, max_in_flight: int, watch: Watch | None = None, callers: CallerLimits | None = None
+    ) -> None:
+        self.in_flight = InFlight(cache, max_in_flight, watch, callers)
         self._cache = cache
 
     async def admit(self, request: AdmissionRequest) -> Attempt | Verdict:
         """Decide about one request, for coroutines.
 
-        Raises `Overloaded`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`.
+        Raises `Overloaded`, `TooManyKeys`, `CacheUnavailable` (not under ``fail_open``), `RecordUnreadable`.
         """
         while True:
             found = await self._claimed(request)
@@ -153,6 +156,13 @@ class Admissions:
         mismatch = decision is not Decision.MISMATCH and record.fingerprint != ours
         return Verdict(decision, record, found.remaining_ms, mismatch)
 
+    def is_full(self, key: str) -> bool:
+        """Whether no slot is left, or none for the caller of the look-up key ``key``."""
+        in_flight = self.in_flight
+        if in_flight.slots >= in_flight.max_in_flight:
+            return True
+        return in_flight.callers is not None and in_flight.callers.wait(key) > 0
+
     def claim(
         self, request: AdmissionRequest, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | Exception], None]
     ) -> None:
@@ -160,11 +170,13 @@ class Admissions:
         if `give_up` is called before. With every slot taken, the record is only read: some answers need no attempt.
         """
         in_flight, policy = self.in_flight, request.policy
-        if in_flight.slots >= in_flight.max_in_flight:
+        if self.is_full(request.key):
             request.has_slot = False
             request.task = in_flight.in_background(self._deliver(request, then))
             return
         in_flight.slots += 1
+        if in_flight.callers is not None:
+            in_flight.callers.take(request.key)
         request.has_slot = True
         request.sent = monotonic()
         request.claim = claim = _claim_of(request)
@@ -194,6 +206,8 @@ class Admissions:
                 if answer.won:
                     attempt = request.attempt or self._attempt(request)
                     attempt.won(answer)
+                    if attempt.number > 1 and in_flight.callers is not None:
+                        in_flight.callers.not_new(request.key)
                     return attempt
             # A full cache is up, and can refuse.
             elif (
@@ -202,7 +216,9 @@ class Admissions:
                 and not isinstance(answer, CacheFull)
             ):
                 return request.attempt
-            in_flight.slots -= 1
+            in_flight.leave(request.key)
+            if in_flight.callers is not None:
+                in_flight.callers.not_new(request.key)
             request.attempt = None
         if isinstance(answer, Claim):
             return self._judge(request, answer)
@@ -217,7 +233,7 @@ class Admissions:
             request.task.cancel()
         if request.has_slot:
             request.has_slot = False
-            self.in_flight.slots -= 1
+            self.in_flight.leave(request.key)
             if is_cancelled:
                 self.in_flight.withdraw(request.attempt or self._attempt(request))
 
@@ -241,11 +257,14 @@ class Admissions:
         return found if again is None else await self._cache.claim(request.key, again, adopt=adopt)
 
     async def _read(self, request: AdmissionRequest) -> Claim:
-        """The record, which is in the way. Raises `Overloaded` where it isn't."""
+        """The record, which is in the way. Raises `Overloaded` or `TooManyKeys` where it isn't."""
         found = await self.in_flight.timed("get", self._cache.get(request.key))
         if found is None or (
             found.record.state in request.policy.takeover and found.record.fingerprint == request.fingerprint
         ):
+            callers = self.in_flight.callers
+            if callers is not None and (seconds := callers.wait(request.key)) > 0:
+                raise TooManyKeys("The caller has sent too much at once: try again later.", seconds)
             raise Overloaded("Too many requests are being executed: try again later.")
         return found
 

@@ -13,6 +13,7 @@ from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import State
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.callers import CallerLimits
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.admission.runtime import Runtime
 
@@ -34,20 +35,29 @@ class InFlight(Runtime):
     """Owns the tasks of a process's attempts, so that no client and no cancelled request can end them.
 
     ``slots`` counts the claims under way and the attempts that run, unless set `free`;
-    `oncegate.middleware.admission.admission.Admissions` keeps it at or below ``max_in_flight``. ``closing`` is set by `drain`:
-    a cancellation is the process's end from then on.
+    `oncegate.middleware.admission.admission.Admissions` keeps it at or below ``max_in_flight``, and each caller's to what
+    ``callers`` say, where they are limited. ``closing`` is set by `drain`: a cancellation is the process's end from then on.
     """
 
-    def __init__(self, cache: Cache, max_in_flight: int, watch: Watch | None = None) -> None:
+    def __init__(
+        self, cache: Cache, max_in_flight: int, watch: Watch | None = None, callers: CallerLimits | None = None
+    ) -> None:
         super().__init__(cache, watch or NOBODY)
         self.max_in_flight = max_in_flight
         self.slots = 0
+        self.callers = callers
         self._freed = 0
         self.closing = False
         self._background: set[asyncio.Task[None]] = set()
         self._attempts: dict[bytes, Attempt] = {}
         self._unsaved: set[Attempt] = set()
         self._unsaved_bytes = 0
+
+    def leave(self, key: str) -> None:
+        """A slot is free again that was taken for the record of the look-up key ``key``."""
+        self.slots -= 1
+        if self.callers is not None:
+            self.callers.give_back(key)
 
     def by_token(self, token: bytes) -> Attempt | None:
         """The attempt of this process and event loop that owns ``token``, while its task runs."""
@@ -99,7 +109,7 @@ class InFlight(Runtime):
         if self._attempts.pop(attempt.token, None) is None:
             return
         if attempt.has_slot:
-            self.slots -= 1
+            self.leave(attempt.key)
         else:
             self._freed -= 1
         if attempt.lasts:
@@ -115,7 +125,7 @@ class InFlight(Runtime):
         """The attempt runs on, but gives up its slot: how long it takes depends on its client."""
         if attempt.has_slot:
             attempt.has_slot = False
-            self.slots -= 1
+            self.leave(attempt.key)
             self._freed += 1
 
     def keep_trying(self, attempt: Attempt) -> None:

@@ -108,8 +108,7 @@ class AsgiDriver:
         """Claim the record, or run the ``attempt`` that there is; done once there is something to be given to the client."""
         exchange = self._exchange
         admissions = exchange.door.admissions
-        in_flight = admissions.in_flight
-        may_wait = exchange.admission.wait > 0 or in_flight.slots >= in_flight.max_in_flight
+        may_wait = exchange.admission.wait > 0 or admissions.is_full(exchange.admission.key)
         if attempt is None and may_wait:
             self._hold_once()
         loop = asyncio.get_running_loop()

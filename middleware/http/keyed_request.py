@@ -6,6 +6,7 @@ What comes between is the exchange's (`oncegate.middleware.http.exchange`).
 
 import logging
 from collections.abc import Mapping
+from math import ceil
 from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
@@ -20,8 +21,15 @@ from oncegate.middleware.http.caller import named_caller
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.prefer import preferences
 from oncegate.middleware.outcome import responses
-from oncegate.middleware.outcome.problems import Answer, challenge, login_challenge, original_result, problem
-from oncegate.middleware.rules.errors import CallerMissing, KeyMissing, Refusal
+from oncegate.middleware.outcome.problems import (
+    RETRY_AFTER_SECONDS,
+    Answer,
+    challenge,
+    login_challenge,
+    original_result,
+    problem,
+)
+from oncegate.middleware.rules.errors import CallerMissing, KeyMissing, Refusal, TooManyKeys
 from oncegate.middleware.rules.fingerprint import fingerprint, forgiving
 from oncegate.middleware.rules.key import Fields, parse_key, pick, read_key, record_id, record_key, scope_parts
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, PREFER, RAISE_HEADER, Policy
@@ -198,6 +206,8 @@ class KeyedRequest:
 
     def refused(self, error: Exception) -> Answer | Exception:
         """The answer to a request that ended in ``error``, or ``error`` itself, where there is no answer for it."""
+        if isinstance(error, TooManyKeys):
+            return self.problem(error.slug, str(error), retry_after=max(1, ceil(error.seconds)))
         if isinstance(error, Refusal):
             return self.problem(error.slug, str(error))
         if isinstance(error, RecordUnreadable):
@@ -218,6 +228,7 @@ class KeyedRequest:
         retryable: bool | None = None,
         extra: dict[str, Any] | None = None,
         mismatch: bool = False,
+        retry_after: int = RETRY_AFTER_SECONDS,
     ) -> Answer:
         """The problem ``slug`` as the answer."""
         answer = problem(
@@ -228,6 +239,7 @@ class KeyedRequest:
             record=self.record or None,
             retryable=retryable,
             extra=extra,
+            retry_after=retry_after,
         )
         if self.key is not None:
             answer.headers.append((self.policy.key_names[0], self._key_line))

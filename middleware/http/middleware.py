@@ -14,6 +14,7 @@ from oncegate.cache.open import given_cache
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
+from oncegate.middleware.admission.callers import CallerLimits
 from oncegate.middleware.admission.observe import Observe, Watch
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.caller import Caller
@@ -42,9 +43,10 @@ class IdempotencyMiddleware:
     """Enforces idempotency keys in front of an ASGI app.
 
     ``namespace`` separates services that share a cache (no colon in it). ``max_in_flight`` bounds the attempts of this
-    process, ``max_buffered`` the bytes of bodies that wait to be admitted, ``max_unread`` those of responses that wait for slow
-    readers, of what the server has not taken yet; ``body_timeout`` (seconds) bounds the arrival of an
-    enforced request's body, and how long a client may stall over a response too large to keep; ``drain_timeout`` (seconds)
+    process, ``max_in_flight_per_caller`` those of one caller (0: no limit), ``new_keys_per_caller`` the new keys of one, as
+    ``"600/m"`` (per s, m or h), ``max_buffered`` the bytes of bodies that wait to be admitted, ``max_unread`` those of
+    responses that wait for slow readers, of what the server has not taken yet; ``body_timeout`` (seconds) bounds the arrival of
+    an enforced request's body, and how long a client may stall over a response too large to keep; ``drain_timeout`` (seconds)
     bounds how long the lifespan's shutdown waits for attempts. ``date_header`` adds a Date to answers made here, for servers that
     add none; ``cors`` lets scripts in browsers read them, where no CORS middleware goes around this. ``observe`` is called for
     each answer, ``watch`` for attempts' events.
@@ -73,6 +75,8 @@ class IdempotencyMiddleware:
         routes: Sequence[Route] = (),
         namespace: str = "default",
         max_in_flight: int = 1000,
+        max_in_flight_per_caller: int = 0,
+        new_keys_per_caller: str = "",
         max_buffered: int = MAX_BUFFERED,
         max_unread: int = MAX_UNREAD,
         body_timeout: float = 30.0,
@@ -93,9 +97,11 @@ class IdempotencyMiddleware:
         check_function("redact", redact, "a function of the ASGI scope and a StoredResponse")
         if caller is not None and any("scope" in each.model_fields_set for each in (settings, *routes)):
             raise ValueError("caller takes the place of scope: give one of them")
-        if min(max_in_flight, max_buffered, max_unread) < 1 or body_timeout <= 0 or drain_timeout < 0:
+        least = min(max_in_flight, max_buffered, max_unread, max_in_flight_per_caller + 1)
+        if least < 1 or body_timeout <= 0 or drain_timeout < 0:
             raise ValueError(
-                "max_in_flight, max_buffered, max_unread and body_timeout must be above 0, drain_timeout not below"
+                "max_in_flight, max_buffered, max_unread and body_timeout must be above 0,"
+                " max_in_flight_per_caller and drain_timeout not below"
             )
         if submit is None and any(route.mode != "sync" for route in routes):
             raise ValueError("a route's mode is sync where nothing takes submissions: give submit")
@@ -104,7 +110,13 @@ class IdempotencyMiddleware:
         self.app = app
         opened = given_cache(cache)
         self._own_cache = opened if isinstance(cache, str) else None
-        self.admissions = Admissions(opened, max_in_flight=max_in_flight, watch=watch)
+        limited = max_in_flight_per_caller > 0 or new_keys_per_caller
+        self.admissions = Admissions(
+            opened,
+            max_in_flight=max_in_flight,
+            watch=watch,
+            callers=CallerLimits(max_in_flight_per_caller, new_keys_per_caller) if limited else None,
+        )
         self.door = HttpDoor(
             app,
             submit or app,  # without one, no route asks for it

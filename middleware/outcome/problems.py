@@ -53,6 +53,7 @@ KINDS: dict[str, _Kind] = {
     "in-flight": _Kind(409, "A request is outstanding for this Idempotency-Key", True, IDEMPOTENCY, retry_after=True),
     "duplicate": _Kind(409, "A request with this Idempotency-Key was already processed", False, IDEMPOTENCY),
     "outcome-unknown": _Kind(409, "The outcome of an earlier request is unknown", False, IDEMPOTENCY),
+    "too-many-keys": _Kind(429, "The caller sends too much at once", True, INVALID_REQUEST, retry_after=True),
     "payload-too-large": _Kind(413, "The request is too large", False, INVALID_REQUEST),
     "record-unreadable": _Kind(500, "The record of this Idempotency-Key can't be read", False, FAULT),
     "caller-failed": _Kind(500, "The caller can't be determined", False, FAULT),
@@ -81,6 +82,7 @@ def problem(
     record: str | None = None,
     retryable: bool | None = None,
     extra: dict[str, Any] | None = None,
+    retry_after: int = RETRY_AFTER_SECONDS,
 ) -> Answer:
     """The problem ``slug`` as a response. ``retryable`` overrides the table's; ``extra`` adds members."""
     kind = KINDS[slug]
@@ -104,7 +106,7 @@ def problem(
         (b"link", b'<%b>; rel="describedby"; type="text/html"' % docs_url.encode()),
     ]
     if kind.retry_after:
-        headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
+        headers.append((b"retry-after", b"%d" % retry_after))
     return Answer(kind.status, headers, body)
 
 

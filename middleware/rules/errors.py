@@ -52,3 +52,13 @@ class Overloaded(Refusal):
     """Too many attempts are in flight. Nothing was claimed."""
 
     slug = "overloaded"
+
+
+class TooManyKeys(Refusal):
+    """The caller has as many attempts, or new keys, as one may have. Nothing was claimed. ``seconds`` is how long to wait."""
+
+    slug = "too-many-keys"
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text)
+        self.seconds = seconds

@@ -247,7 +247,7 @@ def problem(status: int, code: str, *headers: tuple[str, str], **members: Any) -
 @pytest.mark.parametrize(
     ("status", "code"),
     [
-        *[(409, "in-flight"), (503, "overloaded"), (503, "cache-unavailable")],
+        *[(409, "in-flight"), (503, "overloaded"), (429, "too-many-keys"), (503, "cache-unavailable")],
         *[(408, "request-timeout"), (502, "upstream-unreachable")],
     ],
 )
