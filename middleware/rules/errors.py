@@ -59,6 +59,6 @@ class TooManyKeys(Refusal):
 
     slug = "too-many-keys"
 
-    def __init__(self, text: str, seconds: float) -> None:
+    def __init__(self, text: str, seconds: float = 1.0) -> None:
         super().__init__(text)
         self.seconds = seconds

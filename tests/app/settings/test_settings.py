@@ -62,6 +62,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "cache_timeout": 0.5,
         "memory_limit": 268435456,
         "max_in_flight": 1000,
+        "max_in_flight_per_caller": 0,
+        "new_keys_per_caller": "",
         "max_buffered": 67108864,
         "max_unread": 268435456,
         "stream_limit": 100000,
