@@ -34,6 +34,8 @@ class Marks(Protocol):
 
     consumer: str
     unmarked: int
+    ordered: bool
+    """It keeps an order, and knows a message without a key by its number."""
 
     def mark(self, session: Session, messages: Sequence[Message]) -> list[Entry]:
         """The entries of messages whose records' ids are known."""
@@ -90,8 +92,11 @@ def _execute(
     call: Callable[[Sequence[int]], Sequence[Any]],
     keeps: Callable[[Any], bool],
 ) -> list[Executed]:
-    marked = [begun for begun in batch if begun.record]
-    entries = inbox.mark(session, [Message(begun.record, begun.fingerprint, begun.sent_at) for begun in marked])
+    marked = [begun for begun in batch if begun.record or inbox.ordered]
+    entries = inbox.mark(
+        session,
+        [Message(begun.record, begun.fingerprint, begun.sent_at, begun.aggregate, begun.sequence) for begun in marked],
+    )
     entry_of = {id(begun): entry for begun, entry in zip(marked, entries, strict=True)}
     found = [entry_of.get(id(begun)) for begun in batch]
     if unmarked := len(batch) - len(marked):

@@ -1,0 +1,93 @@
+"""Advances the number of a message's aggregate in a session's transaction, and says what that makes of this delivery."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Table
+from sqlalchemy.orm import Session
+
+from oncegate.middleware.rules.key_text import KeyText
+from oncegate.sql.database.errors import InboxMisused, SequenceForked, SequenceInvalid, is_of_database
+from oncegate.sql.database.types import DIALECTS
+from oncegate.sql.inbox.entry import Entry, Kept
+from oncegate.sql.inbox.statements import Message
+from oncegate.sql.inbox.writer import Writer
+from oncegate.sql.order.guard import Order, guard
+from oncegate.sql.order.numbers import Numbered, checked, digest
+from oncegate.sql.order.position import set_to
+
+
+class SequenceWriter(Writer):
+    """Of an `Inbox` with an order, in the place of its markers: one row for each aggregate. See `Writer`."""
+
+    def __init__(
+        self,
+        table: Table,
+        names: Sequence[str],
+        *,
+        order: Order,
+        starts_at: int,
+        wait_timeout: float,
+        idle_timeout: float,
+        **options: Any,
+    ) -> None:
+        super().__init__(table, names, **options)
+        self._names = tuple(names)
+        self._guards = {
+            dialect: guard(
+                dialect, table, names, order, starts_at, wait_timeout=wait_timeout, idle_timeout=idle_timeout
+            )
+            for dialect in DIALECTS
+        }
+
+    def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
+        """See `Writer.mark`. Takes one message: two about one aggregate can't be decided about by one statement."""
+        if len(messages) > 1:
+            raise InboxMisused("an inbox that keeps an order takes one message at a time")
+        return [self.decide(session, message) for message in messages]
+
+    def decide(self, session: Session | Connection, message: Message, parked: str = "") -> Entry:
+        """The entry of one message; ``parked`` is the consumer in whose name it was parked, if it was."""
+        try:
+            numbered = Numbered(
+                digest(message.aggregate), checked(message.sequence), message.record, message.fingerprint, parked
+            )
+            connection = self.enter(session)
+            known = self._guards[connection.dialect.name]
+            ruling = known.decide(connection, numbered)
+        except SequenceInvalid as error:
+            raise SequenceInvalid(f"record {message.record or '-'}: {error}") from None
+        except SequenceForked:
+            self.count("forked")
+            raise
+        except Exception as error:
+            if not is_of_database(error):
+                raise
+            self.raise_meaning(error)
+        stored = None
+        if ruling.last is not None:
+            self.check_fingerprint(message, ruling.last.fingerprint)
+            stored = ruling.last.result
+
+        def store(kept: list[Kept]) -> None:
+            connection.execute(known.keep, {"_aggregate": numbered.aggregate, "_result": kept[0].stored})
+
+        self.count(ruling.decision.value)
+        return Entry(
+            message.record,
+            decision=ruling.decision,
+            stored=stored,
+            store=store,
+            max_result=self._max_result,
+            waiting=ruling.waiting,
+        )
+
+    def seed(self, session: Session | Connection, aggregate: KeyText, sequence: int) -> bool:
+        """See `Inbox.seed`."""
+        digested, number = digest(aggregate), checked(sequence)
+        try:
+            return set_to(self.enter(session), self._table, self._names, digested, number)
+        except Exception as error:
+            if not is_of_database(error):
+                raise
+            self.raise_meaning(error)
