@@ -47,6 +47,7 @@ from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.handling import kept, result_of, settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox
+from oncegate.middleware.outcome.errors import Parked
 from oncegate.middleware.outcome.raised import failure_of
 from oncegate.middleware.rules.arguments import check_callable
 from oncegate.middleware.rules.errors import KeyInvalid
@@ -249,7 +250,7 @@ class _Processing(BaseMiddleware[Any, Any]):
                 await self._message.nack()
             return False
         await self._settle(begun, exc_val)
-        if begun.action is Action.ACKNOWLEDGE:
+        if begun.action is Action.ACKNOWLEDGE and not isinstance(exc_val, Parked):
             return False
         if isinstance(exc_val, NackMessage) and exc_val.extra_options and begun.action is Action.REDELIVER:
             return False  # with the options that the handler has chosen
@@ -266,7 +267,8 @@ class _Processing(BaseMiddleware[Any, Any]):
         elif isinstance(exc_val, HandlerException):
             await begun.fail("sent back by the handler")
         else:
-            self._log_failure(begun, exc_val)
+            if not isinstance(exc_val, Parked):
+                self._log_failure(begun, exc_val)
             await settle_raised(begun, exc_val, timed_out=self._timed_out)
 
     def _kept(self, begun: Begun, acknowledged: AckMessage | None) -> bytes | StoredResponse | None:

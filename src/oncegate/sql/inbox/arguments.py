@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
 from oncegate.middleware.consumers.delivery import (
     CONSUMER,
     Delivery,
@@ -13,6 +17,9 @@ from oncegate.middleware.consumers.delivery import (
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.sql.inbox.statements import Message
+
+AnyAsync = AsyncSession | AsyncConnection
+AnySync = Session | Connection
 
 _KEY_NEEDED = SubscriptionSettings(on_missing_key="reject")
 

@@ -8,7 +8,6 @@ All of it is written once, for SQLAlchemy's synchronous sessions and connections
 ``run_sync``.
 """
 
-import asyncio
 import functools
 import inspect
 import logging
@@ -30,10 +29,12 @@ from oncegate.middleware.consumers.transactional import Executed, set_inbox
 from oncegate.middleware.rules.arguments import check_watch
 from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.database.errors import InboxMisused
-from oncegate.sql.inbox.arguments import check_names, identified, not_a_session
+from oncegate.sql.inbox.arguments import AnyAsync, AnySync, check_names, identified, not_a_session
+from oncegate.sql.inbox.background import Sweep, in_background, keep_sweeping
 from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
 from oncegate.sql.inbox.entry import AsyncEntry, Entry, Marking
 from oncegate.sql.inbox.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
+from oncegate.sql.inbox.in_order import awaited_in_order, called_in_order
 from oncegate.sql.inbox.marker_writer import MarkerWriter
 from oncegate.sql.inbox.sequence_writer import SequenceWriter
 from oncegate.sql.inbox.statements import Message
@@ -113,6 +114,8 @@ class Inbox:
         self.schema = schema
         self.max_result = max_result
         self.ordered = order != "none"
+        self.max_attempts = max_attempts
+        self._sweeps: list[Sweep] = []
         self.unmarked = 0
         """How many messages without a key this process has executed without a marker."""
         self._retention = Retention(
@@ -130,7 +133,9 @@ class Inbox:
             self._writer = MarkerWriter(self._table, names, runs_forgotten=on_forgotten == "run", **options)
         else:
             table = order_table(MetaData(), schema)
-            self._writer = self._sequences = SequenceWriter(table, names, order=order, starts_at=starts_at, **options)
+            self._writer = self._sequences = SequenceWriter(
+                table, names, order=order, starts_at=starts_at, max_parked=max_parked, **options
+            )
 
     def table(self, metadata: MetaData) -> Table:
         """The inbox's table as a part of ``metadata``, for your own migrations; one for all inboxes of a schema."""
@@ -266,16 +271,12 @@ class Inbox:
         return self.mark(session, messages)
 
     @overload
-    def seed(
-        self, session: AsyncSession | AsyncConnection, aggregate: KeyText, sequence: int
-    ) -> Coroutine[Any, Any, bool]: ...
+    def seed(self, session: AnyAsync, aggregate: KeyText, sequence: int) -> Coroutine[Any, Any, bool]: ...
 
     @overload
-    def seed(self, session: Session | Connection, aggregate: KeyText, sequence: int) -> bool: ...
+    def seed(self, session: AnySync, aggregate: KeyText, sequence: int) -> bool: ...
 
-    def seed(
-        self, session: AsyncSession | AsyncConnection | Session | Connection, aggregate: KeyText, sequence: int
-    ) -> Coroutine[Any, Any, bool] | bool:
+    def seed(self, session: AnyAsync | AnySync, aggregate: KeyText, sequence: int) -> Coroutine[Any, Any, bool] | bool:
         """Set an aggregate's last applied number, for a consumer that joins later, in the transaction of its snapshot.
 
         Whether it was lower; a higher one stays. Awaited, where the session is. Raises `SequenceInvalid`.
@@ -317,15 +318,24 @@ class Inbox:
         of_asyncio = isinstance(sessions, async_sessionmaker)
         if not of_asyncio and not isinstance(sessions, sessionmaker):
             raise TypeError(f"sessions is a {type(sessions).__name__}: give a sessionmaker or an async_sessionmaker")
+        if batch and self.ordered:
+            raise TypeError("an inbox that keeps an order takes one message at a time: leave out batch=True")
         make = (awaited_batch if batch else awaited) if of_asyncio else (called_batch if batch else called)
 
         def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:
             if inspect.iscoroutinefunction(handler) is not of_asyncio:
                 raise TypeError("an async_sessionmaker is for a coroutine function, a sessionmaker for a plain one")
-            made = without_session(handler, make(self, sessions, handler))
+            if self._sequences is None:
+                made = make(self, sessions, handler)
+            else:
+                in_order: Any = awaited_in_order if of_asyncio else called_in_order
+                made, sweep = in_order(self, self._sequences, sessions, handler)
+                self._sweeps.append(sweep)
+            made = without_session(handler, made)
             set_inbox(made, self)
             if isinstance(engine := sessions.kw.get("bind"), AsyncEngine | Engine):
                 vars(made)["maintained"] = functools.partial(self.maintained, engine)  # for a worker
+            vars(made)["following"] = self.following
             return made
 
         return decorate
@@ -366,14 +376,18 @@ class Inbox:
         it. What fails is logged, and done the next time. ``watch`` is notified of what is deleted, and of the table's size.
         """
         retention = replace(self._retention, batch_size=batch_size)
-        task = asyncio.create_task(
-            keep_forgetting(engine, self._table, retention, every, self._on_pruned, self.measure)
-        )
-        try:
+        forgetting = keep_forgetting(engine, self._table, retention, every, self._on_pruned, self.measure)
+        async with in_background(forgetting), self.following():
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+
+    @asynccontextmanager
+    async def following(self, *, every: float = 5.0) -> AsyncIterator[None]:
+        """While it is entered, parked messages whose turn has come are run every so many seconds, and at once, as after a death.
+
+        For inboxes with ``order="contiguous"``, and what `transaction` has decorated; `maintained` does it, too.
+        """
+        async with in_background(keep_sweeping(self._sweeps, every)):
+            yield
 
     def _on_pruned(self, rows: int) -> None:
         self._writer.notify(lambda watch: watch.markers_pruned(self._table.fullname, rows))

@@ -13,8 +13,10 @@ from oncegate.sql.inbox.entry import Entry, Kept
 from oncegate.sql.inbox.statements import Message
 from oncegate.sql.inbox.writer import Writer
 from oncegate.sql.order.guard import Order, guard
-from oncegate.sql.order.numbers import Numbered, checked, digest
+from oncegate.sql.order.numbers import Numbered, checked, digest, shown
+from oncegate.sql.order.parked import ParkedMessages, Parking
 from oncegate.sql.order.position import set_to
+from oncegate.sql.order.table import parked_table
 
 
 class SequenceWriter(Writer):
@@ -27,12 +29,16 @@ class SequenceWriter(Writer):
         *,
         order: Order,
         starts_at: int,
+        max_parked: int,
         wait_timeout: float,
         idle_timeout: float,
         **options: Any,
     ) -> None:
         super().__init__(table, names, **options)
         self._names = tuple(names)
+        self.parked = ParkedMessages(
+            table, parked_table(table.metadata, table.schema), self._names, starts_at, max_parked
+        )
         self._guards = {
             dialect: guard(
                 dialect, table, names, order, starts_at, wait_timeout=wait_timeout, idle_timeout=idle_timeout
@@ -44,19 +50,27 @@ class SequenceWriter(Writer):
         """See `Writer.mark`. Takes one message: two about one aggregate can't be decided about by one statement."""
         if len(messages) > 1:
             raise InboxMisused("an inbox that keeps an order takes one message at a time")
-        return [self.decide(session, message) for message in messages]
+        return [self.decide(session, _numbered(message)) for message in messages]
 
-    def decide(self, session: Session | Connection, message: Message, parked: str = "") -> Entry:
-        """The entry of one message; ``parked`` is the consumer in whose name it was parked, if it was."""
+    def park(self, session: Session, message: Message, arguments: str) -> Parking:
+        """See `ParkedMessages.park`. Raises what `Inbox.first` raises."""
         try:
-            numbered = Numbered(
-                digest(message.aggregate), checked(message.sequence), message.record, message.fingerprint, parked
-            )
+            connection = self.enter(session)
+            return self.parked.park(connection, _numbered(message), shown(message.aggregate), arguments)
+        except SequenceForked:
+            self.count("forked")
+            raise
+        except Exception as error:
+            if not is_of_database(error):
+                raise
+            self.raise_meaning(error)
+
+    def decide(self, session: Session | Connection, message: Numbered) -> Entry:
+        """The entry of one message."""
+        try:
             connection = self.enter(session)
             known = self._guards[connection.dialect.name]
-            ruling = known.decide(connection, numbered)
-        except SequenceInvalid as error:
-            raise SequenceInvalid(f"record {message.record or '-'}: {error}") from None
+            ruling = known.decide(connection, message)
         except SequenceForked:
             self.count("forked")
             raise
@@ -70,7 +84,7 @@ class SequenceWriter(Writer):
             stored = ruling.last.result
 
         def store(kept: list[Kept]) -> None:
-            connection.execute(known.keep, {"_aggregate": numbered.aggregate, "_result": kept[0].stored})
+            connection.execute(known.keep, {"_aggregate": message.aggregate, "_result": kept[0].stored})
 
         self.count(ruling.decision.value)
         return Entry(
@@ -91,3 +105,11 @@ class SequenceWriter(Writer):
             if not is_of_database(error):
                 raise
             self.raise_meaning(error)
+
+
+def _numbered(message: Message) -> Numbered:
+    """The message with its place. Raises `SequenceInvalid`."""
+    try:
+        return Numbered(digest(message.aggregate), checked(message.sequence), message.record, message.fingerprint)
+    except SequenceInvalid as error:
+        raise SequenceInvalid(f"record {message.record or '-'}: {error}") from None

@@ -76,7 +76,7 @@ def execute_many(
         if executed.first:
             begun.rolled_back = False
             begun.committed.add(inbox.consumer)
-    _commit(session)
+    commit(session)
     return done
 
 
@@ -104,22 +104,30 @@ def _execute(
         log.warning("a message without a key is executed without a marker")
         _begin(session)
     first = [number for number, entry in enumerate(found) if entry is None or entry]
-    results = dict(zip(first, _call(session, lambda: call(first), found, first, keeps), strict=True)) if first else {}
+    results = (
+        dict(zip(first, call_within(session, lambda: call(first), found, first, keeps), strict=True)) if first else {}
+    )
     return [
-        Executed(results[number], first=True, kept=entry is not None and entry.kept)
+        Executed(
+            results[number],
+            first=True,
+            kept=entry is not None and entry.kept,
+            waiting=entry is not None and entry.waiting,
+        )
         if entry is None or entry
-        else Executed(entry.result, first=False, kept=entry.kept)
+        else Executed(entry.result, first=False, kept=entry.kept, waiting=entry.waiting)
         for number, entry in enumerate(found)
     ]
 
 
-def _call(
+def call_within(
     session: Session,
     call: Callable[[], Sequence[Any]],
     entries: Sequence[Entry | None],
     first: Sequence[int],
     keeps: Callable[[Any], bool],
 ) -> Sequence[Any]:
+    """What ``call`` returns, within the transaction of ``entries``; the results of those in ``first`` are kept."""
     transaction = hold(session)
     try:
         results = call()
@@ -143,7 +151,8 @@ def _begin(session: Session) -> None:
         raise
 
 
-def _commit(session: Session) -> None:
+def commit(session: Session) -> None:
+    """Commit. Raises `CommitUnknown`, and what the database's error means."""
     try:
         session.commit()
     except (SQLAlchemyError, OSError) as error:

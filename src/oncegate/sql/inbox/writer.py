@@ -14,6 +14,7 @@ from oncegate.sql.database.misuse import check_commits_nothing, marked
 from oncegate.sql.database.types import DIALECTS
 from oncegate.sql.inbox.entry import Entry
 from oncegate.sql.inbox.statements import Message
+from oncegate.sql.order.numbers import Numbered
 
 log = logging.getLogger("oncegate.inbox")
 
@@ -75,7 +76,7 @@ class Writer:
         except Exception:  # a user's watch must not decide about a payment
             log.exception("the watch failed")
 
-    def check_fingerprint(self, message: Message, fingerprint: bytes | None) -> bool:
+    def check_fingerprint(self, message: Message | Numbered, fingerprint: bytes | None) -> bool:
         """Whether the payload is that of an earlier delivery. Raises `KeyReused`, or only warns of another one."""
         if fingerprint is None or message.fingerprint in (None, fingerprint):
             return True
