@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from sqlalchemy import CursorResult, Engine, NullPool, create_engine, text
+from sqlalchemy import CursorResult, Engine, NullPool, Table, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -55,7 +55,7 @@ class Place:
         """Make the tables."""
         self.execute(EFFECTS_TABLE)
         for table in tables(None):
-            self.run(lambda session, table=table: table.create(session.connection(), checkfirst=True))
+            self.run(partial(_create, table))
 
     def run(self, work: Callable[[Session], Any]) -> Any:
         """The result of ``work`` in a transaction of its own."""
@@ -105,6 +105,10 @@ class Place:
     ) -> Outcome:
         """A delivery; ``effect`` is called after the effect of a first one, and ``before`` executed first of all."""
         raise NotImplementedError
+
+
+def _create(table: Table, session: Session) -> None:
+    table.create(session.connection(), checkfirst=True)
 
 
 class SyncPlace(Place):

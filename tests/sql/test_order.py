@@ -3,9 +3,11 @@
 Rules of docs/contract.md: R12.17.
 """
 
+from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
 from oncegate import NotRetryable
 from oncegate.sql import Inbox, InboxMisused, KeyReused, SequenceEarly, SequenceForked, SequenceInvalid
@@ -26,6 +28,10 @@ def deliver(place: Place, inbox: Inbox, sequence: Any, aggregate: Any = "a", **o
         return place.deliver(inbox, key, aggregate=aggregate, sequence=sequence, **options).decision.value
     except SequenceEarly:
         return "early"
+
+
+def seed(inbox: Inbox, aggregate: str, number: int, session: Session) -> bool:
+    return inbox.seed(session, aggregate, number)
 
 
 @pytest.mark.parametrize("place", EACH, indirect=True)
@@ -52,7 +58,7 @@ def test_latest_loses_a_delta_that_comes_late(place: Place) -> None:
     for inbox, applied in ((Inbox("sum", order="latest"), ["sum-11"]), (ledger, ["sum-10", "sum-11"])):
         place.execute("DELETE FROM effects")
         began = Inbox(inbox.consumer, order="latest")
-        place.run(lambda session, began=began: began.seed(session, "sum", 9))
+        place.run(partial(seed, began, "sum", 9))
         with pytest.raises(ZeroDivisionError):
             deliver(place, inbox, 10, "sum", effect=fails)
         for number in (11, 10, 11):
@@ -83,7 +89,7 @@ def test_a_duplicate_of_the_newest_gets_what_was_kept_and_an_older_one_nothing(p
 def test_an_aggregate_begins_with_the_first_number_or_where_it_is_set_to(place: Place) -> None:
     tenth = Inbox("tenth", order="contiguous", starts_at=10)
     assert [deliver(place, tenth, number) for number in (11, 9, 10, 11)] == ["early", "duplicate", "first", "first"]
-    assert [place.run(lambda session, to=to: ledger.seed(session, "joined", to)) for to in (40, 39, 41)] == [
+    assert [place.run(partial(seed, ledger, "joined", to)) for to in (40, 39, 41)] == [
         True,
         False,
         True,
@@ -149,7 +155,7 @@ def test_what_is_no_place_in_an_order_is_refused_on_one_line(
 @BOTH
 def test_the_largest_number_is_taken(place: Place) -> None:
     assert deliver(place, state, 2**63 - 1) == "first"
-    place.run(lambda session: ledger.seed(session, "a", 2**63 - 2))
+    place.run(partial(seed, ledger, "a", 2**63 - 2))
     assert deliver(place, ledger, 2**63 - 1) == "first"
 
 
