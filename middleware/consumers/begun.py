@@ -120,6 +120,11 @@ class Begun:
         return (self.record or "-") + self.origin.line
 
     @property
+    def last(self) -> bool:
+        """Whether no attempt is allowed after this one."""
+        return self._last
+
+    @property
     def timeout(self) -> float:
         """Seconds that its handler has."""
         return self._settings.timeout

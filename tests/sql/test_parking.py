@@ -59,10 +59,10 @@ def sweep(ledger: Inbox, until: Callable[[], Any]) -> None:
 
 
 def parked(place: Place) -> list[int]:
-    found = [row.sequence for row in place.execute("SELECT sequence FROM oncegate_parked ORDER BY sequence")]
-    counted = place.execute("SELECT coalesce(sum(parked), 0) FROM oncegate_order")[0][0]
-    assert counted == len(found)
-    return found
+    counted = "(SELECT coalesce(sum(parked), 0) FROM oncegate_order) AS counted"
+    found = place.execute(f"SELECT sequence, {counted} FROM oncegate_parked ORDER BY sequence")
+    assert all(row.counted == len(found) for row in found)
+    return [row.sequence for row in found]
 
 
 @pytest.mark.parametrize("place", ["asyncpg", "psycopg", "aiosqlite", "pysqlite"], indirect=True)

@@ -40,7 +40,16 @@ except ImportError as missing:  # pragma: no cover
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import StoredResponse
 from oncegate.faststream.replies import execute, is_reply_due
-from oncegate.faststream.rules import broker_of, complaint, inbox_complaint, message_id, octets, sent_at, with_ids
+from oncegate.faststream.rules import (
+    broker_of,
+    complaint,
+    inbox_complaint,
+    message_id,
+    octets,
+    place_in_order,
+    sent_at,
+    with_ids,
+)
 from oncegate.middleware.consumers.begun import Begun, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.executing import executing
@@ -155,7 +164,15 @@ class SubscriptionMiddleware:
         if len(values) > 1:
             raise KeyInvalid(f"There is more than one {self._header} header: send one.")
         key = parse_key(values.pop()) if values else None
-        return Delivery(key, octets(message.body), message_id=message_id(message), sent_at=sent_at(message))
+        aggregate, sequence = place_in_order(message)
+        return Delivery(
+            key,
+            octets(message.body),
+            message_id=message_id(message),
+            sent_at=sent_at(message),
+            aggregate=aggregate,
+            sequence=sequence,
+        )
 
     def pause(self, attempt: int) -> float:
         """Seconds until the next delivery, after ``attempt`` attempts that have failed."""

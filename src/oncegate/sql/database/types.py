@@ -1,6 +1,7 @@
 """The databases that are known, tables' names, and the types of columns: what is compared is compared by its bytes."""
 
 from binascii import a2b_base64, b2a_base64
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Dialect, LargeBinary, Table, Text, TypeDecorator
@@ -65,3 +66,8 @@ def quoted(table: Table, dialect: str) -> str:
     """A table's name, with its schema, as a text of SQL has it."""
     preparer = (postgresql if dialect == "postgresql" else sqlite).dialect().identifier_preparer
     return str(preparer.format_table(table)).replace(":", "\\:")
+
+
+def utc(moment: datetime) -> datetime:
+    """As it is meant: SQLite's times have no zone, and are UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

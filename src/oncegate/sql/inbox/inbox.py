@@ -364,6 +364,8 @@ class Inbox:
         found = stats(connection, self._table)
         oldest = None if found.oldest is None else found.oldest.timestamp()
         self._writer.notify(lambda watch: watch.inbox_measured(found.table, found.rows, oldest))
+        if self._sequences is not None:
+            self._sequences.measure(connection)
         return found
 
     @asynccontextmanager

@@ -21,7 +21,7 @@ from oncegate.middleware.consumers.delivery import DeliveryDecision
 from oncegate.middleware.consumers.executing import current, executing
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown, Parked
 from oncegate.middleware.outcome.raised import kind_and_text
-from oncegate.sql.database.errors import SequenceEarly
+from oncegate.sql.database.errors import KeyReused, SequenceEarly, SequenceForked, SequenceInvalid
 from oncegate.sql.inbox.parked_arguments import ParkedArguments
 from oncegate.sql.inbox.sequence_writer import SequenceWriter
 from oncegate.sql.inbox.statements import Message
@@ -34,6 +34,8 @@ log = logging.getLogger("oncegate.inbox")
 
 _TRIES: Final = 8
 """How often a delivery is parked or applied, where others move on in between."""
+_OF_OTHERS: Final = (NotProcessed, OutcomeUnknown, SequenceForked, SequenceInvalid, KeyReused)
+"""After these the number itself hasn't failed."""
 _FOLLOWED_SECONDS: Final = 450.0
 """For what a sweep finds; after a delivery, half of its time limit."""
 
@@ -80,6 +82,9 @@ class OrderedHandler:
                     continue
                 self.follow(digest(begun.aggregate), began + begun.timeout / 2)
                 raise Parked(f"record {begun.record or '-'}: parked until the number before it is applied") from early
+            except Exception as error:
+                self._note(error, args, kwargs)
+                raise
             (begun,) = current()
             if executed.waiting:
                 self.follow(digest(begun.aggregate), began + begun.timeout / 2)
@@ -88,7 +93,7 @@ class OrderedHandler:
 
     def sweep(self) -> None:
         """Run the parked messages whose turn has come, as after a death. Raises SQLAlchemy's errors."""
-        due = self._in_session(lambda session, _: self._sequences.parked.due(session.connection()), None)
+        due = self._in_session(lambda session, _: self._sequences.due(session), None)
         for aggregate in due:
             self.follow(aggregate, time.monotonic() + _FOLLOWED_SECONDS)
 
@@ -117,6 +122,24 @@ class OrderedHandler:
         if found is Parking.PARKED:
             log.info("record %s: parked until the number before %d is applied", begun.named, begun.sequence)
         return found
+
+    def _note(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Have operators find a delivery that has failed for good, and that others are to wait for."""
+        begun = next(iter(current()), None)
+        final = isinstance(error, NotRetryable) or (begun is not None and begun.last)
+        if begun is None or not final or isinstance(error, _OF_OTHERS):
+            return
+        message = Message(begun.record, begun.fingerprint, None, begun.aggregate, begun.sequence)
+        arguments = self._arguments.dump(args, kwargs) or ""
+
+        def note(session: Session, _: Any) -> None:
+            self._sequences.note(session, message, arguments, begun.attempt, _reason(error))
+            commit(session)
+
+        try:
+            self._in_session(note, None)
+        except Exception as failed:  # noqa: BLE001  # whatever stands in its way: the delivery has failed all the same
+            log.warning("record %s: its failure can't be noted: %s", begun.named, type(failed).__name__)
 
     def _run_next(self, aggregate: bytes, seconds: float) -> bool:
         """Whether there may be another one."""
@@ -162,16 +185,22 @@ class OrderedHandler:
         """Note that a parked message has failed; its aggregate alone waits for it."""
         failed = not isinstance(error, NotProcessed | OutcomeUnknown)
         dead = failed and (isinstance(error, NotRetryable) or row.attempts + 1 >= self._inbox.max_attempts)
-        kind, reason = kind_and_text(error)
+        kind, _ = kind_and_text(error)
         log.log(
             logging.ERROR if dead else logging.WARNING,
             "record %s: number %d, parked, attempt %d failed: %s%s",
             *(row.message or "-", row.sequence, row.attempts + 1, kind, ": its aggregate waits" if dead else ""),
         )
-        reason = f"{kind}: {reason}".replace("\x00", "\\x00")
+        reason = _reason(error)
 
         def put_off(session: Session, _: Any) -> None:
             self._sequences.parked.put_off(session.connection(), row, failed=failed, reason=reason, dead=dead)
             commit(session)
 
         self._in_session(put_off, None)
+
+
+def _reason(error: Exception) -> str:
+    """The error as it is stored, for operators."""
+    kind, text = kind_and_text(error)
+    return (f"{kind}: {text}" if text else kind).replace("\x00", "\\x00")  # PostgreSQL's text has none

@@ -17,6 +17,7 @@ from oncegate.sql.order.numbers import Numbered, checked, digest, shown
 from oncegate.sql.order.parked import ParkedMessages, Parking
 from oncegate.sql.order.position import set_to
 from oncegate.sql.order.table import parked_table
+from oncegate.sql.order.waiting import backlog
 
 
 class SequenceWriter(Writer):
@@ -64,6 +65,23 @@ class SequenceWriter(Writer):
             if not is_of_database(error):
                 raise
             self.raise_meaning(error)
+
+    def note(self, session: Session, message: Message, arguments: str, attempts: int, reason: str) -> None:
+        """See `ParkedMessages.note`."""
+        connection, aggregate_id = self.enter(session), shown(message.aggregate)
+        self.parked.note(connection, _numbered(message), aggregate_id, arguments, attempts, reason)
+
+    def due(self, session: Session) -> list[bytes]:
+        """See `ParkedMessages.due`; ``watch`` is notified of the backlog, too. Raises SQLAlchemy's errors."""
+        connection = session.connection()
+        self.measure(connection)
+        return self.parked.due(connection)
+
+    def measure(self, connection: Connection) -> None:
+        """Notify ``watch`` of what waits. Raises SQLAlchemy's errors."""
+        found = backlog(connection, self.parked.parked, self._consumer)
+        oldest = None if found.oldest is None else found.oldest.timestamp()
+        self.notify(lambda watch: watch.order_measured(self._consumer, found.aggregates, found.parked, oldest))
 
     def decide(self, session: Session | Connection, message: Numbered) -> Entry:
         """The entry of one message."""

@@ -24,6 +24,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     update,
 )
@@ -74,15 +75,31 @@ class ParkedMessages:
         rows = select(literal(1)).where(self.parked.c.consumer == self.names[0]).limit(self.most).subquery()
         if connection.scalars(select(func.count()).select_from(rows)).one() >= self.most:
             return Parking.FULL
+        self._store(connection, message, aggregate_id, arguments)
+        return Parking.PARKED
+
+    def note(
+        self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str, attempts: int, reason: str
+    ) -> None:
+        """Store a message whose turn it is and that has failed for good, for operators: its aggregate waits for it."""
+        if self._lock(connection, message.aggregate) != message.sequence - 1:
+            return
+        its = and_(self._own(self.parked, message.aggregate), self.parked.c.sequence == message.sequence)
+        values = {"attempts": attempts, "dead": True, "reason": reason}
+        if not connection.execute(update(self.parked).where(its).values(values)).rowcount:
+            self._store(connection, message, aggregate_id, arguments, **values)
+
+    def _store(
+        self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str, **values: Any
+    ) -> None:
         now = clock(connection)
         row = {
             "parked_at": now, "due_at": now, "sequence": message.sequence, "attempts": 0, "dead": False,
             "consumer": self.names[0], "aggregate": message.aggregate, "aggregate_id": aggregate_id,
             "message": message.record or None, "fingerprint": message.fingerprint, "arguments": arguments,
         }  # fmt: skip
-        connection.execute(insert(self.parked).values(row))
+        connection.execute(insert(self.parked).values(row | values))
         self._count(connection, self.names[0], message.aggregate, 1)
-        return Parking.PARKED
 
     def next(self, connection: Connection, aggregate: bytes) -> Row[Any] | None:
         """The message whose turn it is, locked; ``None`` without one, while it pauses, and where another one has it."""
@@ -136,13 +153,18 @@ class ParkedMessages:
         )
 
     def _ready(self, connection: Connection, query: Select[Any]) -> Select[Any]:
-        """``query`` for those whose turn it is, or was: where an operator has skipped their number."""
+        """``query`` for those whose turn it is; and for those whose number was applied without them, by another delivery."""
         same = and_(self.order.c.consumer == self.parked.c.consumer, self.order.c.aggregate == self.parked.c.aggregate)
         return query.join(self.order, same).where(
             self.parked.c.consumer.in_(self.names),
-            self.parked.c.dead.is_(False),
-            self.parked.c.due_at <= clock(connection),
-            self.parked.c.sequence <= self.order.c.sequence + 1,
+            or_(
+                self.parked.c.sequence <= self.order.c.sequence,
+                and_(
+                    self.parked.c.sequence == self.order.c.sequence + 1,
+                    self.parked.c.dead.is_(False),
+                    self.parked.c.due_at <= clock(connection),
+                ),
+            ),
         )
 
 
