@@ -1,6 +1,6 @@
 """The sequence guard: what is applied of the messages about one aggregate, by their numbers, in a transaction of one's own.
 
-Rules of docs/contract.md: R12.17.
+Rules of docs/contract.md: R12.16.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """Consumers are killed (SIGKILL) between parking and the acknowledgement, between a number and what is parked behind it, and in
 the sweep: each message is applied once, in their order.
 
-Rules of docs/contract.md: R12.18.
+Rules of docs/contract.md: R12.17.
 """
 
 import json

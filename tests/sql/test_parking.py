@@ -1,6 +1,6 @@
 """Messages that come early under `Inbox.transaction`: parked, acknowledged, and run in their order once their turn has come.
 
-Rules of docs/contract.md: R12.18.
+Rules of docs/contract.md: R12.17.
 """
 
 import asyncio
