@@ -86,4 +86,4 @@ async def test_a_plain_function_s_are_parked_and_what_is_no_number_is_a_dead_let
     await publish(bench, 1)
     await until(lambda: len(applied(place)) == 3)
     assert applied(place) == ["1", "2", "3"]
-    await settled(bench, 1)
+    await settled(bench)

@@ -42,6 +42,6 @@ def test_it_runs_what_is_parked(shop: Shop, tmp_path: Path) -> None:
 
     def booked() -> bool:
         with engine.begin() as connection:
-            return connection.scalar(text("SELECT balance FROM account")) == 5
+            return bool(connection.scalar(text("SELECT balance FROM account")) == 5)
 
     wait_until(booked, "the worker has run it")
