@@ -146,10 +146,14 @@ def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[No
 
 
 def _maintenance(settings: GatewaySettings, executor: Executor) -> AbstractAsyncContextManager[None]:
-    """Has the handler's inbox forget old markers while it is entered, if it is to. Raises `WorkerRefused` where it has none."""
+    """Has the handler's inbox run what is parked while it is entered, and forget old markers, if it is to.
+
+    Raises `WorkerRefused` where it is to and has none.
+    """
     every = settings.worker.inbox_cleanup_interval
     if not every:
-        return nullcontext()
+        following = executor.following if isinstance(executor, Handler) else None
+        return nullcontext() if following is None else following()
     maintained = executor.maintained if isinstance(executor, Handler) else None
     if maintained is None:
         raise WorkerRefused("worker.inbox_cleanup_interval: the handler has no inbox: make it by Inbox.transaction")

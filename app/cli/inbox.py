@@ -9,14 +9,17 @@ import click
 from oncegate.app.cli.terminal import ago, as_document, plain
 from oncegate.app.cli.usage import end, redis_settings
 
-CREATE_HELP = """Create the table of the inbox, oncegate_inbox, where it is not there yet.
+CREATE_HELP = """Create the tables of the inbox, those that are not there yet.
+
+oncegate_inbox holds the markers, oncegate_order and oncegate_parked what an inbox needs that keeps an order.
 
 \b
   oncegate inbox create --database postgresql+asyncpg://owner@127.0.0.1/shop
   oncegate inbox create --database sqlite:///shop.db
 
 URL is SQLAlchemy's, with the driver that is installed. It may stand in the environment instead, where nobody sees its
-password: ONCEGATE_INBOX_DATABASE. A consumer's role needs INSERT, SELECT and UPDATE on the table.
+password: ONCEGATE_INBOX_DATABASE. A consumer's role needs INSERT, SELECT and UPDATE on the tables, and DELETE on
+oncegate_parked.
 """
 SHOW_HELP = """Show which consumers have processed a message, and when.
 
@@ -51,6 +54,29 @@ The instant up to which is recorded first, on PostgreSQL 30 s before a marker is
 and has no marker becomes a dead letter. Several may run beside each other, and beside consumers. The role needs SELECT,
 INSERT, UPDATE and DELETE on the table.
 """
+WAITING_HELP = """Show the aggregates that wait for a number, that of the oldest parked message first.
+
+\b
+  oncegate inbox waiting --database URL
+  oncegate inbox waiting --database URL --json
+
+One line for each: the consumer, the aggregate, the number that it waits for, since when, and how many messages are
+parked behind it. Where that message itself is here, because it has failed for good: its record's id and the reason.
+Have it tried again with `inbox retry` (one that came through the gateway: with `commands retry`), or skip it.
+"""
+SKIP_HELP = """Count a number as applied that never comes. What is parked behind it follows by itself.
+
+\b
+  oncegate inbox skip ledger account-7 --sequence 10 --reason "withdrawn, ticket 4711" --database URL
+
+Only the number that the aggregate waits for can be skipped. A message that comes with it later is a duplicate. What is
+parked follows with the next message about the aggregate, or when a worker or `Inbox.following` looks, within seconds.
+"""
+RETRY_HELP = """Have a parked message tried again that has failed for good, and what is parked behind it.
+
+\b
+  oncegate inbox retry ledger account-7 --database URL
+"""
 
 
 @click.group(short_help="The inbox of consumers, in their database.")
@@ -65,7 +91,7 @@ _SCHEMA = click.option("--schema", metavar="NAME", help="The schema (default: th
 _JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 
 
-@inbox.command(help=CREATE_HELP, short_help="Create the inbox's table.")
+@inbox.command(help=CREATE_HELP, short_help="Create the inbox's tables.")
 @_DATABASE
 @_SCHEMA
 @click.option("--print", "printed", is_flag=True, help="Only print the statements.")
@@ -122,6 +148,59 @@ def stats(database: str, schema: str | None, as_json: bool) -> None:
     click.echo(f"oldest  {about}{ago(found.oldest.isoformat())}" if found.oldest else "oldest  not known")
     for name, rows in found.consumers.items():
         click.echo(plain(f"{name}  " + ("not counted" if rows is None else f"{about}{rows} rows")))
+
+
+@inbox.command(help=WAITING_HELP, short_help="Show aggregates that wait for a number.")
+@_DATABASE
+@_SCHEMA
+@_JSON
+def waiting(database: str, schema: str | None, as_json: bool) -> None:
+    """See `WAITING_HELP`."""
+    with _one_line():
+        from oncegate.sql.order.waiting import Operated
+
+        found = Operated(schema).waiting(database)
+    if as_json:
+        as_document({"waiting": [each.as_json() for each in found]})
+        return
+    for each in found:
+        since = ago(each.since.isoformat())
+        line = f"{each.consumer}  {each.aggregate}  waits for {each.waits_for} since {since}, {each.behind} behind it"
+        if each.record is not None:
+            line += f", record {each.record or '-'}, attempts {each.attempts}: {each.reason or 'its turn has come'}"
+        click.echo(plain(line))
+    if not found:
+        click.echo("nothing waits")
+
+
+@inbox.command(help=SKIP_HELP, short_help="Skip a number that never comes.")
+@click.argument("consumer")
+@click.argument("aggregate")
+@click.option("--sequence", type=int, required=True, metavar="N", help="The number.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why, for the log.")
+@_DATABASE
+@_SCHEMA
+def skip(consumer: str, aggregate: str, sequence: int, reason: str, database: str, schema: str | None) -> None:
+    """See `SKIP_HELP`."""
+    with _one_line():
+        from oncegate.sql.order.waiting import Operated
+
+        left = Operated(schema).skip(database, consumer, aggregate, sequence, reason)
+    click.echo(f"skipped {sequence}, {left} parked behind it")
+
+
+@inbox.command(help=RETRY_HELP, short_help="Try a parked message again that has failed for good.")
+@click.argument("consumer")
+@click.argument("aggregate")
+@_DATABASE
+@_SCHEMA
+def retry(consumer: str, aggregate: str, database: str, schema: str | None) -> None:
+    """See `RETRY_HELP`."""
+    with _one_line():
+        from oncegate.sql.order.waiting import Operated
+
+        number = Operated(schema).retry(database, consumer, aggregate)
+    click.echo(f"{number} is tried again")
 
 
 @inbox.command(help=CLEANUP_HELP, short_help="Delete old markers, and keep the instant up to which.")

@@ -46,6 +46,8 @@ class Handler:
         self._function = function
         self.maintained: Callable[..., AbstractAsyncContextManager[None]] | None = getattr(function, "maintained", None)
         """Has its inbox forget old markers, where it has one: `oncegate.sql.Inbox.maintained`."""
+        self.following: Callable[[], AbstractAsyncContextManager[None]] | None = getattr(function, "following", None)
+        """Has its inbox run parked messages whose turn has come, where it has one: `oncegate.sql.Inbox.following`."""
         self._takes_context, payload = _signature(function)
         self._raw = payload is bytes
         try:

@@ -22,7 +22,7 @@ from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.handling import settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.outcome.calling import call
-from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown, Parked
 from oncegate.middleware.outcome.raised import kind_and_place, kind_and_text
 from oncegate.middleware.outcome.results import read_error
 
@@ -116,6 +116,8 @@ class Processing:
                 correlation=command.correlation,
                 # A dead letter that is driven again has a new entry; its effect may be as old as the first one.
                 sent_at=instant(command.accepted_at_ms) or entry_time(entry),
+                aggregate=getattr(command, "aggregate", ""),
+                sequence=getattr(command, "sequence", None),
             )
         )
 
@@ -157,7 +159,9 @@ class Processing:
             f": {kind_and_text(error)[1]}" if self._executor.loggable else ""
         )  # else it may hold something of a command
         kind = type(error).__name__
-        if isinstance(error, NotProcessed):
+        if isinstance(error, Parked):
+            log.info("record %s: parked until its turn has come", begun.named)
+        elif isinstance(error, NotProcessed):
             log.warning("record %s: nothing was begun: %s%s", begun.named, kind, text)
         elif isinstance(error, OutcomeUnknown):
             log.warning("record %s: attempt %d has no known outcome: %s%s", begun.named, begun.attempt, kind, text)

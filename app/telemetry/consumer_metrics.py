@@ -17,7 +17,7 @@ LETTER_REASONS: Final = (
     *[decision.value for decision in DeliveryDecision if decision.action is Action.DEAD_LETTER],
     "undecodable",
 )
-INBOX_DECISIONS: Final = ("first", "duplicate", "mismatch", "forgotten")
+INBOX_DECISIONS: Final = ("first", "duplicate", "stale", "early", "forked", "mismatch", "forgotten")
 LIVE_SUM: Final[Literal["livesum"]] = "livesum"
 """Of prometheus-client's mode for several processes: a gauge is the sum over those that live."""
 
@@ -62,6 +62,15 @@ class ConsumerMetrics(Watch):
         self._rows = gauge("inbox_rows", "Rows of an inbox's table, when it was measured.", "table", mode="mostrecent")
         self._oldest = gauge(
             "inbox_oldest_timestamp_seconds", "When its oldest row was written.", "table", mode="mostrecent"
+        )
+        self._waits = gauge(
+            "inbox_aggregates_waiting", "Aggregates that wait for a number.", "consumer", mode="mostrecent"
+        )
+        self._parked = gauge(
+            "inbox_parked_messages", "Messages that wait for the number before theirs.", "consumer", mode="mostrecent"
+        )
+        self._parked_since = gauge(
+            "inbox_parked_oldest_timestamp_seconds", "When the oldest one was parked.", "consumer", mode="mostrecent"
         )
         self._pruned = counter("inbox_pruned", "Rows that were deleted because they are old enough.", "table")
         for consumer in consumers:
@@ -128,6 +137,12 @@ class ConsumerMetrics(Watch):
         """See `Watch`."""
         self._rows.labels(table).set(rows)
         self._oldest.labels(table).set(oldest or 0)
+
+    def order_measured(self, consumer: str, aggregates: int, parked: int, oldest: float | None) -> None:
+        """See `Watch`."""
+        self._waits.labels(consumer).set(aggregates)
+        self._parked.labels(consumer).set(parked)
+        self._parked_since.labels(consumer).set(oldest or 0)
 
     def markers_pruned(self, table: str, rows: int) -> None:
         """See `Watch`."""

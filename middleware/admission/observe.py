@@ -95,13 +95,17 @@ class Watch:
     # -- of an inbox: called wherever the transaction is, in threads too ----------------------------------------------
 
     def message_marked(self, consumer: str, decision: str) -> None:
-        """An inbox has decided about a delivery: ``first``, ``duplicate``, ``mismatch`` or ``forgotten``.
+        """An inbox has decided about a delivery: ``first``, ``duplicate``, ``stale``, ``early``, ``forked``, ``mismatch`` or
+        ``forgotten``.
 
         What is ``first`` may be rolled back, and is then the first once more.
         """
 
     def inbox_measured(self, table: str, rows: int, oldest: float | None) -> None:
         """An inbox's table has about so many rows; the oldest is from ``oldest``, Unix time, ``None`` where there is none."""
+
+    def order_measured(self, consumer: str, aggregates: int, parked: int, oldest: float | None) -> None:
+        """So many aggregates of a consumer wait for a number, with so many parked messages, the oldest since ``oldest``."""
 
     def markers_pruned(self, table: str, rows: int) -> None:
         """So many rows of an inbox's table were deleted, because they are old enough."""

@@ -120,6 +120,16 @@ class Begun:
         return (self.record or "-") + self.origin.line
 
     @property
+    def last(self) -> bool:
+        """Whether no attempt is allowed after this one."""
+        return self._last
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that its handler has."""
+        return self._settings.timeout
+
+    @property
     def result(self) -> bytes | None:
         """The stored result that a duplicate repeats; ``None`` where there is none, or it was too large."""
         return self.response.body if self.response and self.decision is DeliveryDecision.DUPLICATE else None
@@ -200,10 +210,10 @@ class Begun:
         await self.abandon(note)
         return await self.recorded()
 
-    async def release(self) -> None:
+    async def release(self, action: Action = Action.REDELIVER) -> None:
         """Nothing of the command was begun: the attempt is undone, and doesn't count."""
         if self._begin_settling(None):
-            self.action = Action.REDELIVER
+            self.action = action
             await self._settle(None, None)
 
     async def abandon(self, note: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 from oncegate.cache.errors import OncegateError
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.consumers.begun import FAILED, Begun, Recording, not_kept
+from oncegate.middleware.consumers.delivery import Action
 from oncegate.middleware.outcome.calling import call
-from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable, reduced
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable, Parked, reduced
 from oncegate.middleware.outcome.raised import failure_of, is_left, outcome_of
 from oncegate.middleware.outcome.results import JsonCodec, dumped
 from oncegate.middleware.rules.arguments import is_async
@@ -94,7 +95,7 @@ async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool =
         error = TimeoutError("ran into the time-out, and was rolled back")
     state, note = outcome_of(error, overdue=timed_out and not begun.rolled_back)
     if state is None:
-        await begun.release()
+        await begun.release(Action.ACKNOWLEDGE if isinstance(error, Parked) else Action.REDELIVER)
     elif state is State.FAILED:
         await begun.fail(error, final=isinstance(error, NotRetryable), status=status)
     elif isinstance(error, (asyncio.CancelledError, *ENDS_PROCESS)):  # nothing is waited for any more

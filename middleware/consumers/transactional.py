@@ -16,6 +16,8 @@ class Executed:
     first: bool
     kept: bool
     """Whether there is a result for who comes later; of a first delivery without a marker there is none."""
+    waiting: bool = False
+    """Messages are parked behind it, whose turn may have come."""
 
 
 class TransactionalInbox(Protocol):

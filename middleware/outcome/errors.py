@@ -26,6 +26,10 @@ class NotProcessed(OncegateError):
     """Nothing of the command reached its processor (refused, no address, no TLS): the key may be used again at once."""
 
 
+class Parked(NotProcessed):
+    """The command is stored where it will be executed when its turn has come: its message is acknowledged, without a result."""
+
+
 class NotAccepted(NotProcessed):
     """A submission was not accepted: send it again. ``slug`` is the problem that says why.
 

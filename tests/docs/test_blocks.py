@@ -25,6 +25,7 @@ GUIDES = [
     "worker",
     "subscriptions",
     "inbox",
+    "ordering",
     "problems",
     "security",
     "functions",

@@ -40,7 +40,7 @@ def at(request: pytest.FixtureRequest, way: str, folder: Path) -> Place:
         name: str = request.getfixturevalue("postgresql_database")
         place = of_asyncio(server.url(name, driver), connections=bool(kind))
         # By itself: SQLAlchemy looks at a server once, which must not come from several event loops at once.
-        place.execute("TRUNCATE oncegate_inbox, effects")
+        place.execute("TRUNCATE oncegate_inbox, oncegate_order, oncegate_parked, effects")
         return place
     place = of_asyncio(f"sqlite+{driver}:///{folder}/app.db", connections=bool(kind))
     place.prepare()

@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from sqlalchemy import CursorResult, Engine, MetaData, NullPool, create_engine, text
+from sqlalchemy import CursorResult, Engine, NullPool, Table, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from oncegate.sql import Inbox
+from oncegate.sql import Decision, Inbox
+from oncegate.sql.inbox.create import tables
 
 UNSET: Any = object()
 EFFECT = text("INSERT INTO effects (what) VALUES (:what)")
@@ -24,6 +25,7 @@ class Outcome:
 
     first: bool
     result: Any
+    decision: Decision = Decision.FIRST
 
 
 class Place:
@@ -52,8 +54,8 @@ class Place:
     def prepare(self) -> None:
         """Make the tables."""
         self.execute(EFFECTS_TABLE)
-        table = Inbox("any").table(MetaData())
-        self.run(lambda session: table.create(session.connection(), checkfirst=True))
+        for table in tables(None):
+            self.run(partial(_create, table))
 
     def run(self, work: Callable[[Session], Any]) -> Any:
         """The result of ``work`` in a transaction of its own."""
@@ -105,6 +107,10 @@ class Place:
         raise NotImplementedError
 
 
+def _create(table: Table, session: Session) -> None:
+    table.create(session.connection(), checkfirst=True)
+
+
 class SyncPlace(Place):
     """Without asyncio."""
 
@@ -146,7 +152,7 @@ class SyncPlace(Place):
                 if keep is not UNSET:
                     entry.keep(keep)
                 effect()
-            return Outcome(entry.first, entry.result)
+            return Outcome(entry.first, entry.result, entry.decision)
 
         if self.connections:
             with self.engine.begin() as connection:
@@ -209,6 +215,6 @@ class AsyncPlace(Place):
                 if keep is not UNSET:
                     await entry.keep(keep)
                 effect()
-            return Outcome(entry.first, entry.result)
+            return Outcome(entry.first, entry.result, entry.decision)
 
         return asyncio.run(deliver())

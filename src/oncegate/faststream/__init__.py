@@ -40,13 +40,23 @@ except ImportError as missing:  # pragma: no cover
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import StoredResponse
 from oncegate.faststream.replies import execute, is_reply_due
-from oncegate.faststream.rules import broker_of, complaint, inbox_complaint, message_id, octets, sent_at, with_ids
+from oncegate.faststream.rules import (
+    broker_of,
+    complaint,
+    inbox_complaint,
+    message_id,
+    octets,
+    place_in_order,
+    sent_at,
+    with_ids,
+)
 from oncegate.middleware.consumers.begun import Begun, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.handling import kept, result_of, settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox
+from oncegate.middleware.outcome.errors import Parked
 from oncegate.middleware.outcome.raised import failure_of
 from oncegate.middleware.rules.arguments import check_callable
 from oncegate.middleware.rules.errors import KeyInvalid
@@ -154,7 +164,15 @@ class SubscriptionMiddleware:
         if len(values) > 1:
             raise KeyInvalid(f"There is more than one {self._header} header: send one.")
         key = parse_key(values.pop()) if values else None
-        return Delivery(key, octets(message.body), message_id=message_id(message), sent_at=sent_at(message))
+        aggregate, sequence = place_in_order(message)
+        return Delivery(
+            key,
+            octets(message.body),
+            message_id=message_id(message),
+            sent_at=sent_at(message),
+            aggregate=aggregate,
+            sequence=sequence,
+        )
 
     def pause(self, attempt: int) -> float:
         """Seconds until the next delivery, after ``attempt`` attempts that have failed."""
@@ -249,7 +267,7 @@ class _Processing(BaseMiddleware[Any, Any]):
                 await self._message.nack()
             return False
         await self._settle(begun, exc_val)
-        if begun.action is Action.ACKNOWLEDGE:
+        if begun.action is Action.ACKNOWLEDGE and not isinstance(exc_val, Parked):
             return False
         if isinstance(exc_val, NackMessage) and exc_val.extra_options and begun.action is Action.REDELIVER:
             return False  # with the options that the handler has chosen
@@ -266,7 +284,8 @@ class _Processing(BaseMiddleware[Any, Any]):
         elif isinstance(exc_val, HandlerException):
             await begun.fail("sent back by the handler")
         else:
-            self._log_failure(begun, exc_val)
+            if not isinstance(exc_val, Parked):
+                self._log_failure(begun, exc_val)
             await settle_raised(begun, exc_val, timed_out=self._timed_out)
 
     def _kept(self, begun: Begun, acknowledged: AckMessage | None) -> bytes | StoredResponse | None:

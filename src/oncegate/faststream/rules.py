@@ -20,6 +20,10 @@ log = logging.getLogger("oncegate.faststream")
 _SAFE = ("NACK_ON_ERROR", "REJECT_ON_ERROR")
 """What a handler raises is answered by us in either case. They differ in what can't be parsed: delivered again, or rejected."""
 
+AGGREGATE, SEQUENCE = "oncegate-aggregate", "oncegate-sequence"
+"""The headers that say which message about which aggregate it is."""
+_MOST_DIGITS = 19
+
 _POSITIONS = ("kafka", "nats")
 """Whose id of a message is a number that begins again. (A Redis entry's begins with the time.)"""
 
@@ -142,6 +146,19 @@ def message_id(message: Any) -> str:
         case "kafka":
             return f"{raw.topic}/{raw.partition}/{raw.offset}"
     return ""
+
+
+def place_in_order(message: Any) -> tuple[str, int | None]:
+    """The id of a message's aggregate, and its number; 0 for what is no decimal number, which an inbox with an order refuses."""
+    values = {name.lower(): value for name, value in message.headers.items()}
+    aggregate, number = values.get(AGGREGATE, ""), values.get(SEQUENCE)
+    if isinstance(aggregate, bytes):
+        aggregate = aggregate.decode("utf-8", "surrogateescape")
+    if number is None or isinstance(number, int):
+        return str(aggregate), number
+    text = number.decode("latin-1") if isinstance(number, bytes) else str(number)
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return str(aggregate), int(text) if is_number else 0
 
 
 def sent_at(message: Any) -> datetime | None:

@@ -14,14 +14,26 @@ try:
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.sql needs SQLAlchemy 2: pip install 'oncegate[sql]', and a driver") from missing
 
-from oncegate.sql.database.errors import CommitUnknown, Forgotten, InboxBusy, InboxMisused, InboxUnavailable, KeyReused
+from oncegate.sql.database.errors import (
+    CommitUnknown,
+    Forgotten,
+    InboxBusy,
+    InboxMisused,
+    InboxUnavailable,
+    KeyReused,
+    SequenceEarly,
+    SequenceForked,
+    SequenceInvalid,
+)
 from oncegate.sql.inbox.entry import AsyncEntry, Entry
 from oncegate.sql.inbox.inbox import Inbox
 from oncegate.sql.inbox.stats import InboxStats
+from oncegate.sql.order.guard import Decision
 
 __all__ = [
     "AsyncEntry",
     "CommitUnknown",
+    "Decision",
     "Entry",
     "Forgotten",
     "Inbox",
@@ -30,4 +42,7 @@ __all__ = [
     "InboxStats",
     "InboxUnavailable",
     "KeyReused",
+    "SequenceEarly",
+    "SequenceForked",
+    "SequenceInvalid",
 ]

@@ -32,6 +32,18 @@ class Forgotten(NotRetryable):
     """The message was sent before the instant up to which the inbox has forgotten: its marker, if it had one, is gone."""
 
 
+class SequenceInvalid(NotRetryable):
+    """The inbox keeps an order, and the message has no aggregate, no number, or one that is none."""
+
+
+class SequenceForked(NotRetryable):
+    """Another message has the same number of the same aggregate: two producers gave out one number."""
+
+
+class SequenceEarly(NotProcessed):
+    """A message about the same aggregate, with a lower number, is not applied yet: nothing was done. Deliver this one again."""
+
+
 _BUSY: Final = frozenset({"55P03", "40001", "40P01"})
 """lock_not_available, serialization_failure, deadlock_detected."""
 _GONE: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300"})

@@ -1,9 +1,11 @@
-"""The databases that are known, and the types of columns: what is compared is compared by its bytes on each of them."""
+"""The databases that are known, tables' names, and the types of columns: what is compared is compared by its bytes."""
 
 from binascii import a2b_base64, b2a_base64
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Dialect, LargeBinary, Text, TypeDecorator
+from sqlalchemy import Dialect, LargeBinary, Table, Text, TypeDecorator
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
 DIALECTS: Final = ("postgresql", "sqlite")
@@ -58,3 +60,14 @@ class Digest(TypeDecorator[bytes]):
         if value is None:
             return None
         return bytes.fromhex(value) if dialect.name == "sqlite" else bytes(value)
+
+
+def quoted(table: Table, dialect: str) -> str:
+    """A table's name, with its schema, as a text of SQL has it."""
+    preparer = (postgresql if dialect == "postgresql" else sqlite).dialect().identifier_preparer
+    return str(preparer.format_table(table)).replace(":", "\\:")
+
+
+def utc(moment: datetime) -> datetime:
+    """As it is meant: SQLite's times have no zone, and are UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -8,6 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.results import JsonCodec
+from oncegate.sql.database.errors import SequenceEarly
+from oncegate.sql.order.guard import Decision
 
 log = logging.getLogger("oncegate.inbox")
 
@@ -24,21 +26,35 @@ class Kept(NamedTuple):
 class Entry:
     """True where this delivery is the first one of its message: then do the effect, in the same transaction.
 
-    ``record`` is the message's id, fit for logs. ``result`` is what the first delivery has kept, as JSON gives it back; ``None``
-    where it has kept nothing, and for the first one itself. ``kept`` is whether there is one, be it ``None``.
+    ``decision`` says more where the inbox keeps an order. The truth of an entry that is ``EARLY`` raises `SequenceEarly`: who
+    only skipped what is not the first would lose it. ``record`` is the message's id, fit for logs. ``result`` is what the first
+    delivery has kept, as JSON gives it back; ``None`` where it has kept nothing, and for the first one itself. ``kept`` is
+    whether there is one, be it ``None``.
     """
 
     def __init__(
-        self, record: str, *, first: bool, stored: str | None, store: Callable[[list[Kept]], None], max_result: int
+        self,
+        record: str,
+        *,
+        decision: Decision,
+        stored: str | None,
+        store: Callable[[list[Kept]], None],
+        max_result: int,
+        waiting: bool = False,
     ) -> None:
         self.record = record
-        self.first = first
+        self.decision = decision
+        self.first = decision is Decision.FIRST
+        self.waiting = waiting
+        """Messages are parked behind it."""
         self.result: Any = None if stored is None else _CODEC.load(stored.encode())
         self.kept = stored is not None
         self._store = store
         self._max_result = max_result
 
     def __bool__(self) -> bool:
+        if self.decision is Decision.EARLY:
+            raise SequenceEarly(f"record {self.record or '-'}: the number before it was not applied yet")
         return self.first
 
     def keep(self, result: Any) -> None:
@@ -81,13 +97,14 @@ class AsyncEntry:
 
     def __init__(self, entry: Entry, session: AsyncSession | AsyncConnection) -> None:
         self.record = entry.record
+        self.decision = entry.decision
         self.first = entry.first
         self.result: Any = entry.result
         self._entry = entry
         self._session = session
 
     def __bool__(self) -> bool:
-        return self.first
+        return bool(self._entry)
 
     async def keep(self, result: Any) -> None:
         """See `Entry.keep`."""

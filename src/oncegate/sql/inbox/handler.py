@@ -18,22 +18,22 @@ Handler = Callable[..., Any]
 
 def called(inbox: Marks, sessions: sessionmaker[Any], handler: Handler) -> Handler:
     """Of a plain function."""
-    name = _session_parameter(handler)
+    name = session_parameter(handler)
 
     def handle(*args: Any, **kwargs: Any) -> Any:
         with sessions() as session:
-            return execute(session, inbox, _with_session(handler, name, session, args, kwargs), is_result).result
+            return execute(session, inbox, with_session(handler, name, session, args, kwargs), is_result).result
 
     return handle
 
 
 def awaited(inbox: Marks, sessions: async_sessionmaker[Any], handler: Handler) -> Handler:
     """Of a coroutine function."""
-    name = _session_parameter(handler)
+    name = session_parameter(handler)
 
     async def handle(*args: Any, **kwargs: Any) -> Any:
         def call(session: AsyncSession) -> Any:
-            return _with_session(handler, name, session, args, kwargs)()
+            return with_session(handler, name, session, args, kwargs)()
 
         return (await execute_awaited(inbox, sessions, call, is_result)).result
 
@@ -54,7 +54,7 @@ async def execute_awaited(
 
 def called_batch(inbox: Marks, sessions: sessionmaker[Any], handler: Handler) -> Handler:
     """Of a plain function for batches."""
-    _session_parameter(handler)
+    session_parameter(handler)
 
     def handle(payloads: Sequence[Any], *args: Any) -> list[Any]:
         batch = Batch(inbox, payloads)
@@ -72,7 +72,7 @@ def called_batch(inbox: Marks, sessions: sessionmaker[Any], handler: Handler) ->
 
 def awaited_batch(inbox: Marks, sessions: async_sessionmaker[Any], handler: Handler) -> Handler:
     """Of a coroutine function for batches."""
-    _session_parameter(handler)
+    session_parameter(handler)
 
     async def handle(payloads: Sequence[Any], *args: Any) -> list[Any]:
         batch = Batch(inbox, payloads)
@@ -91,7 +91,7 @@ def awaited_batch(inbox: Marks, sessions: async_sessionmaker[Any], handler: Hand
 def without_session(handler: Handler, made: Handler) -> Handler:
     """``made`` with the name, and the signature without its session, of ``handler``."""
     functools.update_wrapper(made, handler)
-    signature, session = inspect.signature(handler), _session_parameter(handler)
+    signature, session = inspect.signature(handler), session_parameter(handler)
     left = [each for each in signature.parameters.values() if each.name != session]
     made.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]  # inspect's own way
     annotations = getattr(handler, "__annotations__", {})
@@ -99,7 +99,7 @@ def without_session(handler: Handler, made: Handler) -> Handler:
     return made
 
 
-def _session_parameter(handler: Handler) -> str:
+def session_parameter(handler: Handler) -> str:
     """The name of a handler's second parameter. Raises ``TypeError`` where it has none."""
     parameters = inspect.signature(handler).parameters.values()
     positional = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
@@ -108,7 +108,7 @@ def _session_parameter(handler: Handler) -> str:
     return positional[1]
 
 
-def _with_session(
+def with_session(
     handler: Handler, name: str, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[[], Any]:
     """The call of ``handler`` with its session: the payload may be given by its name, as FastStream does."""

@@ -8,7 +8,6 @@ All of it is written once, for SQLAlchemy's synchronous sessions and connections
 ``run_sync``.
 """
 
-import asyncio
 import functools
 import inspect
 import logging
@@ -24,26 +23,28 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import (
-    CONSUMER,
     Delivery,
-    Rejected,
-    SubscriptionSettings,
-    command_key,
-    delivery_fingerprint,
 )
 from oncegate.middleware.consumers.transactional import Executed, set_inbox
 from oncegate.middleware.rules.arguments import check_watch
-from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.key_text import KeyText
+from oncegate.sql.database.errors import InboxMisused
+from oncegate.sql.inbox.arguments import AnyAsync, AnySync, check_names, identified, not_a_session
+from oncegate.sql.inbox.background import Sweep, in_background, keep_sweeping
 from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
 from oncegate.sql.inbox.entry import AsyncEntry, Entry, Marking
 from oncegate.sql.inbox.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
+from oncegate.sql.inbox.in_order import awaited_in_order, called_in_order
 from oncegate.sql.inbox.marker_writer import MarkerWriter
+from oncegate.sql.inbox.sequence_writer import SequenceWriter
 from oncegate.sql.inbox.statements import Message
 from oncegate.sql.inbox.stats import InboxStats, stats
 from oncegate.sql.inbox.table import inbox_table
 from oncegate.sql.inbox.transaction import is_result
+from oncegate.sql.inbox.writer import Writer
+from oncegate.sql.order.guard import Order
+from oncegate.sql.order.numbers import MOST
+from oncegate.sql.order.table import order_table
 
 log = logging.getLogger("oncegate.inbox")
 
@@ -51,8 +52,6 @@ P = ParamSpec("P")
 Payload = TypeVar("Payload")
 AsyncOf = TypeVar("AsyncOf", bound=AsyncSession)
 SyncOf = TypeVar("SyncOf", bound=Session)
-
-_KEY_NEEDED = SubscriptionSettings(on_missing_key="reject")
 
 
 class Inbox:
@@ -67,6 +66,11 @@ class Inbox:
     `maintained` deletes markers that are older than ``retention`` (s), which is no less than ``redelivery_horizon``: for as long
     a broker may deliver a message again. One that was sent before what was deleted, and has no marker, is `Forgotten`,
     with ``on_forgotten = "run"`` executed.
+
+    With ``order``, a delivery brings the id of its aggregate and its number among the messages about that, and one row for
+    each aggregate stands in the place of markers: ``"latest"`` skips what a later number has overwritten, ``"contiguous"``
+    applies each number once, in their order, from ``starts_at`` on. Under `transaction` at most ``max_parked`` messages of
+    the consumer wait in the database for the number before theirs; one that fails then has ``max_attempts``.
 
     On PostgreSQL a transaction with a marker waits ``wait_timeout`` seconds at most for a lock, that of a concurrent delivery's
     marker first of all, and the server ends it when it stands idle for ``idle_timeout`` seconds; a session's own limits stay.
@@ -88,15 +92,17 @@ class Inbox:
         wait_timeout: float = 5.0,
         idle_timeout: float = 60.0,
         watch: Watch | None = None,
+        order: Order = "none",
+        starts_at: int = 1,
+        max_parked: int = 10_000,
+        max_attempts: int = 5,
     ) -> None:
         check_watch(watch)
-        if isinstance(aliases, str):
-            raise TypeError("aliases is a str: give a list of names")
-        for name in (consumer, *aliases):
-            if not CONSUMER.fullmatch(name):
-                raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
-        if consumer in aliases or len(set(aliases)) != len(aliases):
-            raise ValueError("aliases are former names of the consumer, each given once")
+        check_names(consumer, aliases)
+        if order not in ("none", "latest", "contiguous"):
+            raise ValueError(f"order is 'none', 'latest' or 'contiguous', not {order!r}")
+        if not (0 < starts_at <= MOST and max_parked >= 0 and max_attempts > 0):
+            raise ValueError("starts_at and max_attempts are 1 or more, max_parked is no less than 0")
         if on_mismatch not in ("reject", "warn"):
             raise ValueError(f"on_mismatch is 'reject' or 'warn', not {on_mismatch!r}")
         if on_forgotten not in ("reject", "run"):
@@ -107,23 +113,29 @@ class Inbox:
         self.aliases = tuple(aliases)
         self.schema = schema
         self.max_result = max_result
+        self.ordered = order != "none"
+        self.max_attempts = max_attempts
+        self._sweeps: list[Sweep] = []
         self.unmarked = 0
         """How many messages without a key this process has executed without a marker."""
         self._retention = Retention(
             consumers=(consumer, *aliases), seconds=retention, redelivery_horizon=redelivery_horizon
         )
         self._table = inbox_table(MetaData(), schema)
-        self._markers = MarkerWriter(
-            self._table,
-            (consumer, *aliases),
-            max_result=max_result,
-            warns=on_mismatch == "warn",
-            runs_forgotten=on_forgotten == "run",
-            strict=strict,
-            wait_timeout=wait_timeout,
-            idle_timeout=idle_timeout,
-            watch=watch,
-        )
+        names = (consumer, *aliases)
+        options: dict[str, Any] = {
+            "max_result": max_result, "warns": on_mismatch == "warn", "strict": strict, "watch": watch,
+            "wait_timeout": wait_timeout, "idle_timeout": idle_timeout,
+        }  # fmt: skip
+        self._writer: Writer
+        self._sequences: SequenceWriter | None = None
+        if order == "none":
+            self._writer = MarkerWriter(self._table, names, runs_forgotten=on_forgotten == "run", **options)
+        else:
+            table = order_table(MetaData(), schema)
+            self._writer = self._sequences = SequenceWriter(
+                table, names, order=order, starts_at=starts_at, max_parked=max_parked, **options
+            )
 
     def table(self, metadata: MetaData) -> Table:
         """The inbox's table as a part of ``metadata``, for your own migrations; one for all inboxes of a schema."""
@@ -139,6 +151,8 @@ class Inbox:
         record: str = "",
         payload: Any = None,
         sent_at: datetime | None = None,
+        aggregate: KeyText = "",
+        sequence: int | None = None,
     ) -> Marking: ...
 
     @overload
@@ -151,6 +165,8 @@ class Inbox:
         record: str = "",
         payload: Any = None,
         sent_at: datetime | None = None,
+        aggregate: KeyText = "",
+        sequence: int | None = None,
     ) -> Entry: ...
 
     def first(
@@ -162,6 +178,8 @@ class Inbox:
         record: str = "",
         payload: Any = None,
         sent_at: datetime | None = None,
+        aggregate: KeyText = "",
+        sequence: int | None = None,
     ) -> Marking | Entry:
         """Mark a message in the session's transaction; true where this delivery is the first. Awaited, where the session is.
 
@@ -170,14 +188,18 @@ class Inbox:
         ``payload``, another one under the same key raises `KeyReused`. With ``sent_at``, when the message was sent (with its time
         zone), one that is older than what the inbox has forgotten, and has no marker, raises `Forgotten`.
 
+        With an ``order`` the message has its ``aggregate``'s id and its ``sequence``, or raises `SequenceInvalid`, and the
+        entry's ``decision`` says what its number makes of it; another message under the newest number raises `SequenceForked`.
+
         Raises `KeyInvalid` for an empty key, `InboxBusy` where another transaction was in the way, `InboxUnavailable`
         without the database, `InboxMisused` where a marker would not hold, ``TypeError`` for another kind of session.
         """
-        message = _identified(Delivery(key, payload, record=record, caller=caller, sent_at=sent_at))
+        message = identified(Delivery(key, payload, record=record, caller=caller, sent_at=sent_at))
+        message = replace(message, aggregate=aggregate, sequence=sequence)
         if isinstance(session, AsyncSession | AsyncConnection):
             return Marking(self._first_async(session, message))
         if not isinstance(session, Session | Connection):
-            raise _not_a_session(session)
+            raise not_a_session(session)
         return self.mark(session, [message])[0]
 
     async def _first_async(self, session: AsyncSession | AsyncConnection, message: Message) -> AsyncEntry:
@@ -240,13 +262,32 @@ class Inbox:
             strict=True,
         )
         messages = [
-            _identified(Delivery(key, payload, caller=caller, sent_at=sent)) for key, caller, payload, sent in each
+            identified(Delivery(key, payload, caller=caller, sent_at=sent)) for key, caller, payload, sent in each
         ]
         if isinstance(session, AsyncSession | AsyncConnection):
             return self._mark_async(session, messages)
         if not isinstance(session, Session | Connection):
-            raise _not_a_session(session)
+            raise not_a_session(session)
         return self.mark(session, messages)
+
+    @overload
+    def seed(self, session: AnyAsync, aggregate: KeyText, sequence: int) -> Coroutine[Any, Any, bool]: ...
+
+    @overload
+    def seed(self, session: AnySync, aggregate: KeyText, sequence: int) -> bool: ...
+
+    def seed(self, session: AnyAsync | AnySync, aggregate: KeyText, sequence: int) -> Coroutine[Any, Any, bool] | bool:
+        """Set an aggregate's last applied number, for a consumer that joins later, in the transaction of its snapshot.
+
+        Whether it was lower; a higher one stays. Awaited, where the session is. Raises `SequenceInvalid`.
+        """
+        if self._sequences is None:
+            raise InboxMisused('the inbox keeps no order: give it order="latest" or "contiguous"')
+        if isinstance(session, AsyncSession | AsyncConnection):
+            return session.run_sync(self._sequences.seed, aggregate, sequence)
+        if not isinstance(session, Session | Connection):
+            raise not_a_session(session)
+        return self._sequences.seed(session, aggregate, sequence)
 
     @overload
     def transaction(
@@ -277,15 +318,24 @@ class Inbox:
         of_asyncio = isinstance(sessions, async_sessionmaker)
         if not of_asyncio and not isinstance(sessions, sessionmaker):
             raise TypeError(f"sessions is a {type(sessions).__name__}: give a sessionmaker or an async_sessionmaker")
+        if batch and self.ordered:
+            raise TypeError("an inbox that keeps an order takes one message at a time: leave out batch=True")
         make = (awaited_batch if batch else awaited) if of_asyncio else (called_batch if batch else called)
 
         def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:
             if inspect.iscoroutinefunction(handler) is not of_asyncio:
                 raise TypeError("an async_sessionmaker is for a coroutine function, a sessionmaker for a plain one")
-            made = without_session(handler, make(self, sessions, handler))
+            if self._sequences is None:
+                made = make(self, sessions, handler)
+            else:
+                in_order: Any = awaited_in_order if of_asyncio else called_in_order
+                made, sweep = in_order(self, self._sequences, sessions, handler)
+                self._sweeps.append(sweep)
+            made = without_session(handler, made)
             set_inbox(made, self)
             if isinstance(engine := sessions.kw.get("bind"), AsyncEngine | Engine):
                 vars(made)["maintained"] = functools.partial(self.maintained, engine)  # for a worker
+            vars(made)["following"] = self.following
             return made
 
         return decorate
@@ -313,7 +363,9 @@ class Inbox:
         connection = session if isinstance(session, Connection) else session.connection()
         found = stats(connection, self._table)
         oldest = None if found.oldest is None else found.oldest.timestamp()
-        self._markers.notify(lambda watch: watch.inbox_measured(found.table, found.rows, oldest))
+        self._writer.notify(lambda watch: watch.inbox_measured(found.table, found.rows, oldest))
+        if self._sequences is not None:
+            self._sequences.measure(connection)
         return found
 
     @asynccontextmanager
@@ -326,34 +378,22 @@ class Inbox:
         it. What fails is logged, and done the next time. ``watch`` is notified of what is deleted, and of the table's size.
         """
         retention = replace(self._retention, batch_size=batch_size)
-        task = asyncio.create_task(
-            keep_forgetting(engine, self._table, retention, every, self._on_pruned, self.measure)
-        )
-        try:
+        forgetting = keep_forgetting(engine, self._table, retention, every, self._on_pruned, self.measure)
+        async with in_background(forgetting), self.following():
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+
+    @asynccontextmanager
+    async def following(self, *, every: float = 5.0) -> AsyncIterator[None]:
+        """While it is entered, parked messages whose turn has come are run every so many seconds, and at once, as after a death.
+
+        For inboxes with ``order="contiguous"``, and what `transaction` has decorated; `maintained` does it, too.
+        """
+        async with in_background(keep_sweeping(self._sweeps, every)):
+            yield
 
     def _on_pruned(self, rows: int) -> None:
-        self._markers.notify(lambda watch: watch.markers_pruned(self._table.fullname, rows))
+        self._writer.notify(lambda watch: watch.markers_pruned(self._table.fullname, rows))
 
     def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
         """As `first_many`, for messages whose records' ids are known."""
-        return self._markers.mark(session, messages)
-
-
-def _not_a_session(session: object) -> TypeError:
-    return TypeError(
-        f"the session is a {type(session).__name__}: give a Session, AsyncSession, Connection or AsyncConnection"
-    )
-
-
-def _identified(delivery: Delivery) -> Message:
-    """The message with the record's id, and with the payload's fingerprint, as the hook makes them. Raises `KeyInvalid`."""
-    try:
-        look_up_key = command_key("inbox", delivery, _KEY_NEEDED)
-        fingerprint = None if delivery.payload is None else delivery_fingerprint(delivery)
-    except Rejected as error:
-        raise KeyInvalid(str(error)) from None
-    return Message(record_id(look_up_key or ""), fingerprint, delivery.sent_at)
+        return self._writer.mark(session, messages)

@@ -8,7 +8,8 @@ from sqlalchemy import Connection, MetaData, Table, select
 from oncegate.middleware.consumers.delivery import Delivery, Rejected, SubscriptionSettings, command_key
 from oncegate.middleware.rules.key import RECORD_ID, record_id
 from oncegate.sql.database.access import NotDone, in_database
-from oncegate.sql.inbox.stats import check_there, consumers, utc
+from oncegate.sql.database.types import utc
+from oncegate.sql.inbox.stats import check_there, consumers
 from oncegate.sql.inbox.table import inbox_table
 
 

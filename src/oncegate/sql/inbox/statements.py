@@ -39,10 +39,12 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 
+from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.database.errors import InboxBusy
-from oncegate.sql.database.types import RecordId
+from oncegate.sql.database.limits import limits_of
+from oncegate.sql.database.types import RecordId, quoted
 from oncegate.sql.inbox.table import ALL_CONSUMERS
 
 CLOCK_MARGIN: Final = timedelta(minutes=5)
@@ -56,12 +58,15 @@ LEAD_SECONDS: Final = 30.0
 class Message:
     """A message to be marked: its record's id, the fingerprint of a payload that is to be compared, and when it was sent.
 
-    Without ``sent_at`` it is taken for one that is not forgotten.
+    Without ``sent_at`` it is taken for one that is not forgotten. Its aggregate and its number count where the inbox keeps
+    an order.
     """
 
     record: str
     fingerprint: bytes | None = None
     sent_at: datetime | None = None
+    aggregate: KeyText = ""
+    sequence: int | None = None
 
     def row(self, name: str) -> dict[str, str | None]:
         """Its marker under ``name``, as a row of the statement's parameter."""
@@ -165,11 +170,6 @@ own, which is done once, and not for each row. What it sees is as old as the sta
 are named: without the key it fails, and nobody is taken for the first by mistake. An array, so that its index is
 searched."""
 
-_LIMIT: Final = """\
-CASE current_setting('{setting}') WHEN '0' THEN set_config('{setting}', '{milliseconds}', true)
-    ELSE current_setting('{setting}') END IS NOT NULL"""
-"""True, once ``setting`` is set for this transaction; one that the session has stays. 0 is "no limit" in PostgreSQL."""
-
 _SQLITE: Final = """\
 INSERT INTO {table} (received_at, consumer, message, fingerprint)
 SELECT CURRENT_TIMESTAMP,
@@ -183,15 +183,11 @@ RETURNING consumer, message, 0, NULL, NULL, 1
 
 
 def _insert(dialect: str, table: Table, names: Sequence[str], wait_timeout: float, idle_timeout: float) -> Executable:
-    limits = {"lock_timeout": wait_timeout, "idle_in_transaction_session_timeout": idle_timeout}
     written = (_POSTGRESQL if dialect == "postgresql" else _SQLITE).format(
-        table=_quoted(table, dialect),
+        table=quoted(table, dialect),
         names=", ".join(f"'{name}'" for name in names),  # of letters, digits, '.', '_' and '-'
         all=", ".join(f"'{name}'" for name in [*names, ALL_CONSUMERS]),
-        limits=" AND ".join(
-            _LIMIT.format(setting=setting, milliseconds=max(1, round(seconds * 1000)))
-            for setting, seconds in limits.items()
-        ),
+        limits=limits_of(wait_timeout, idle_timeout),
         seconds=STATEMENT_SECONDS,
     )
     statement = text(written).bindparams(bindparam("_rows", type_=Text()))
@@ -214,8 +210,3 @@ def _read(dialect: str, table: Table, names: Sequence[str]) -> Executable:
         stored = func.decode(func.translate(record, "._:", "+/"), "base64")
         return of_consumer.where(table.c.message == func.any(func.array(select(stored).scalar_subquery())))
     return of_consumer.where(table.c.message.in_(select(func.json_each(given).table_valued("value").c.value)))
-
-
-def _quoted(table: Table, dialect: str) -> str:
-    preparer = (postgresql if dialect == "postgresql" else sqlite).dialect().identifier_preparer
-    return str(preparer.format_table(table)).replace(":", "\\:")

@@ -6,13 +6,14 @@ ascend. The consumers are few: each is found by one step in the primary key, fro
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import orjson
 from sqlalchemy import Connection, MetaData, Select, Table, func, inspect, literal_column, select, text
 
 from oncegate.sql.database.access import NotDone, in_database
+from oncegate.sql.database.types import utc
 from oncegate.sql.inbox.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
 
 MOST_COUNTED: Final = 100_000
@@ -78,11 +79,6 @@ def consumers(connection: Connection, table: Table) -> list[str]:
     after = select(func.min(table.c.consumer)).where(table.c.consumer > step.c.name).scalar_subquery()
     step = step.union_all(select(after).where(step.c.name.is_not(None)))
     return list(connection.scalars(select(step.c.name).where(step.c.name > ALL_CONSUMERS)))
-
-
-def utc(moment: datetime) -> datetime:
-    """As it is meant: SQLite's times have no zone, and are UTC."""
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _counted(connection: Connection, table: Table) -> InboxStats:

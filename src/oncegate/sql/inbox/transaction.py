@@ -34,6 +34,8 @@ class Marks(Protocol):
 
     consumer: str
     unmarked: int
+    ordered: bool
+    """It keeps an order, and knows a message without a key by its number."""
 
     def mark(self, session: Session, messages: Sequence[Message]) -> list[Entry]:
         """The entries of messages whose records' ids are known."""
@@ -74,7 +76,7 @@ def execute_many(
         if executed.first:
             begun.rolled_back = False
             begun.committed.add(inbox.consumer)
-    _commit(session)
+    commit(session)
     return done
 
 
@@ -90,8 +92,11 @@ def _execute(
     call: Callable[[Sequence[int]], Sequence[Any]],
     keeps: Callable[[Any], bool],
 ) -> list[Executed]:
-    marked = [begun for begun in batch if begun.record]
-    entries = inbox.mark(session, [Message(begun.record, begun.fingerprint, begun.sent_at) for begun in marked])
+    marked = [begun for begun in batch if begun.record or inbox.ordered]
+    entries = inbox.mark(
+        session,
+        [Message(begun.record, begun.fingerprint, begun.sent_at, begun.aggregate, begun.sequence) for begun in marked],
+    )
     entry_of = {id(begun): entry for begun, entry in zip(marked, entries, strict=True)}
     found = [entry_of.get(id(begun)) for begun in batch]
     if unmarked := len(batch) - len(marked):
@@ -99,22 +104,30 @@ def _execute(
         log.warning("a message without a key is executed without a marker")
         _begin(session)
     first = [number for number, entry in enumerate(found) if entry is None or entry]
-    results = dict(zip(first, _call(session, lambda: call(first), found, first, keeps), strict=True)) if first else {}
+    results = (
+        dict(zip(first, call_within(session, lambda: call(first), found, first, keeps), strict=True)) if first else {}
+    )
     return [
-        Executed(results[number], first=True, kept=entry is not None and entry.kept)
+        Executed(
+            results[number],
+            first=True,
+            kept=entry is not None and entry.kept,
+            waiting=entry is not None and entry.waiting,
+        )
         if entry is None or entry
-        else Executed(entry.result, first=False, kept=entry.kept)
+        else Executed(entry.result, first=False, kept=entry.kept, waiting=entry.waiting)
         for number, entry in enumerate(found)
     ]
 
 
-def _call(
+def call_within(
     session: Session,
     call: Callable[[], Sequence[Any]],
     entries: Sequence[Entry | None],
     first: Sequence[int],
     keeps: Callable[[Any], bool],
 ) -> Sequence[Any]:
+    """What ``call`` returns, within the transaction of ``entries``; the results of those in ``first`` are kept."""
     transaction = hold(session)
     try:
         results = call()
@@ -138,7 +151,8 @@ def _begin(session: Session) -> None:
         raise
 
 
-def _commit(session: Session) -> None:
+def commit(session: Session) -> None:
+    """Commit. Raises `CommitUnknown`, and what the database's error means."""
     try:
         session.commit()
     except (SQLAlchemyError, OSError) as error:

@@ -1,0 +1,66 @@
+"""Makes of a handler of a payload and a session one whose messages are applied in their order, with asyncio and without."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.util import await_only, greenlet_spawn
+
+from oncegate.sql.inbox.background import Sweep
+from oncegate.sql.inbox.handler import Handler, session_parameter, with_session
+from oncegate.sql.inbox.ordered import Ordered, OrderedHandler
+from oncegate.sql.inbox.parked_arguments import ParkedArguments
+from oncegate.sql.inbox.sequence_writer import SequenceWriter
+
+
+def called_in_order(
+    inbox: Ordered, sequences: SequenceWriter, sessions: sessionmaker[Any], handler: Handler
+) -> tuple[Handler, Sweep]:
+    """Of a plain function; and what sweeps for it."""
+    name = session_parameter(handler)
+
+    def call(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return with_session(handler, name, session, args, kwargs)()
+
+    def in_session(step: Callable[[Session, Any], Any], _: float | None) -> Any:
+        with sessions() as session:
+            return step(session, session)
+
+    ordered = OrderedHandler(inbox, sequences, ParkedArguments(handler, name), call, in_session)
+
+    def handle(*args: Any, **kwargs: Any) -> Any:
+        return ordered.deliver(args, kwargs)
+
+    async def sweep() -> None:
+        await asyncio.to_thread(ordered.sweep)
+
+    return handle, sweep
+
+
+def awaited_in_order(
+    inbox: Ordered, sequences: SequenceWriter, sessions: async_sessionmaker[Any], handler: Handler
+) -> tuple[Handler, Sweep]:
+    """Of a coroutine function; and what sweeps for it."""
+    name = session_parameter(handler)
+
+    def call(session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return await_only(with_session(handler, name, session, args, kwargs)())
+
+    def in_session(step: Callable[[Session, Any], Any], seconds: float | None) -> Any:
+        return await_only(within(step, seconds))
+
+    async def within(step: Callable[[Session, Any], Any], seconds: float | None) -> Any:
+        async with asyncio.timeout(seconds), sessions() as session:
+            return await session.run_sync(step, session)
+
+    ordered = OrderedHandler(inbox, sequences, ParkedArguments(handler, name), call, in_session)
+
+    async def handle(*args: Any, **kwargs: Any) -> Any:
+        return await greenlet_spawn(ordered.deliver, args, kwargs)
+
+    async def sweep() -> None:
+        await greenlet_spawn(ordered.sweep)
+
+    return handle, sweep

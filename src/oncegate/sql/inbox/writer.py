@@ -1,0 +1,87 @@
+"""What all that decides about messages in a session's transaction has in common: the way in, errors, the watch."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from sqlalchemy import Connection, Table
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session
+
+from oncegate.middleware.admission.observe import Watch
+from oncegate.sql.database.errors import InboxMisused, KeyReused, meaning
+from oncegate.sql.database.misuse import check_commits_nothing, marked
+from oncegate.sql.database.types import DIALECTS
+from oncegate.sql.inbox.entry import Entry
+from oncegate.sql.inbox.statements import Message
+from oncegate.sql.order.numbers import Numbered
+
+log = logging.getLogger("oncegate.inbox")
+
+
+class Writer:
+    """Of an `Inbox`, whose arguments these are; the first of ``names`` is its consumer's, the others are aliases."""
+
+    def __init__(
+        self,
+        table: Table,
+        names: Sequence[str],
+        *,
+        max_result: int,
+        warns: bool,
+        strict: bool,
+        watch: Watch | None,
+    ) -> None:
+        self._table = table
+        self._consumer = names[0]
+        self._max_result = max_result
+        self._warns = warns
+        self._strict = strict
+        self._watch = watch
+
+    def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
+        """An entry for each message, in their order. Raises what `Inbox.first` raises."""
+        raise NotImplementedError
+
+    def enter(self, session: Session | Connection) -> Connection:
+        """The connection of a session whose transaction is written in. Raises `InboxMisused`, and SQLAlchemy's errors."""
+        connection = session if isinstance(session, Connection) else session.connection()
+        if connection.dialect.name not in DIALECTS:
+            raise InboxMisused(f"the database is {connection.dialect.name}: an inbox needs PostgreSQL or SQLite")
+        check_commits_nothing(connection)
+        if isinstance(session, Session):
+            marked(session, strict=self._strict)
+        return connection
+
+    def raise_meaning(self, error: Exception) -> NoReturn:
+        """Raise what an error of the database's says of the inbox."""
+        if isinstance(error, UnboundExecutionError):
+            raise InboxMisused(
+                "the session has no database of its own: give it one (bind=), or use a connection"
+            ) from None
+        if (found := meaning(error, self._table.fullname)) is error:
+            raise error
+        raise found from error
+
+    def count(self, decision: str) -> None:
+        """Notify the watch of a decision about a message."""
+        self.notify(lambda watch: watch.message_marked(self._consumer, decision))
+
+    def notify(self, event: Callable[[Watch], None]) -> None:
+        """Call one of the watch's methods; its errors are only logged."""
+        if self._watch is None:
+            return
+        try:
+            event(self._watch)
+        except Exception:  # a user's watch must not decide about a payment
+            log.exception("the watch failed")
+
+    def check_fingerprint(self, message: Message | Numbered, fingerprint: bytes | None) -> bool:
+        """Whether the payload is that of an earlier delivery. Raises `KeyReused`, or only warns of another one."""
+        if fingerprint is None or message.fingerprint in (None, fingerprint):
+            return True
+        self.count("mismatch")
+        if not self._warns:
+            raise KeyReused(f"record {message.record}: the key was used for another payload")
+        log.warning("record %s: the key was used for another payload: taken for a duplicate", message.record)
+        return False

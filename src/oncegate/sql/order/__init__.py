@@ -1,0 +1,1 @@
+"""The order of messages about one aggregate: its last applied number, and what is parked until its number comes."""

@@ -1,0 +1,246 @@
+"""The sequence guard: one statement advances an aggregate's last applied number, and so decides whether a message is applied.
+
+Strategy. ``INSERT ... ON CONFLICT DO UPDATE ... WHERE ... RETURNING``, in the transaction of the effect: what it returns is
+applied, and committed with the effect or not at all. A concurrent delivery about the same aggregate waits there for the end of
+that transaction, and is then compared with the number that it has left. A row is inserted for the first number alone: for any
+other, only where there is one already, so that no number is the first just because it came first.
+
+The rows are one parameter, in JSON, one for each of the consumer's names, in their order. A name that has fallen behind (a former
+one whose processes ended, a new one that has no row yet) is taken along by the one that has the number before.
+
+What was not applied is read by the same statement on PostgreSQL. Where another transaction has moved on since it began, or on
+SQLite, it is read by a second one.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import orjson
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Connection,
+    Executable,
+    Integer,
+    Row,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    column,
+    select,
+    text,
+    update,
+)
+
+from oncegate.sql.database.errors import InboxBusy, SequenceForked
+from oncegate.sql.database.limits import limits_of
+from oncegate.sql.database.types import Digest, RecordId, quoted
+from oncegate.sql.order.numbers import Numbered
+
+Order = Literal["none", "latest", "contiguous"]
+
+
+class Decision(enum.Enum):
+    """What an inbox has decided about a delivery. Only ``FIRST`` is to be executed."""
+
+    FIRST = "first"
+    DUPLICATE = "duplicate"
+    """It was applied before."""
+    STALE = "stale"
+    """A later number was applied, and overwrites it (``order="latest"``)."""
+    EARLY = "early"
+    """A number before it was not applied yet (``order="contiguous"``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """A decision. ``last`` is the row of the highest number that was applied before; none for what is ``FIRST``.
+
+    ``waiting``: messages are parked behind this number.
+    """
+
+    decision: Decision
+    last: Row[Any] | None = None
+    waiting: bool = False
+
+
+_INSERT: Final = """\
+INSERT INTO {table} AS applied (applied_at, sequence, parked, consumer, aggregate, message, fingerprint)
+SELECT {now}, {of_sequence}, {of_parked}, {of_consumer}, {of_aggregate}, {of_message}, {of_fingerprint} FROM {given}
+WHERE {limited} AND {insertable}
+ON CONFLICT (consumer, aggregate) DO UPDATE SET
+    applied_at = excluded.applied_at, sequence = excluded.sequence, message = excluded.message,
+    fingerprint = excluded.fingerprint, result = NULL, parked = applied.parked + excluded.parked
+    WHERE {updatable}
+"""
+_POSTGRESQL: Final = """\
+WITH given AS (
+    SELECT consumer, decode(aggregate, 'hex') AS aggregate, sequence, parked,
+        decode(translate(message, '._\\:', '+/'), 'base64') AS message, decode(fingerprint, 'hex') AS fingerprint
+    FROM json_to_recordset(CAST(:_rows AS json))
+        AS row (consumer text, aggregate text, sequence bigint, parked integer, message text, fingerprint text)
+), there AS MATERIALIZED (
+    SELECT consumer, aggregate, sequence, parked, message, fingerprint, result FROM {table}
+    WHERE consumer IN ({names}) AND aggregate = ANY(ARRAY(SELECT aggregate FROM given))
+), advanced AS (
+    {insert}RETURNING consumer, parked
+)
+SELECT consumer, NULL, parked, NULL, NULL, NULL, true FROM advanced
+UNION ALL
+SELECT consumer, sequence, parked, message, fingerprint, result, false FROM there
+"""
+"""An array, so that the key's index is searched; read once, for the conditions and for what was not applied. The limits are set
+in a query of their own, which is done once."""
+_SQLITE: Final = "{insert}RETURNING consumer, NULL, parked, NULL, NULL, NULL, true"
+_CONDITIONS: Final[dict[Order, tuple[str, str]]] = {
+    "latest": ("{of_sequence} >= {starts_at}", "applied.sequence < excluded.sequence"),
+    "contiguous": (
+        "({of_sequence} = {starts_at} OR EXISTS (SELECT 1 FROM {there} WHERE there.aggregate = {of_aggregate}"
+        " AND (there.consumer = {of_consumer} OR there.sequence BETWEEN {of_sequence} - 1 AND {of_sequence})))",
+        "applied.sequence = excluded.sequence - 1",
+    ),
+}
+"""When a row may be inserted, if there is none, and when one that there is may be advanced. With one name the first of
+``contiguous`` says: the first number, or where there is a row."""
+_TAKEN_ALONG: Final = (
+    " OR (applied.sequence < excluded.sequence - 1 AND EXISTS (SELECT 1 FROM {there}"
+    " WHERE there.aggregate = excluded.aggregate AND there.sequence BETWEEN excluded.sequence - 1 AND excluded.sequence))"
+)
+"""Where another name has the number before. (On SQLite that one may have been advanced by this very statement.)"""
+_COLUMNS: Final = ("consumer", "aggregate", "sequence", "parked", "message", "fingerprint")
+_TERMS: Final[dict[str, dict[str, str]]] = {
+    "postgresql": {
+        "given": "given",
+        "there": "there",
+        "now": "statement_timestamp()",
+        "limited": "(SELECT {limits})",
+        **{f"of_{name}": f"given.{name}" for name in _COLUMNS},
+    },
+    "sqlite": {
+        "given": "json_each(:_rows)",
+        "there": "(SELECT * FROM {table} WHERE consumer IN ({names})) AS there",
+        "now": "CURRENT_TIMESTAMP",
+        "limited": "true",
+        **{f"of_{name}": f"json_extract(value, '$.{name}')" for name in _COLUMNS},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """That of an inbox for one dialect, for the rows under ``names``, which are sorted."""
+
+    names: tuple[str, ...]
+    order: Order
+    starts_at: int
+    advance: Executable
+    """Advances the numbers. Its parameter is ``_rows``."""
+    read: Executable
+    """The rows of ``_aggregate``."""
+    keep: Executable
+    """Stores ``_result`` with the rows of ``_aggregate``."""
+
+    def decide(self, connection: Connection, message: Numbered) -> Ruling:
+        """Advance the number of the message's aggregate to its own, where it is the next one; what was decided.
+
+        Raises `SequenceForked` and `InboxBusy`.
+        """
+        rows = [self._row(name, message) for name in self.names]
+        parameters = {"_rows": orjson.dumps(rows).decode()}
+        for _ in range(2):
+            written: list[Row[Any]] = []
+            there: list[Row[Any]] = []
+            for row in connection.execute(self.advance, parameters):
+                (written if row.written else there).append(row)
+            if len(written) == len(self.names):
+                return Ruling(Decision.FIRST, waiting=any(row.parked > 0 for row in written))
+            if (ruling := self._behind(message, there)) is not None:
+                return ruling
+            taken = {row.consumer for row in written}
+            there = list(connection.execute(self.read, {"_aggregate": message.aggregate}))
+            there = [row for row in there if row.consumer not in taken]
+            if (ruling := self._behind(message, there)) is not None:
+                return ruling
+            if taken:  # one name without the others: what was read of those was out of date
+                raise InboxBusy("another transaction was in the way (an aggregate under several names)")
+            if max((row.sequence for row in there), default=self.starts_at - 1) < message.sequence - 1:
+                break  # else the one before was committed meanwhile: then it is the next one now
+        if self.order == "latest":  # in a transaction that sees less than what it waits for
+            raise InboxBusy("another transaction was in the way (an aggregate's number)")
+        return Ruling(Decision.EARLY)
+
+    def _behind(self, message: Numbered, rows: Sequence[Row[Any]]) -> Ruling | None:
+        """The decision about a number that was applied already; ``None`` if it was not."""
+        last = max(rows, key=lambda row: int(row.sequence), default=None)
+        if last is None or last.sequence < message.sequence:
+            skipped = message.sequence < self.starts_at
+            return Ruling(Decision.STALE if self.order == "latest" else Decision.DUPLICATE) if skipped else None
+        if last.sequence == message.sequence:
+            for row in rows:
+                if row.sequence == last.sequence and row.message and message.record not in ("", row.message):
+                    raise SequenceForked(
+                        f"record {message.record}: record {row.message} has the same number of the same aggregate"
+                    )
+            return Ruling(Decision.DUPLICATE, last, waiting=last.parked > 0)
+        return Ruling(Decision.STALE if self.order == "latest" else Decision.DUPLICATE)
+
+    @staticmethod
+    def _row(name: str, message: Numbered) -> dict[str, str | int | None]:
+        return {
+            "consumer": name,
+            "aggregate": message.aggregate.hex(),
+            "sequence": message.sequence,
+            "message": message.record or None,
+            "fingerprint": None if message.fingerprint is None else message.fingerprint.hex(),
+            "parked": -1 if name == message.parked else 0,
+        }
+
+
+def guard(
+    dialect: str,
+    table: Table,
+    names: Sequence[str],
+    order: Order,
+    starts_at: int,
+    *,
+    wait_timeout: float,
+    idle_timeout: float,
+) -> Guard:
+    """The guard for ``names``; time limits in seconds, for PostgreSQL."""
+    of_names = table.c.consumer.in_(list(names))
+    of_aggregate = and_(of_names, table.c.aggregate == bindparam("_aggregate", type_=Digest()))
+    found = select(
+        table.c.consumer, table.c.sequence, table.c.parked, table.c.message, table.c.fingerprint, table.c.result
+    )
+    return Guard(
+        tuple(sorted(names)),
+        order,
+        starts_at,
+        _advance(dialect, table, names, order, starts_at, limits_of(wait_timeout, idle_timeout)),
+        found.where(of_aggregate),
+        update(table).where(of_aggregate).values(result=bindparam("_result", type_=Text())),
+    )
+
+
+def _advance(dialect: str, table: Table, names: Sequence[str], order: Order, starts_at: int, limits: str) -> Executable:
+    terms = {"table": quoted(table, dialect), "starts_at": str(starts_at), "limits": limits}
+    terms["names"] = ", ".join(f"'{name}'" for name in names)  # of letters, digits, '.', '_' and '-'
+    terms |= {name: term.format(**terms) for name, term in _TERMS[dialect].items()}
+    insertable, updatable = _CONDITIONS[order]
+    if order == "contiguous" and len(names) > 1:
+        updatable += _TAKEN_ALONG
+    conditions = {"insertable": insertable.format(**terms), "updatable": updatable.format(**terms)}
+    written = _POSTGRESQL if dialect == "postgresql" else _SQLITE
+    statement = text(written.format(insert=_INSERT.format(**terms, **conditions), **terms))
+    return statement.bindparams(bindparam("_rows", type_=Text())).columns(
+        column("consumer", Text),
+        column("sequence", BigInteger),
+        column("parked", Integer),
+        column("message", RecordId),
+        column("fingerprint", Digest),
+        column("result", Text),
+        column("written", Boolean),
+    )

@@ -1,0 +1,60 @@
+"""Which message about which aggregate: the id's digest, and the number. What is neither is refused for good, on one line."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from oncegate.middleware.rules.errors import KeyInvalid
+from oncegate.middleware.rules.key_text import key_text
+from oncegate.sql.database.errors import SequenceInvalid
+
+DIGEST_BYTES: Final = 20
+MOST: Final = 2**63 - 1
+"""The largest number: both databases have a column for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A message with its place: the digest of its aggregate's id, and its number.
+
+    ``parked`` is the consumer in whose name it was parked, where that is where it comes from.
+    """
+
+    aggregate: bytes
+    sequence: int
+    record: str = ""
+    fingerprint: bytes | None = None
+    parked: str = ""
+
+
+def digest(aggregate: object) -> bytes:
+    """The digest of an aggregate's id, of exactly its code points. Raises `SequenceInvalid`, without the id."""
+    text = aggregate_text(aggregate)
+    # A lone surrogate has no UTF-8, and is an id like any other.
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+
+
+def aggregate_text(aggregate: object) -> str:
+    """An aggregate's id as text. Raises `SequenceInvalid`."""
+    try:
+        text = key_text(aggregate, "aggregate's id")
+    except KeyInvalid as error:
+        raise SequenceInvalid(str(error)) from None
+    if not text:
+        raise SequenceInvalid("The message has no aggregate, and the inbox keeps the order of each one's.")
+    return text
+
+
+def shown(aggregate: object) -> str:
+    """An aggregate's id as it may be stored and printed; one that can't is escaped."""
+    text = aggregate_text(aggregate).encode("utf-8", "backslashreplace").decode()
+    return text.replace("\x00", "\\x00")  # PostgreSQL's text has none
+
+
+def checked(sequence: object) -> int:
+    """A message's number. Raises `SequenceInvalid`."""
+    if sequence is None:
+        raise SequenceInvalid("The message has no number, and the inbox keeps the order of its aggregate.")
+    if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 < sequence <= MOST:
+        raise SequenceInvalid("The message's number is no integer from 1 to 2**63 - 1.")
+    return sequence

@@ -1,0 +1,177 @@
+"""Parked messages: stored until the number before theirs is applied, and taken from there in their order.
+
+Strategy. Who parks a message locks its aggregate's row first, so that he takes turns with who applies a number: either he finds
+there that the number before has come meanwhile, and parks nothing; or his row is counted there, and who applies that number
+afterwards gets the count back, from the very statement that applies it. So nothing stays behind, and who finds none parked asks
+nothing. Rows of both tables are locked in one order wherever a parked one is taken: that one first, its aggregate's after it.
+"""
+
+import enum
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    DateTime,
+    Row,
+    Select,
+    Table,
+    and_,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from oncegate.sql.database.errors import SequenceForked
+from oncegate.sql.order.numbers import Numbered
+
+MOST_FOLLOWED: Final = 100
+"""Aggregates that one sweep follows."""
+LONGEST_PAUSE: Final = 60.0
+"""Seconds between two tries of a parked message that fails; the first pause is one of 1 s."""
+
+
+class Parking(enum.Enum):
+    """What came of a message that was to be parked."""
+
+    PARKED = "parked"
+    """It is stored, now or before."""
+    READY = "ready"
+    """The number before it was applied meanwhile: apply it."""
+    FULL = "full"
+    """The consumer has as many as it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedMessages:
+    """Those of a consumer under ``names``, the first of which is its own; in a transaction of the caller's."""
+
+    order: Table
+    parked: Table
+    names: tuple[str, ...]
+    starts_at: int
+    most: int
+
+    def park(self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str) -> Parking:
+        """Store a message that came early. Raises `SequenceForked` where another one is stored under its number."""
+        if self._lock(connection, message.aggregate) >= message.sequence - 1:
+            return Parking.READY
+        own = self._own(self.parked, message.aggregate)
+        stored = select(self.parked.c.message).where(own, self.parked.c.sequence == message.sequence)
+        if (found := connection.execute(stored).first()) is not None:
+            if found.message and message.record not in ("", found.message):
+                raise SequenceForked(
+                    f"record {message.record}: record {found.message} has the same number of the same aggregate"
+                )
+            return Parking.PARKED
+        rows = select(literal(1)).where(self.parked.c.consumer == self.names[0]).limit(self.most).subquery()
+        if connection.scalars(select(func.count()).select_from(rows)).one() >= self.most:
+            return Parking.FULL
+        self._store(connection, message, aggregate_id, arguments)
+        return Parking.PARKED
+
+    def note(
+        self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str, attempts: int, reason: str
+    ) -> None:
+        """Store a message whose turn it is and that has failed for good, for operators: its aggregate waits for it."""
+        if self._lock(connection, message.aggregate) != message.sequence - 1:
+            return
+        its = and_(self._own(self.parked, message.aggregate), self.parked.c.sequence == message.sequence)
+        values = {"attempts": attempts, "dead": True, "reason": reason}
+        if not connection.execute(update(self.parked).where(its).values(values)).rowcount:
+            self._store(connection, message, aggregate_id, arguments, **values)
+
+    def _store(
+        self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str, **values: Any
+    ) -> None:
+        now = clock(connection)
+        row = {
+            "parked_at": now, "due_at": now, "sequence": message.sequence, "attempts": 0, "dead": False,
+            "consumer": self.names[0], "aggregate": message.aggregate, "aggregate_id": aggregate_id,
+            "message": message.record or None, "fingerprint": message.fingerprint, "arguments": arguments,
+        }  # fmt: skip
+        connection.execute(insert(self.parked).values(row | values))
+        self._count(connection, self.names[0], message.aggregate, 1)
+
+    def next(self, connection: Connection, aggregate: bytes) -> Row[Any] | None:
+        """The message whose turn it is, locked; ``None`` without one, while it pauses, and where another one has it."""
+        query = self._ready(connection, select(self.parked)).where(self.parked.c.aggregate == aggregate)
+        query = query.order_by(self.parked.c.sequence).limit(1)
+        return connection.execute(query.with_for_update(of=self.parked, skip_locked=True)).first()
+
+    def remove(self, connection: Connection, row: Row[Any], *, counted: bool) -> None:
+        """Delete a row of `next`. ``counted``: the statement that has applied it has counted it off."""
+        if connection.execute(delete(self.parked).where(self._is(row))).rowcount and not counted:
+            self._count(connection, row.consumer, row.aggregate, -1)
+
+    def put_off(self, connection: Connection, row: Row[Any], *, failed: bool, reason: str, dead: bool) -> None:
+        """Have a row of `next` tried again later, after a pause that grows with each attempt that has ``failed``; or never."""
+        attempts = row.attempts + failed
+        pause = min(LONGEST_PAUSE, 2.0 ** max(0, attempts - 1))
+        values = {"attempts": attempts, "dead": dead, "reason": reason, "due_at": clock(connection, pause)}
+        connection.execute(update(self.parked).where(self._is(row)).values(values))
+
+    def due(self, connection: Connection) -> list[bytes]:
+        """The digests of aggregates that have a message whose turn it is, not more than `MOST_FOLLOWED`."""
+        query = self._ready(connection, select(self.parked.c.aggregate)).distinct().limit(MOST_FOLLOWED)
+        return list(connection.scalars(query))
+
+    def _lock(self, connection: Connection, aggregate: bytes) -> int:
+        """The last number of an aggregate, whose row is locked, and made where there is none."""
+        now = clock(connection)
+        row = {"applied_at": now, "sequence": self.starts_at - 1, "parked": 0, "aggregate": aggregate}
+        make = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(self.order)
+        connection.execute(
+            make.values(row | {"consumer": self.names[0]}).on_conflict_do_update(
+                index_elements=[self.order.c.consumer, self.order.c.aggregate], set_={"parked": self.order.c.parked}
+            )
+        )
+        highest = select(func.max(self.order.c.sequence)).where(
+            self.order.c.consumer.in_(self.names), self.order.c.aggregate == aggregate
+        )
+        return int(connection.scalars(highest).one() or 0)
+
+    def _count(self, connection: Connection, consumer: str, aggregate: bytes, change: int) -> None:
+        chosen = and_(self.order.c.consumer == consumer, self.order.c.aggregate == aggregate)
+        connection.execute(update(self.order).where(chosen).values(parked=self.order.c.parked + change))
+
+    def _own(self, table: Table, aggregate: bytes) -> ColumnElement[bool]:
+        return and_(table.c.consumer == self.names[0], table.c.aggregate == aggregate)
+
+    def _is(self, row: Row[Any]) -> ColumnElement[bool]:
+        columns = self.parked.c
+        return and_(
+            columns.consumer == row.consumer, columns.aggregate == row.aggregate, columns.sequence == row.sequence
+        )
+
+    def _ready(self, connection: Connection, query: Select[Any]) -> Select[Any]:
+        """``query`` for those whose turn it is; and for those whose number was applied without them, by another delivery."""
+        same = and_(self.order.c.consumer == self.parked.c.consumer, self.order.c.aggregate == self.parked.c.aggregate)
+        return query.join(self.order, same).where(
+            self.parked.c.consumer.in_(self.names),
+            or_(
+                self.parked.c.sequence <= self.order.c.sequence,
+                and_(
+                    self.parked.c.sequence == self.order.c.sequence + 1,
+                    self.parked.c.dead.is_(False),
+                    self.parked.c.due_at <= clock(connection),
+                ),
+            ),
+        )
+
+
+def clock(connection: Connection, seconds: float = 0.0) -> Any:
+    """The database's time, so many seconds later, as both databases write and compare it."""
+    if connection.dialect.name == "postgresql":
+        return func.clock_timestamp(type_=DateTime(timezone=True)) + cast(
+            timedelta(seconds=seconds), postgresql.INTERVAL
+        )
+    return func.strftime("%Y-%m-%d %H:%M:%f000", "now", f"+{seconds:.3f} seconds", type_=DateTime(timezone=True))

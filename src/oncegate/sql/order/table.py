@@ -1,0 +1,71 @@
+"""The tables of an inbox that keeps an order: the last applied number of each aggregate, and what is parked behind it."""
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Boolean, Column, DateTime, Index, Integer, MetaData, Table, Text
+
+from oncegate.sql.database.types import BYTEWISE, Digest, RecordId
+
+ORDER: Final = "oncegate_order"
+PARKED: Final = "oncegate_parked"
+
+
+def order_table(metadata: MetaData, schema: str | None = None) -> Table:
+    """The numbers' table as a part of ``metadata``: for all consumers of a database one."""
+    if (there := metadata.tables.get(_name(ORDER, metadata, schema))) is not None:
+        return there
+    return Table(
+        ORDER,
+        metadata,
+        # When the number was applied, by the database's clock.
+        Column("applied_at", DateTime(timezone=True), nullable=False),
+        # The last number that was applied; the one before the first, where something is parked and nothing applied.
+        Column("sequence", BigInteger, nullable=False),
+        # How many rows of oncegate_parked belong to it. Who applies a number sees so whether one waits behind it.
+        Column("parked", Integer, nullable=False),
+        # The consumer's name.
+        Column("consumer", BYTEWISE, primary_key=True),
+        # The digest of the aggregate's id.
+        Column("aggregate", Digest, primary_key=True),
+        # The record's id, the payload's digest and the kept result of the message that had the number; none, if it was skipped.
+        Column("message", RecordId),
+        Column("fingerprint", Digest),
+        Column("result", Text),
+        schema=schema,
+    )
+
+
+def parked_table(metadata: MetaData, schema: str | None = None) -> Table:
+    """The table of parked messages as a part of ``metadata``: for all consumers of a database one."""
+    if (there := metadata.tables.get(_name(PARKED, metadata, schema))) is not None:
+        return there
+    return Table(
+        PARKED,
+        metadata,
+        # When it was parked, and when it is to be tried next, by the database's clock.
+        Column("parked_at", DateTime(timezone=True), nullable=False),
+        Column("due_at", DateTime(timezone=True), nullable=False),
+        # Its number.
+        Column("sequence", BigInteger, primary_key=True),
+        # How often its handler has failed; dead: it will not be tried again by itself, and reason says why.
+        Column("attempts", Integer, nullable=False),
+        Column("dead", Boolean, nullable=False),
+        # The consumer's name.
+        Column("consumer", BYTEWISE, primary_key=True),
+        # The digest of the aggregate's id, and that id itself, for operators.
+        Column("aggregate", Digest, primary_key=True),
+        Column("aggregate_id", BYTEWISE, nullable=False),
+        # The record's id, and the payload's digest.
+        Column("message", RecordId),
+        Column("fingerprint", Digest),
+        # The arguments of the handler but its session, as JSON: the payload, and with it the context that has the headers.
+        Column("arguments", Text, nullable=False),
+        Column("reason", Text),
+        # The sweep looks by the time, for what is due.
+        Index(f"{PARKED}_due_at", "consumer", "due_at"),
+        schema=schema,
+    )
+
+
+def _name(table: str, metadata: MetaData, schema: str | None) -> str:
+    return f"{schema or metadata.schema}.{table}" if schema or metadata.schema else table

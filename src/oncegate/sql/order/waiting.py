@@ -1,0 +1,165 @@
+"""Aggregates that wait for a number: which, for which one, since when; and what an operator does about it."""
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, MetaData, Row, Table, and_, delete, func, inspect, select, update
+
+from oncegate.sql.database.access import NotDone, in_database
+from oncegate.sql.database.errors import SequenceInvalid
+from oncegate.sql.database.types import utc
+from oncegate.sql.order.numbers import digest
+from oncegate.sql.order.parked import clock
+from oncegate.sql.order.table import order_table, parked_table
+
+log = logging.getLogger("oncegate.inbox")
+
+MOST_SHOWN: Final = 1000
+"""Aggregates in one listing: those that have waited the longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An aggregate that waits for the message of the number ``waits_for``, and how many are parked ``behind`` that.
+
+    Where that message has failed for good, ``record`` is its id (empty without a key), ``reason`` its last error; both are
+    ``None`` where it is not here.
+    """
+
+    consumer: str
+    aggregate: str
+    waits_for: int
+    since: datetime
+    behind: int
+    record: str | None = None
+    attempts: int = 0
+    reason: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Its members."""
+        return {
+            "consumer": self.consumer,
+            "aggregate": self.aggregate,
+            "waits_for": self.waits_for,
+            "since": self.since.isoformat(),
+            "behind": self.behind,
+            "record": self.record,
+            "attempts": self.attempts,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Of one consumer: how many aggregates wait, how many messages are parked, and since when the oldest is."""
+
+    aggregates: int
+    parked: int
+    oldest: datetime | None
+
+
+class Operated:
+    """The tables of a schema, as an operator works on them."""
+
+    def __init__(self, schema: str | None) -> None:
+        metadata = MetaData()
+        self._order = order_table(metadata, schema)
+        self._parked = parked_table(metadata, schema)
+
+    def waiting(self, database: str) -> list[Waiting]:
+        """Those in the database of a URL, that of the oldest message first. Raises `NotDone`."""
+        return in_database(database, self._waiting)
+
+    def skip(self, database: str, consumer: str, aggregate: str, sequence: int, reason: str) -> int:
+        """Count a number as applied that never comes; how many are parked behind it. Raises `NotDone`."""
+        left = in_database(database, lambda connection: self._skip(connection, consumer, _digest(aggregate), sequence))
+        log.warning(
+            "number %d of an aggregate of %s is skipped, %d are behind it: %s", sequence, consumer, left, reason
+        )
+        return left
+
+    def retry(self, database: str, consumer: str, aggregate: str) -> int:
+        """Have a parked message that has failed for good tried again; its number. Raises `NotDone`."""
+        number = in_database(database, lambda connection: self._retry(connection, consumer, _digest(aggregate)))
+        log.warning("number %d of an aggregate of %s is tried again", number, consumer)
+        return number
+
+    def _waiting(self, connection: Connection) -> list[Waiting]:
+        self._check_there(connection)
+        order, parked = self._order.c, self._parked.c
+        same = and_(order.consumer == parked.consumer, order.aggregate == parked.aggregate)
+        grouped = (order.consumer, order.aggregate, order.sequence)
+        behind = func.count().filter(parked.sequence > order.sequence + 1)
+        since, name = func.min(parked.parked_at).label("since"), func.min(parked.aggregate_id).label("name")
+        query = select(*grouped, since, name, behind.label("behind")).join_from(self._parked, self._order, same)
+        rows = connection.execute(query.group_by(*grouped).order_by("since").limit(MOST_SHOWN)).all()
+        return [self._shown(connection, row) for row in rows]
+
+    def _shown(self, connection: Connection, row: Row[Any]) -> Waiting:
+        parked, number = self._parked.c, row.sequence + 1
+        its = and_(parked.consumer == row.consumer, parked.aggregate == row.aggregate, parked.sequence == number)
+        head = connection.execute(select(parked.message, parked.attempts, parked.reason).where(its)).first()
+        found = ("", 0, None) if head is None else (head.message or "", head.attempts, head.reason)
+        record = None if head is None else found[0]
+        return Waiting(row.consumer, row.name, number, utc(row.since), row.behind, record, found[1], found[2])
+
+    def _skip(self, connection: Connection, consumer: str, aggregate: bytes, sequence: int) -> int:
+        self._check_there(connection)
+        gone = connection.execute(
+            delete(self._parked).where(self._of(self._parked, consumer, aggregate), self._parked.c.sequence == sequence)
+        ).rowcount
+        order = self._order.c
+        skipped = (
+            update(self._order)
+            .where(self._of(self._order, consumer, aggregate), order.sequence == sequence - 1)
+            .values(sequence=sequence, parked=order.parked - gone, message=None, fingerprint=None, result=None)
+            .returning(order.parked)
+        )
+        if (left := connection.scalars(skipped).first()) is None:
+            raise NotDone(self._why_not(connection, consumer, aggregate))
+        return int(left)
+
+    def _retry(self, connection: Connection, consumer: str, aggregate: bytes) -> int:
+        self._check_there(connection)
+        retried = (
+            update(self._parked)
+            .where(self._of(self._parked, consumer, aggregate), self._parked.c.dead)
+            .values(dead=False, attempts=0, due_at=clock(connection))
+            .returning(self._parked.c.sequence)
+        )
+        if (number := connection.scalars(retried).first()) is None:
+            raise NotDone("no message about this aggregate has failed for good here")
+        return int(number)
+
+    def _why_not(self, connection: Connection, consumer: str, aggregate: bytes) -> str:
+        last = connection.scalar(select(self._order.c.sequence).where(self._of(self._order, consumer, aggregate)))
+        if last is None:
+            return f"{consumer} knows no such aggregate"
+        return f"the last applied number of this aggregate is {last}: only {last + 1} can be skipped"
+
+    @staticmethod
+    def _of(table: Table, consumer: str, aggregate: bytes) -> Any:
+        return and_(table.c.consumer == consumer, table.c.aggregate == aggregate)
+
+    def _check_there(self, connection: Connection) -> None:
+        for table in (self._order, self._parked):
+            if not inspect(connection).has_table(table.name, schema=table.schema):
+                schema = f" --schema {table.schema}" if table.schema else ""
+                raise NotDone(f"there is no table {table.fullname}: oncegate inbox create --database URL{schema}")
+
+
+def backlog(connection: Connection, parked: Table, consumer: str) -> Backlog:
+    """That of one consumer; not more rows than it may have parked are read."""
+    columns = parked.c
+    query = select(func.count(columns.aggregate.distinct()), func.count(), func.min(columns.parked_at))
+    aggregates, rows, oldest = connection.execute(query.where(columns.consumer == consumer)).one()
+    return Backlog(aggregates, rows, None if oldest is None else utc(oldest))
+
+
+def _digest(aggregate: str) -> bytes:
+    try:
+        return digest(aggregate)
+    except SequenceInvalid as error:
+        raise NotDone(str(error), usage=True) from None

@@ -1,0 +1,47 @@
+"""A worker runs what is parked and whose turn has come, also what another process has left.
+
+Rules of docs/contract.md: R12.17.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from oncegate import Action, Delivery, Subscription
+from oncegate.sql import Inbox
+from oncegate.sql.inbox.create import create
+from oncegate.sql.order.waiting import Operated
+from testing.waiting import wait_until
+from tests.worker.shop import Shop
+from tests.worker.test_inbox import start
+
+
+def test_it_runs_what_is_parked(shop: Shop, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    create(url, None)
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE account (balance INTEGER)"))
+        connection.execute(text("INSERT INTO account VALUES (0)"))
+
+    @Inbox("ledger", order="contiguous").transaction(sessionmaker(engine))
+    def book(payment: dict[str, Any], session: Session) -> None:
+        raise AssertionError("its turn has not come")
+
+    async def park() -> Action:
+        subscription = Subscription("ledger", cache="memory://")
+        delivery = Delivery("order-2", b"p", aggregate="account-7", sequence=2)
+        return (await subscription.execute(delivery, book, {"amount": 5})).action
+
+    assert asyncio.run(park()) is Action.ACKNOWLEDGE
+    Operated(None).skip(url, "ledger", "account-7", 1, "never sent")
+    start(shop, tmp_path, "tests.worker.ordering:book")
+
+    def booked() -> bool:
+        with engine.begin() as connection:
+            return bool(connection.scalar(text("SELECT balance FROM account")) == 5)
+
+    wait_until(booked, "the worker has run it")
