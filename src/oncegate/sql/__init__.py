@@ -18,8 +18,12 @@ from oncegate.sql.database.errors import CommitUnknown, Forgotten, InboxBusy, In
 from oncegate.sql.inbox.entry import AsyncEntry, Entry
 from oncegate.sql.inbox.inbox import Inbox
 from oncegate.sql.inbox.stats import InboxStats
+from oncegate.sql.outbox.misuse import OutboxMisused
+from oncegate.sql.outbox.outbox import Added, Outbox
+from oncegate.sql.outbox.sequences import Sequences, VersionConflict
 
 __all__ = [
+    "Added",
     "AsyncEntry",
     "CommitUnknown",
     "Entry",
@@ -30,4 +34,8 @@ __all__ = [
     "InboxStats",
     "InboxUnavailable",
     "KeyReused",
+    "Outbox",
+    "OutboxMisused",
+    "Sequences",
+    "VersionConflict",
 ]
