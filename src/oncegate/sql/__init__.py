@@ -20,11 +20,15 @@ from oncegate.sql.inbox.inbox import Inbox
 from oncegate.sql.inbox.stats import InboxStats
 from oncegate.sql.outbox.misuse import OutboxMisused
 from oncegate.sql.outbox.outbox import Added, Outbox
+from oncegate.sql.outbox.outbox_source import OutboxSource
+from oncegate.sql.outbox.relay import Relay
 from oncegate.sql.outbox.sequences import Sequences, VersionConflict
+from oncegate.sql.outbox.source import Backlog, OutboxMessage, Refusal, Source
 
 __all__ = [
     "Added",
     "AsyncEntry",
+    "Backlog",
     "CommitUnknown",
     "Entry",
     "Forgotten",
@@ -35,7 +39,12 @@ __all__ = [
     "InboxUnavailable",
     "KeyReused",
     "Outbox",
+    "OutboxMessage",
     "OutboxMisused",
+    "OutboxSource",
+    "Refusal",
+    "Relay",
     "Sequences",
+    "Source",
     "VersionConflict",
 ]
