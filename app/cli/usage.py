@@ -1,6 +1,8 @@
 """How commands end that can't do what they are to, and the settings of those that need the gateway's Redis."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -31,3 +33,16 @@ def redis_settings(
     if settings.cache_scheme not in REDIS_SCHEMES:
         end(f"cache: {needed} the Redis that the gateway uses: give --cache redis://host:6379/0, or --config FILE")
     return settings
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Ends with one line where SQLAlchemy is missing, or a database refuses."""
+    try:
+        from oncegate.sql.database.access import NotDone
+    except ImportError as missing:
+        end(str(missing))
+    try:
+        yield
+    except NotDone as error:
+        end(str(error), 2 if error.usage else 1)

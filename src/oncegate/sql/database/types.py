@@ -1,6 +1,7 @@
 """The databases that are known, and the types of columns: what is compared is compared by its bytes on each of them."""
 
 from binascii import a2b_base64, b2a_base64
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Dialect, LargeBinary, Text, TypeDecorator
@@ -10,6 +11,12 @@ DIALECTS: Final = ("postgresql", "sqlite")
 
 BYTEWISE: Final = Text().with_variant(Text(collation="C"), "postgresql")
 """Compared by bytes, whatever the database's collation: no two keys are taken for one."""
+
+
+def utc(moment: datetime) -> datetime:
+    """As it is meant: SQLite's times have no zone, and are UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
 
 _HALF: Final = 20
 """Characters of a record's id before its colon, and behind it."""

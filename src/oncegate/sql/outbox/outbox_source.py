@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine, MetaData, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate.cache.backoff import Backoff
+from oncegate.sql.database.types import utc
 from oncegate.sql.outbox.aggregates import check_name
 from oncegate.sql.outbox.held import HeldConnection
 from oncegate.sql.outbox.source import Backlog, OutboxMessage, Refusal
@@ -150,7 +151,7 @@ class OutboxSource:
         is_held = some.c.dead | some.c.due_at.is_not(None)
         query = select(func.count(), func.min(some.c.added_at), func.count().filter(is_held)).select_from(some)
         rows, oldest, held = connection.execute(query).one()
-        return Backlog(rows, oldest, held)
+        return Backlog(rows, None if oldest is None else utc(oldest), held)
 
     async def close(self) -> None:
         """See `Source`."""

@@ -3,12 +3,13 @@
 What a broker raises is read by the names of its classes: none of them is imported.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import orjson
 
-from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.sql.outbox.source import OutboxMessage
 
@@ -33,12 +34,15 @@ class Refused(Exception):
 def is_away(error: BaseException) -> bool:
     """Whether the broker could not be reached, so that it is no message's fault."""
     if isinstance(error, OSError | CacheUnavailable):  # TimeoutError is one
-        return True
+        return not isinstance(error, CacheRefused)
     return any(word in kind.__name__ for kind in type(error).__mro__ for word in _AWAY)
 
 
 def by_broker(broker: Any) -> Publish:
-    """By a broker of FastStream's, which is connected. Raises ``TypeError`` for what is none that confirms."""
+    """By a broker of FastStream's, which is connected where it isn't yet; its consumers don't start.
+
+    Raises ``TypeError`` for what is none that confirms.
+    """
     kind = _kind_of(broker)
     if kind not in _BY or not hasattr(broker, "publish"):
         raise TypeError(
@@ -58,8 +62,18 @@ class _Broker:
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker
+        self._connecting = asyncio.Lock()
+        self._is_connected = False
 
     async def __call__(self, message: OutboxMessage) -> None:
+        """Publish one, and wait until it is confirmed."""
+        if not self._is_connected:
+            async with self._connecting:
+                await self._broker.connect()  # which does nothing the second time
+                self._is_connected = True
+        await self._send(message)
+
+    async def _send(self, message: OutboxMessage) -> None:
         raise NotImplementedError
 
     def _options(self, message: OutboxMessage) -> dict[str, Any]:
@@ -69,7 +83,7 @@ class _Broker:
 class _Rabbit(_Broker):
     """To the queue that the topic names."""
 
-    async def __call__(self, message: OutboxMessage) -> None:
+    async def _send(self, message: OutboxMessage) -> None:
         content_type = next((value for name, value in message.headers.items() if name.lower() == "content-type"), None)
         confirmation = await self._broker.publish(
             message.body,
@@ -95,7 +109,7 @@ class _Nats(_Broker):
         super().__init__(broker)
         self._streams: dict[str, str] = {}
 
-    async def __call__(self, message: OutboxMessage) -> None:
+    async def _send(self, message: OutboxMessage) -> None:
         stream = self._streams.get(message.topic)
         if stream is None:
             jetstream = self._broker.config.connection_state.stream
@@ -112,14 +126,14 @@ class _Nats(_Broker):
 class _Redis(_Broker):
     """To the stream that the topic names, in FastStream's form."""
 
-    async def __call__(self, message: OutboxMessage) -> None:
+    async def _send(self, message: OutboxMessage) -> None:
         await self._broker.publish(message.body, stream=message.topic, **self._options(message))
 
 
 class _Kafka(_Broker):
     """To a topic, with the aggregate as its key: one partition has all of an aggregate."""
 
-    async def __call__(self, message: OutboxMessage) -> None:
+    async def _send(self, message: OutboxMessage) -> None:
         key = message.aggregate.encode() or None
         await self._broker.publish(message.body, message.topic, key=key, **self._options(message))
 

@@ -209,8 +209,8 @@ class Relay:
 
     def _count(self, published: int, again: int, refused: Sequence[Refusal]) -> None:
         for refusal in refused:
-            message = refusal.message
-            log.warning("key %s was refused, attempt %d: %s", message.key, message.attempts + 1, refusal.reason)
+            attempt = refusal.message.attempts + 1
+            log.warning("row %s was refused, attempt %d: %s", refusal.message.position, attempt, refusal.reason)
         for number, count in enumerate((published, again, len(refused))):
             self._counts[number] += count
         if self._watch is not None:
