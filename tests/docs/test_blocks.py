@@ -25,6 +25,7 @@ GUIDES = [
     "worker",
     "subscriptions",
     "inbox",
+    "outbox",
     "problems",
     "security",
     "functions",

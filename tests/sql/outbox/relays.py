@@ -42,12 +42,7 @@ async def main(url: str, redis: str, point: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     relay = Relay(OutboxSource(engine, stall_limit=2), publish, confirm_timeout=1)
-    if point:
-        await relay.publish_batch()
-    else:
-        while await relay.publish_batch():
-            pass
-    sys.stdout.write("ended\n")
+    await relay.publish_batch()
 
 
 if __name__ == "__main__":
