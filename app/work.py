@@ -65,7 +65,7 @@ def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings],
         executor = create_executor(settings)
         maintenance = _maintenance(settings, executor)
         metrics, pages = create_metrics(settings)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             work = _work(settings, executor, _in_redis(create(settings)), maintenance, metrics, pages)
             left, code = runner.run(work)
     except WorkerRefused as refusal:
@@ -247,7 +247,8 @@ async def _check(cache: Cache) -> None:
         raise WorkerRefused(f"cache: {error}", FAILED) from None
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where that is installed."""
     try:
         import uvloop
     except ImportError:

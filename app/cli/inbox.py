@@ -1,13 +1,11 @@
 """The command line of ``oncegate inbox``; what reads the database is in `oncegate.sql`, and imported when it runs."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from oncegate.app.cli.terminal import ago, as_document, plain
-from oncegate.app.cli.usage import end, redis_settings
+from oncegate.app.cli.usage import end, one_line, redis_settings
 
 CREATE_HELP = """Create the tables of the inbox, those that are not there yet.
 
@@ -97,7 +95,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 @click.option("--print", "printed", is_flag=True, help="Only print the statements.")
 def create(database: str, schema: str | None, printed: bool) -> None:
     """See `CREATE_HELP`."""
-    with _one_line():
+    with one_line():
         from oncegate.sql.inbox.create import create as create_table
         from oncegate.sql.inbox.create import definition
 
@@ -115,7 +113,7 @@ def create(database: str, schema: str | None, printed: bool) -> None:
 @_JSON
 def show(key: str, database: str, schema: str | None, caller: str, as_json: bool) -> None:
     """See `SHOW_HELP`."""
-    with _one_line():
+    with one_line():
         from oncegate.sql.inbox.markers import find
 
         record, found = find(database, schema, key, caller)
@@ -136,7 +134,7 @@ def show(key: str, database: str, schema: str | None, caller: str, as_json: bool
 @_JSON
 def stats(database: str, schema: str | None, as_json: bool) -> None:
     """See `STATS_HELP`."""
-    with _one_line():
+    with one_line():
         from oncegate.sql.inbox.stats import of_database
 
         found = of_database(database, schema)
@@ -221,7 +219,7 @@ def retry(consumer: str, aggregate: str, database: str, schema: str | None) -> N
 @click.option("--config", metavar="FILE", help="Keep what the worker of this TOML file may still get.")
 def cleanup(database: str, schema: str | None, config: str | None, as_json: bool, dry_run: bool, **given: Any) -> None:
     """See `CLEANUP_HELP`."""
-    with _one_line():
+    with one_line():
         from oncegate.app.cli.inbox_cleanup import clean_up, show_cleanup
         from oncegate.sql.inbox.cleanup import Retention
 
@@ -236,16 +234,3 @@ def cleanup(database: str, schema: str | None, config: str | None, as_json: bool
             end(str(error))
         settings = redis_settings({}, {}, config, needed="--config is for commands in") if config else None
         show_cleanup(clean_up(database, schema, retention, settings, dry_run=dry_run), dry_run=dry_run, as_json=as_json)
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """Ends with one line where SQLAlchemy is missing, or the database refuses."""
-    try:
-        from oncegate.sql.database.access import NotDone
-    except ImportError as missing:
-        end(str(missing))
-    try:
-        yield
-    except NotDone as error:
-        end(str(error), 2 if error.usage else 1)

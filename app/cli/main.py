@@ -11,6 +11,8 @@ from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
 from oncegate.app.cli.inbox import inbox
 from oncegate.app.cli.keys import keys
+from oncegate.app.cli.outbox import outbox
+from oncegate.app.cli.relay import relay
 from oncegate.app.cli.usage import end
 from oncegate.app.cli.worker import worker
 from oncegate.cache.open import CACHE_SCHEMES
@@ -51,7 +53,7 @@ route policies of --config and the environment. JSON and YAML (with oncegate[ope
 standard input.
 """
 
-_POSIX_ONLY = ("serve", "demo", "worker")
+_POSIX_ONLY = ("serve", "demo", "worker", "relay")
 
 
 @click.group(
@@ -160,3 +162,5 @@ main.add_command(check)
 main.add_command(worker)
 main.add_command(commands)
 main.add_command(inbox)
+main.add_command(outbox)
+main.add_command(relay)

@@ -2,6 +2,8 @@
 
 import getpass
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -55,3 +57,16 @@ def redis_settings(
     if settings.cache_scheme not in REDIS_SCHEMES:
         end(f"cache: {needed} the Redis that the gateway uses: give --cache redis://host:6379/0, or --config FILE")
     return settings
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Ends with one line where SQLAlchemy is missing, or a database refuses."""
+    try:
+        from oncegate.sql.database.access import NotDone
+    except ImportError as missing:
+        end(str(missing))
+    try:
+        yield
+    except NotDone as error:
+        end(str(error), 2 if error.usage else 1)

@@ -26,12 +26,13 @@ from oncegate.app.telemetry.metrics import (
     RELEASED,
     UPSTREAM_BOUNDS,
 )
+from oncegate.app.telemetry.relay_metrics import RelayMetrics
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Observation, Watch
 from oncegate.middleware.rules.arguments import given_routes
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, Route
 
-__all__ = ["ConsumerMetrics", "MiddlewareMetrics"]
+__all__ = ["ConsumerMetrics", "MiddlewareMetrics", "RelayMetrics"]
 
 
 class MiddlewareMetrics(Watch):

@@ -26,6 +26,7 @@ GUIDES = [
     "subscriptions",
     "inbox",
     "ordering",
+    "outbox",
     "problems",
     "security",
     "functions",

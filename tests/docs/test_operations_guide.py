@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.prometheus import ConsumerMetrics
+from oncegate.prometheus import ConsumerMetrics, RelayMetrics
 from testing.asgi_client import Client
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +24,7 @@ async def test_every_metric_is_told_of_and_no_other() -> None:
     families = list(text_string_to_metric_families(client.body.decode()))
     registry = CollectorRegistry()
     ConsumerMetrics(registry=registry)  # a worker has these, and build_info
+    RelayMetrics(registry=registry)
     families += registry.collect()
     told = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     assert len(told) > 10

@@ -29,9 +29,17 @@ from oncegate.sql.inbox.entry import AsyncEntry, Entry
 from oncegate.sql.inbox.inbox import Inbox
 from oncegate.sql.inbox.stats import InboxStats
 from oncegate.sql.order.guard import Decision
+from oncegate.sql.outbox.misuse import OutboxMisused
+from oncegate.sql.outbox.outbox import Added, Outbox
+from oncegate.sql.outbox.outbox_source import OutboxSource
+from oncegate.sql.outbox.relay import Relay
+from oncegate.sql.outbox.sequences import Sequences, VersionConflict
+from oncegate.sql.outbox.source import Backlog, OutboxMessage, Refusal, Source
 
 __all__ = [
+    "Added",
     "AsyncEntry",
+    "Backlog",
     "CommitUnknown",
     "Decision",
     "Entry",
@@ -42,7 +50,16 @@ __all__ = [
     "InboxStats",
     "InboxUnavailable",
     "KeyReused",
+    "Outbox",
+    "OutboxMessage",
+    "OutboxMisused",
+    "OutboxSource",
+    "Refusal",
+    "Relay",
     "SequenceEarly",
     "SequenceForked",
     "SequenceInvalid",
+    "Sequences",
+    "Source",
+    "VersionConflict",
 ]

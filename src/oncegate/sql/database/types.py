@@ -13,6 +13,12 @@ DIALECTS: Final = ("postgresql", "sqlite")
 BYTEWISE: Final = Text().with_variant(Text(collation="C"), "postgresql")
 """Compared by bytes, whatever the database's collation: no two keys are taken for one."""
 
+
+def utc(moment: datetime) -> datetime:
+    """As it is meant: SQLite's times have no zone, and are UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
 _HALF: Final = 20
 """Characters of a record's id before its colon, and behind it."""
 _ID_TO_BASE64: Final = str.maketrans("._", "+/", ":")

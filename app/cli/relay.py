@@ -1,0 +1,64 @@
+"""The command line of ``oncegate relay``."""
+
+import sys
+from typing import Any
+
+import click
+
+RELAY_HELP = """Publish what outboxes hold, in order within each aggregate, and remove what the broker has confirmed.
+
+\b
+  # by a broker of FastStream's: broker = RabbitBroker(...) in shop/messages.py; its consumers don't start here
+  oncegate relay --database postgresql+asyncpg://relay@127.0.0.1/shop --to shop.messages:broker
+
+\b
+  # on streams of a Redis, each named as the topic is
+  oncegate relay --database postgresql+asyncpg://relay@127.0.0.1/shop --to redis://127.0.0.1:6379/0
+
+Start as many as you like on PostgreSQL; on SQLite one is at work, and the others wait for its end. A message that the broker
+refuses is tried again with growing pauses, and holds up what is behind it in its aggregate (oncegate outbox list --held).
+The URL may stand in the environment: ONCEGATE_OUTBOX_DATABASE. SIGTERM stops it when the batch under way is settled.
+"""
+
+
+@click.command(help=RELAY_HELP, short_help="Publish what outboxes hold.")
+@click.option(
+    "--database", envvar="ONCEGATE_OUTBOX_DATABASE", required=True, metavar="URL", help="Where the outbox is."
+)
+@click.option(
+    "--to", "target", required=True, metavar="MODULE:BROKER|URL", help="A broker of FastStream's, or a Redis."
+)
+@click.option("--outbox", "outboxes", multiple=True, metavar="NAME", help="Only this one's, and may be repeated.")
+@click.option("--schema", metavar="NAME", help="The schema (default: the one where the connection looks).")
+@click.option("--batch", type=click.IntRange(1), default=200, show_default=True, help="Messages taken at a time.")
+@click.option(
+    "--confirm-timeout", type=float, default=10.0, show_default=True, help="Seconds to wait for their confirmations."
+)
+@click.option(
+    "--stall-limit",
+    type=float,
+    default=30.0,
+    show_default=True,
+    help="Seconds until a relay that stands still lets go.",
+)
+@click.option(
+    "--attempts", type=click.IntRange(0), default=0, show_default=True, help="Then a message is dead; 0: never."
+)
+@click.option(
+    "--keep-hours", type=float, default=0.0, show_default=True, help="Keep what is published for so long, marked."
+)
+@click.option(
+    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+)
+@click.option("--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "text"]))
+@click.option("--log-every", type=float, default=30.0, show_default=True, help="Seconds between lines of how it goes.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve /metrics and /healthz there.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address for that.")
+def relay(**options: Any) -> None:
+    """See `RELAY_HELP`."""
+    from oncegate.app.cli.usage import one_line
+
+    with one_line():
+        from oncegate.app.cli.relay_run import RelayOptions, run_relay
+
+        sys.exit(run_relay(RelayOptions(**options)))

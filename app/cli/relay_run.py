@@ -1,0 +1,159 @@
+"""Runs a relay as a process: its broker, its pages, signals, an orderly stop."""
+
+import asyncio
+import importlib
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from oncegate import __version__
+from oncegate.app import signals
+from oncegate.app.server.bind import bind
+from oncegate.app.server.pages import Pages
+from oncegate.app.settings.gateway import redact
+from oncegate.app.telemetry import logs
+from oncegate.app.telemetry.metrics import page_of
+from oncegate.app.telemetry.relay_metrics import RelayMetrics
+from oncegate.app.work import loop_factory
+from oncegate.cache.redis.url import REDIS_SCHEMES
+from oncegate.sql.database.access import NotDone, connected
+from oncegate.sql.database.errors import is_of_database
+from oncegate.sql.outbox.operators import check_tables
+from oncegate.sql.outbox.outbox_source import OutboxSource
+from oncegate.sql.outbox.publishing import Publish, RedisStreams, by_broker
+from oncegate.sql.outbox.relay import Relay
+
+log = logging.getLogger("oncegate.relay")
+
+
+@dataclass(frozen=True, slots=True)
+class RelayOptions:
+    """Those of the command line."""
+
+    database: str
+    target: str
+    outboxes: tuple[str, ...]
+    schema: str | None
+    batch: int
+    confirm_timeout: float
+    stall_limit: float
+    attempts: int
+    keep_hours: float
+    log_level: str
+    log_format: Literal["auto", "json", "text"]
+    log_every: float
+    metrics_port: int
+    metrics_host: str
+
+
+def run_relay(options: RelayOptions) -> int:
+    """Run a relay until it is stopped; returns the exit code. Raises `NotDone`."""
+    logs.configure(options.log_level, options.log_format)
+    signals.ignore()
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_run(options))
+    except NotDone:
+        raise
+    except Exception:  # anything else is logged, and becomes the exit code
+        log.exception("the relay failed")
+        return 1
+    return 0
+
+
+async def _run(options: RelayOptions) -> None:
+    registry = CollectorRegistry()
+    Gauge("oncegate_build_info", "The version that runs.", ["version"], registry=registry).labels(__version__).set(1)
+    metrics = RelayMetrics(registry=registry)
+    pages = _pages(options, registry)
+    async with connected(options.database) as engine, _publisher(options.target) as publish:
+        try:
+            await check_tables(engine, options.schema)
+        except Exception as error:
+            if isinstance(error, NotDone) or not is_of_database(error):
+                raise
+            log.warning("the database can't be used yet, nothing is published until then: %s", type(error).__name__)
+        try:
+            source = OutboxSource(
+                engine,
+                *options.outboxes,
+                schema=options.schema,
+                attempts=options.attempts,
+                keep=options.keep_hours * 3600,
+                stall_limit=options.stall_limit,
+            )
+            relay = Relay(
+                source,
+                publish,
+                batch=options.batch,
+                confirm_timeout=options.confirm_timeout,
+                log_every=options.log_every,
+                watch=metrics,
+            )
+        except ValueError as error:
+            raise NotDone(str(error), usage=True) from None
+        for number in signals.STOPPING:
+            asyncio.get_running_loop().add_signal_handler(number, relay.stop)
+        signals.log_ignored()
+        if pages is not None:
+            await pages.start()
+        try:
+            await relay.run()
+        finally:
+            if pages is not None:
+                pages.close()
+
+
+def _pages(options: RelayOptions, registry: CollectorRegistry) -> Pages | None:
+    if not options.metrics_port:
+        return None
+    try:
+        sockets = bind(options.metrics_host, options.metrics_port)
+    except OSError as error:
+        address = f"{options.metrics_host}:{options.metrics_port}"
+        raise NotDone(f"can't listen on {address} (--metrics-port): {error.strerror or error}") from None
+    return Pages(partial(page_of, registry), sockets)
+
+
+@asynccontextmanager
+async def _publisher(target: str) -> AsyncIterator[Publish]:
+    """What publishes to ``target``, closed at the end. Raises `NotDone`."""
+    if target.startswith(tuple(f"{scheme}://" for scheme in REDIS_SCHEMES)):
+        try:
+            streams = RedisStreams(target)
+        except ValueError as error:
+            raise NotDone(f"--to: {redact(target)}: {error}", usage=True) from None
+        try:
+            yield streams
+        finally:
+            await streams.close()
+        return
+    broker = _broker(target)
+    try:
+        publish = by_broker(broker)
+    except TypeError as error:
+        raise NotDone(f"--to: {target}: {error}", usage=True) from None
+    try:
+        yield publish
+    finally:
+        await broker.stop()
+
+
+def _broker(target: str) -> Any:
+    """What ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`."""
+    module, _, name = target.partition(":")
+    if not module or not name:
+        raise NotDone("--to: give package.module:broker, or the URL of a Redis", usage=True)
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a console script's own folder comes first otherwise, and the project's not at all
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:  # noqa: BLE001  # whatever a module of the user's raises while it is imported
+        reason = " ".join(str(error).split())
+        raise NotDone(f"--to: {target} can't be imported: {type(error).__name__}: {reason}", usage=True) from None

@@ -1,0 +1,204 @@
+"""The outbox's table as a source: rows are locked while they are published, and removed one by one as they are confirmed."""
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import Connection, Engine, MetaData, func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from oncegate.cache.backoff import Backoff
+from oncegate.sql.database.types import utc
+from oncegate.sql.outbox.aggregates import check_name
+from oncegate.sql.outbox.held import HeldConnection
+from oncegate.sql.outbox.source import Backlog, OutboxMessage, Refusal
+from oncegate.sql.outbox.statements import LIMITS, RelayStatements
+from oncegate.sql.outbox.tables import outbox_table
+
+MOST_COUNTED: Final = 100_000
+_LAST: Final = b"\xff" * 33
+"""Behind every digest."""
+_FEW: Final = 10
+"""The share of a batch that one aggregate has at most, while there are others."""
+
+
+class OutboxSource:
+    """The messages of ``outboxes`` (of all, if none are named) in the table ``oncegate_outbox`` of ``schema``.
+
+    A message that the broker refuses is tried again after a pause, which grows from 1 s to 60 s, and what is behind it in its
+    aggregate waits; after ``attempts`` refusals it is dead, and they wait for an operator. 0: it is never given up. What is
+    confirmed is deleted, with ``keep`` (s) that much later. On PostgreSQL the rows that a relay has taken are free again after
+    ``stall_limit`` (s) in which nothing was heard of it. On SQLite one relay works at a time: the others wait until it ends,
+    by a lock on a file beside the database.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine | Engine,
+        *outboxes: str,
+        schema: str | None = None,
+        attempts: int = 0,
+        keep: float = 0.0,
+        stall_limit: float = 30.0,
+        pauses: Backoff | None = None,
+    ) -> None:
+        if attempts < 0 or keep < 0 or stall_limit <= 0:
+            raise ValueError("attempts and keep are 0 or more, stall_limit is above 0 seconds")
+        self.name = ", ".join(check_name("the name of an outbox", name) for name in outboxes) or "all"
+        self.stall_limit = stall_limit
+        self._engine = engine
+        self._table = outbox_table(MetaData(), schema)
+        self._known = RelayStatements(engine.dialect.name, self._table, outboxes)
+        self._is_postgresql = engine.dialect.name == "postgresql"
+        self._attempts = attempts
+        self._keep = keep
+        self._pauses = pauses or Backoff(1.0, 60.0, least=0.5)
+        self._held: HeldConnection | None = None
+        self._alone = _Alone(engine.url.database) if not self._is_postgresql else None
+        self._after = os.urandom(32)  # so that several relays begin at different aggregates
+        self._wide = True
+        """Of each aggregate only a few rows are taken."""
+        self._lines_first = True
+
+    async def take(self, most: int) -> Sequence[OutboxMessage]:
+        """See `Source`."""
+        if self._alone is not None and not self._alone.got():
+            return []
+        self._held = self._held or await HeldConnection.of(self._engine)
+        if not self._is_postgresql:
+            rows = await self._held.run(lambda connection: self._in_order(connection, most))
+            await self._held.commit()  # nobody who writes is to wait for a broker
+            return rows
+        return await self._held.run(lambda connection: self._locked(connection, most))
+
+    def _in_order(self, connection: Connection, most: int) -> list[OutboxMessage]:
+        return [_message(row) for row in connection.execute(self._known.in_order, {"_most": most})]
+
+    def _locked(self, connection: Connection, most: int) -> list[OutboxMessage]:
+        """Half of the times those without an aggregate come first, so that neither kind waits for the other."""
+        connection.execute(LIMITS, {"_limit": str(round(self.stall_limit * 1000))})
+        self._lines_first = not self._lines_first
+        kinds = (self._in_line, self._free) if self._lines_first else (self._free, self._in_line)
+        found: list[OutboxMessage] = []
+        for kind in kinds:
+            if len(found) < most:
+                found += kind(connection, most - len(found))
+        return found
+
+    def _free(self, connection: Connection, most: int) -> list[OutboxMessage]:
+        return [_message(row) for row in connection.execute(self._known.free, {"_most": most})]
+
+    def _in_line(self, connection: Connection, most: int) -> list[OutboxMessage]:
+        """From the aggregate on that follows the last one, around once: none is served twice while another one waits."""
+        found: list[OutboxMessage] = []
+        begin = self._after
+        for after, until in ((begin, _LAST), (b"", begin)):
+            each = max(1, most // _FEW) if self._wide else most
+            given = {"_after": after, "_until": until, "_each": each, "_most": most - len(found)}
+            found += [_message(row) for row in connection.execute(self._known.in_line, given)]
+            if len(found) >= most:
+                self._after = bytes(found[-1].line)
+                break
+        self._wide = len(found) >= most
+        return found
+
+    async def settle(self, confirmed: Sequence[OutboxMessage], refused: Sequence[Refusal]) -> None:
+        """See `Source`."""
+        held = self._held
+        if held is None:
+            raise RuntimeError("nothing is taken")
+        try:
+            await held.run(lambda connection: self._settled(connection, confirmed, refused))
+            await held.commit()
+        except BaseException:
+            await self.let_go()
+            raise
+
+    def _settled(self, connection: Connection, confirmed: Sequence[OutboxMessage], refused: Sequence[Refusal]) -> None:
+        if confirmed:
+            ids = orjson.dumps([message.position for message in confirmed]).decode()
+            connection.execute(self._known.mark if self._keep else self._known.remove, {"_ids": ids})
+        for refusal in refused:
+            pause = self._pauses.pause(refusal.message.attempts + 1)
+            given = {"_refusal": refusal.reason, "_seconds": pause, "_attempts": self._attempts}
+            connection.execute(self._known.refuse, {**given, "_id": refusal.message.position})
+
+    async def let_go(self) -> None:
+        """See `Source`."""
+        held, self._held = self._held, None
+        if held is not None:
+            await held.close()
+
+    async def measure(self) -> Backlog:
+        """See `Source`. What was kept for long enough is deleted."""
+        held = await HeldConnection.of(self._engine)
+        try:
+            if self._keep:
+                await held.run(lambda connection: connection.execute(self._known.tidy, {"_seconds": -self._keep}))
+            backlog = await held.run(self._backlog)
+            await held.commit()
+        finally:
+            await held.close()
+        return backlog
+
+    def _backlog(self, connection: Connection) -> Backlog:
+        table = self._table.c
+        waiting = select(table.added_at, table.dead, table.due_at).where(table.published_at.is_(None))
+        some = waiting.limit(MOST_COUNTED).subquery()
+        is_held = some.c.dead | some.c.due_at.is_not(None)
+        query = select(func.count(), func.min(some.c.added_at), func.count().filter(is_held)).select_from(some)
+        rows, oldest, held = connection.execute(query).one()
+        return Backlog(rows, None if oldest is None else utc(oldest), held)
+
+    async def close(self) -> None:
+        """See `Source`."""
+        await self.let_go()
+        if self._alone is not None:
+            self._alone.close()
+
+
+class _Alone:
+    """That one relay is at work on a database of SQLite: a lock on a file beside it, which ends with the process."""
+
+    def __init__(self, database: str | None) -> None:
+        in_memory = not database or database == ":memory:" or database.startswith("file:")
+        self._file = "" if in_memory else f"{database}-relay"
+        self._lock: sqlite3.Connection | None = None
+
+    def got(self) -> bool:
+        """Whether it is this one."""
+        if not self._file or self._lock is not None:
+            return True
+        lock = sqlite3.connect(self._file, isolation_level=None, timeout=0, check_same_thread=False)
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            lock.close()
+            return False
+        self._lock = lock
+        return True
+
+    def close(self) -> None:
+        """Another one may go on."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            with suppress(sqlite3.Error):
+                lock.close()
+
+
+def _message(row: Any) -> OutboxMessage:
+    return OutboxMessage(
+        position=row.id,
+        topic=row.topic,
+        key=row.key,
+        body=bytes(row.body),
+        headers=orjson.loads(row.headers) if row.headers else {},
+        correlation=row.correlation,
+        aggregate=row.aggregate_id or "",
+        sequence=row.sequence,
+        line=row.aggregate,
+        attempts=row.attempts,
+    )

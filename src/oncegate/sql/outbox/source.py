@@ -1,0 +1,84 @@
+"""What a relay publishes, and from where: a message as it is published, and the protocol of sources."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+KEY_HEADER: Final = "Idempotency-Key"
+AGGREGATE_HEADER: Final = "oncegate-aggregate"
+SEQUENCE_HEADER: Final = "oncegate-sequence"
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxMessage:
+    """One message. ``position`` is its place in the source; ``line`` is equal for those that go one after the other."""
+
+    position: Any
+    topic: str
+    key: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    correlation: str = ""
+    aggregate: str = ""
+    sequence: int | None = None
+    line: Any = None
+    attempts: int = 0
+    """How often the broker has refused it."""
+
+    def stamped(self) -> dict[str, str]:
+        """The headers that it is published with."""
+        stamps = {KEY_HEADER: as_field(self.key)}
+        if self.aggregate:
+            stamps[AGGREGATE_HEADER] = self.aggregate
+        if self.sequence is not None:
+            stamps[SEQUENCE_HEADER] = str(self.sequence)
+        return {**self.headers, **stamps}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The broker has refused ``message``; ``reason`` is one line, without what the message holds."""
+
+    message: OutboxMessage
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits: ``rows`` (100,000 stands for more), the ``oldest`` of them, ``held`` that are given up or were refused last."""
+
+    rows: int
+    oldest: datetime | None
+    held: int
+
+
+class Source(Protocol):
+    """Where a relay gets messages. One relay calls it, one call after the other: `take`, then `settle` or `let_go`."""
+
+    name: str
+
+    async def take(self, most: int) -> Sequence[OutboxMessage]:
+        """Up to so many messages that may be published now; those of one ``line`` stand in their order.
+
+        No other relay gets them, nor any that is behind them in its line, until `settle` or `let_go`.
+        """
+
+    async def settle(self, confirmed: Sequence[OutboxMessage], refused: Sequence[Refusal]) -> None:
+        """The broker has confirmed some of what was taken, and refused some; the rest is to be published again."""
+
+    async def let_go(self) -> None:
+        """Nothing of what was taken was published, or nobody knows. Raises nothing."""
+
+    async def measure(self) -> Backlog:
+        """What waits; an opportunity to tidy up, too. Called every half a minute or so, between two batches."""
+
+    async def close(self) -> None:
+        """The relay stops."""
+
+
+def as_field(key: str) -> str:
+    """A key as the `Idempotency-Key` field has it: as it is, or as a String of RFC 9651 section 3.3.3."""
+    if all("!" <= character <= "~" and character not in '",\\' for character in key):
+        return key
+    return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'

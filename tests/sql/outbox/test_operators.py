@@ -1,0 +1,99 @@
+"""What operators see of an outbox, and do to it: `oncegate outbox`.
+
+Rules of docs/contract.md: R10.1, R12.33.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from sqlalchemy import NullPool, create_engine
+
+from oncegate.cache.backoff import Backoff
+from oncegate.sql import OutboxSource, Relay
+from testing.command_line import invoke
+from testing.postgresql import PostgreSQLServer
+from tests.sql.outbox.sinks import Sink, added
+from tests.sql.places import SyncPlace
+
+
+async def published(source: OutboxSource, sink: Sink) -> None:
+    await Relay(source, sink).publish_batch()
+    await source.close()
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_what_holds_an_aggregate_up_is_listed_and_retried_or_discarded(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    if kind == "postgresql":
+        server: PostgreSQLServer = request.getfixturevalue("postgresql")
+        url = server.url(server.database(), "psycopg")
+    environment = {"ONCEGATE_OUTBOX_DATABASE": url}
+    assert "oncegate outbox create" in invoke("outbox", "list", **environment).stderr or kind == "sqlite"
+    assert invoke("outbox", "create", **environment).stdout == "created\n"
+    assert invoke("outbox", "create", **environment).stdout == "they are there already\n"
+    added(SyncPlace(url), "a", "a", "b")
+    sink = Sink()
+    sink.refuses = lambda message: message.aggregate == "a"
+    engine = create_engine(url, poolclass=NullPool)
+    source = OutboxSource(engine, attempts=1, pauses=Backoff(60, 60))
+    asyncio.run(published(source, sink))
+    (held,) = json.loads(invoke("outbox", "list", "--held", "--json", **environment).stdout)["messages"]
+    assert (held["state"], held["aggregate"], held["sequence"], held["refusal"]) == ("dead", "a", 1, "ValueError: no")
+    listed = invoke("outbox", "list", "--aggregate", "a", **environment).stdout
+    assert [line.split()[1] for line in listed.splitlines()] == ["STATE", "dead", "waiting"]
+    number = str(held["id"])
+    assert "body_bytes" in invoke("outbox", "show", number, **environment).stdout
+    assert json.loads(invoke("outbox", "show", number, "--json", **environment).stdout)["body"] == "1"
+    assert invoke("outbox", "retry", **environment).returncode == 2
+    assert invoke("outbox", "retry", "--all-dead", **environment).stdout == "1 of them are tried again\n"
+    (waits,) = json.loads(invoke("outbox", "list", "--limit", "1", "--json", **environment).stdout)["messages"]
+    assert (waits["id"], waits["state"], waits["attempts"]) == (held["id"], "waiting", 0)
+    discarded = invoke("outbox", "discard", number, "--reason", "wrong", **environment)
+    assert discarded.stdout == f"discarded {number} of orders to payments, number 1 of a: wrong\n"
+    assert invoke("outbox", "discard", number, "--reason", "wrong", **environment).returncode == 1
+    assert invoke("outbox", "show", number, **environment).returncode == 1
+    sink.refuses = lambda _: False
+    asyncio.run(published(OutboxSource(engine), sink))
+    assert sink.numbers() == {"a": [2], "b": [1]}
+
+
+def test_what_is_printed_makes_the_tables(tmp_path: Path) -> None:
+    printed = invoke("outbox", "create", "--database", "sqlite://", "--print").stdout
+    place = SyncPlace(f"sqlite:///{tmp_path}/shop.db")
+    for statement in printed.split(";\n"):
+        place.execute(statement.replace(":", "\\:"))
+    added(place, "a")
+    assert invoke("outbox", "create", "--database", place.url).stdout == "they are there already\n"
+
+
+def test_the_tables_may_be_in_a_schema(postgresql: PostgreSQLServer) -> None:
+    name = postgresql.database()
+    postgresql.execute("CREATE SCHEMA shop", name)
+    url = postgresql.url(name, "asyncpg")
+    assert invoke("outbox", "create", "--database", url, "--schema", "shop").stdout == "created\n"
+    assert json.loads(invoke("outbox", "list", "--database", url, "--schema", "shop", "--json").stdout) == {
+        "messages": []
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--to", "no_such_module:broker"), "can't be imported"),
+        (("--to", "json"), "give package.module:broker"),
+        (("--to", "json:dumps"), "FastStream"),
+        (("--to", "redis://127.0.0.1:1/0", "--stall-limit", "1"), "stall_limit"),
+    ],
+)
+def test_a_relay_that_can_t_begin_ends_with_one_line(tmp_path: Path, arguments: tuple[str, ...], line: str) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    missing = invoke("relay", "--database", url, "--to", "redis://127.0.0.1:1/0")
+    assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
+    invoke("outbox", "create", "--database", url)
+    refused = invoke("relay", "--database", url, *arguments)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+    assert line in refused.stderr

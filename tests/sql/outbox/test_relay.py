@@ -1,0 +1,182 @@
+"""A relay publishes what waits in its order, and removes what was confirmed, and nothing else.
+
+Rules of docs/contract.md: R12.32.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from oncegate.cache.backoff import Backoff
+from oncegate.sql import OutboxSource, Relay
+from testing.waiting import until
+from tests.sql.conftest import ON_POSTGRESQL
+from tests.sql.outbox.sinks import Sink, added, ended, engine_of, waiting
+from tests.sql.places import Place
+
+SQLITE = create_engine("sqlite://")
+AT_ONCE = Backoff(0.001, 0.001, least=1.0)
+
+
+@pytest.fixture
+async def engine(place: Place) -> AsyncIterator[Any]:
+    engine = engine_of(place)
+    yield engine
+    await ended(engine)
+
+
+async def drained(relay: Relay) -> None:
+    while await relay.publish_batch() != 0:
+        pass
+
+
+async def test_each_aggregate_arrives_in_order_and_nothing_stays(place: Place, engine: Any) -> None:
+    added(place, *"abcab", None, *"cabc", None, *"aaaaaaaa")
+    sink = Sink()
+    relay = Relay(engine, sink, batch=4)
+    await drained(relay)
+    assert sink.numbers() == {"a": [*range(1, 12)], "b": [1, 2, 3], "c": [1, 2, 3], "": [None, None]}
+    assert waiting(place) == []
+    message = sink.arrived[-1]
+    stamped = {"Idempotency-Key": message.key, "oncegate-aggregate": "a", "oncegate-sequence": "11"}
+    assert (
+        next(each.stamped() for each in sink.arrived if each.sequence == 11) | {"Idempotency-Key": message.key}
+        == stamped
+    )
+
+
+async def test_what_is_refused_holds_up_its_own_aggregate_until_it_is_dead(place: Place, engine: Any) -> None:
+    added(place, "a", "a", "b", "b", None)
+    sink = Sink()
+    sink.refuses = lambda message: message.aggregate == "a"
+    relay = Relay(OutboxSource(engine, attempts=2, pauses=AT_ONCE), sink)
+    await drained(relay)
+    await asyncio.sleep(0.01)  # at least the pause
+    await drained(relay)
+    assert sink.numbers() == {"b": [1, 2], "": [None]}
+    assert waiting(place) == [("a", 1), ("a", 2)]
+    query = "SELECT attempts, dead, refusal FROM oncegate_outbox ORDER BY sequence"
+    dead, behind = place.in_a_thread(lambda: place.execute(query))
+    assert (dead.attempts, bool(dead.dead), dead.refusal) == (2, True, "ValueError: no")
+    assert (behind.attempts, bool(behind.dead)) == (0, False)
+    place.in_a_thread(lambda: place.execute("UPDATE oncegate_outbox SET dead = false, due_at = NULL"))
+    sink.refuses = lambda _: False
+    await drained(relay)
+    assert sink.numbers()["a"] == [1, 2]
+
+
+async def test_a_refused_message_is_left_alone_for_its_pause(place: Place, engine: Any) -> None:
+    added(place, "a", "a")
+    sink = Sink()
+    sink.refuses = lambda _: True
+    relay = Relay(OutboxSource(engine, pauses=Backoff(60, 60, least=1.0)), sink)
+    assert [await relay.publish_batch() for _ in range(2)] == [1, 0]
+    assert len(waiting(place)) == 2
+
+
+async def test_a_broker_that_is_away_costs_no_attempt_and_no_message(place: Place, engine: Any) -> None:
+    added(place, "a", "a", "b")
+    sink = Sink()
+    sink.raises, sink.refuses = ConnectionError, lambda _: True
+    relay = Relay(engine, sink)
+    assert await relay.publish_batch() is None
+    assert len(waiting(place)) == 3
+    sink.refuses = lambda _: False
+    await drained(relay)
+    assert sink.numbers() == {"a": [1, 2], "b": [1]}
+
+
+async def test_what_is_not_confirmed_in_time_is_published_again(place: Place, engine: Any) -> None:
+    added(place, "a", "a")
+    sink = Sink()
+    sink.gate.clear()
+    relay = Relay(engine, sink, confirm_timeout=0.05)
+    assert await relay.publish_batch() is None
+    assert len(waiting(place)) == 2
+    sink.gate.set()
+    await drained(relay)
+    assert sink.numbers() == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize("place", ON_POSTGRESQL, indirect=True)
+async def test_an_aggregate_that_another_relay_has_is_left_to_it(place: Place, engine: Any) -> None:
+    added(place, "a", "a", "a", "b")
+    first = OutboxSource(engine)
+    taken = await first.take(1)
+    second = Sink()
+    await drained(Relay(engine, second))
+    assert len(taken) == 1
+    assert sum(map(len, second.numbers().values())) == 4 - len(waiting(place))
+    assert taken[0].aggregate not in second.numbers(), "SKIP LOCKED alone would go on to its second row"
+    await first.let_go()
+    await drained(Relay(engine, second))
+    assert second.numbers() == {"a": [1, 2, 3], "b": [1]}
+
+
+@pytest.mark.parametrize("place", ["aiosqlite"], indirect=True)
+async def test_on_sqlite_one_relay_is_at_work(place: Place, engine: Any) -> None:
+    added(place, "a", "b")
+    first, second = OutboxSource(engine), OutboxSource(engine)
+    assert len(await first.take(1)) == 1
+    assert list(await second.take(1)) == []
+    await first.close()
+    assert len(await second.take(2)) == 2
+    await second.close()
+
+
+async def test_what_is_kept_is_marked_and_goes_later(place: Place, engine: Any) -> None:
+    added(place, "a", "a")
+    source = OutboxSource(engine, keep=3600)
+    sink = Sink()
+    await drained(Relay(source, sink))
+    assert len(waiting(place)) == 2
+    assert (await source.measure()).rows == 0
+    place.in_a_thread(lambda: place.execute("UPDATE oncegate_outbox SET published_at = added_at"))
+    assert len(sink.arrived) == 2
+    await OutboxSource(engine, keep=1e-9).measure()
+    assert waiting(place) == []
+
+
+async def test_only_the_outboxes_that_are_named(place: Place, engine: Any) -> None:
+    added(place, "a", None)
+    others = OutboxSource(engine, "others")
+    await drained(Relay(others, Sink()))
+    await others.close()
+    assert len(waiting(place)) == 2
+    await drained(Relay(OutboxSource(engine, "others", "orders"), Sink()))
+    assert waiting(place) == []
+
+
+@pytest.mark.parametrize("place", ["asyncpg", "aiosqlite"], indirect=True)
+async def test_an_add_of_this_process_wakes_it(place: Place, engine: Any) -> None:
+    sink = Sink()
+    relay = Relay(engine, sink, poll=3600)
+    relay._idle = Backoff(3600, 3600, least=1.0)
+    async with relay.running():
+        for number in (1, 2):
+            await asyncio.to_thread(added, place, "a")  # the relay is at work in this loop
+            await until(lambda number=number: len(sink.arrived) == number)
+
+
+async def test_the_backlog_is_measured(place: Place, engine: Any) -> None:
+    source = OutboxSource(engine)
+    assert (await source.measure()).oldest is None
+    added(place, "a", "a", None)
+    sink = Sink()
+    sink.refuses = lambda message: bool(message.aggregate)
+    await drained(Relay(source, sink))
+    backlog = await source.measure()
+    assert (backlog.rows, backlog.held) == (2, 1)
+    assert backlog.oldest is not None
+
+
+def test_what_contradicts_itself_is_refused() -> None:
+    with pytest.raises(ValueError, match="stall_limit"):
+        Relay(OutboxSource(SQLITE, stall_limit=5), Sink())
+    with pytest.raises(ValueError, match="batch"):
+        Relay(SQLITE, Sink(), batch=0)
+    with pytest.raises(TypeError, match="FastStream"):
+        Relay(SQLITE, object())
