@@ -168,9 +168,9 @@ WHERE NOT EXISTS (SELECT FROM marked WHERE marked.consumer = given.consumer AND 
 own, which is done once, and not for each row. What it sees is as old as the statement, or the transaction. The key's columns
 are named: without the key it fails, and nobody is taken for the first by mistake.
 
-Markers that are there are looked up one by one, and only those that were not written. PostgreSQL plans a prepared statement for as long
-as a connection lives, maybe before it has statistics of the table: of a join, or of an array of messages, it then reads all of
-a consumer's markers, for each message. OFFSET keeps the look-up what it is."""
+Markers that are there are looked up one by one, and only those that were not written. PostgreSQL plans a prepared statement for
+as long as a connection lives, maybe before it has statistics of the table: of a join, or of an array of messages, it then reads
+all of a consumer's markers, for each message. OFFSET keeps the look-up what it is."""
 
 _LIMIT: Final = """\
 CASE current_setting('{setting}') WHEN '0' THEN set_config('{setting}', '{milliseconds}', true)
