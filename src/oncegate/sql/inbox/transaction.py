@@ -22,7 +22,7 @@ from oncegate.sql.database.errors import (
     is_unsettled,
     meaning,
 )
-from oncegate.sql.database.misuse import check_not_aborted, hold, let_go
+from oncegate.sql.database.misuse import check_not_aborted, hold, is_committed, let_go
 from oncegate.sql.inbox.entry import Entry, keep_all
 from oncegate.sql.inbox.statements import Message
 
@@ -70,11 +70,20 @@ def execute_many(
         for begun in batch:
             begun.rolled_back = not begun.committed
         raise
-    for begun, executed in zip(batch, done, strict=True):
-        if executed.first:
-            begun.rolled_back = False
-            begun.committed.add(inbox.consumer)
-    _commit(session)
+    first = [begun for begun, executed in zip(batch, done, strict=True) if executed.first]
+    for begun in first:
+        begun.rolled_back = False
+        begun.committed.add(inbox.consumer)
+    try:
+        _commit(session)
+    except CommitUnknown:
+        raise
+    except Exception:  # a cancellation is none: it leaves open what the server does
+        if not is_committed(session):
+            for begun in first:
+                begun.committed.discard(inbox.consumer)
+                begun.rolled_back = not begun.committed
+        raise
     return done
 
 
