@@ -182,11 +182,13 @@ class RedisBench(Bench):
     async def rewind(self) -> None:
         await self.client.xgroup_setid(self.name, self.consumer, "0")
 
+    reply_to: str | None = None
+
     async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
         from faststream.redis.parser import BinaryMessageFormatV1  # what FastStream reads, as its own broker writes it
 
         data = await BinaryMessageFormatV1.encode(
-            message=body, reply_to=None, headers=dict(headers), correlation_id=headers.get(CORRELATION, "c")
+            message=body, reply_to=self.reply_to, headers=dict(headers), correlation_id=headers.get(CORRELATION, "c")
         )
         entry: Any = await self.client.xadd(self.name, {"__data__": data})
         self.published = f"{self.name}/{entry.decode()}"
@@ -276,5 +278,29 @@ class NatsRequests(NatsBench):
         return [(message.data or b"").decode() for message in came]
 
 
-REQUESTS = {"rabbit": RabbitRequests, "nats": NatsRequests}
+class RedisRequests(RedisBench):
+    """The same: a reply goes to whoever is subscribed to a channel."""
+
+    async def open(self) -> None:
+        await super().open()
+        await self.join()
+        self.reply_to = f"{self.name}.replies"
+        self._came: list[str] = []
+        self._subscribed = self.client.pubsub(ignore_subscribe_messages=True)
+        await self._subscribed.subscribe(self.reply_to)
+
+    async def close(self) -> None:
+        await self._subscribed.aclose()
+        await super().close()
+
+    async def replies(self) -> list[str]:
+        """Those that came so far."""
+        from faststream.redis.parser import BinaryMessageFormatV1
+
+        while message := await self._subscribed.get_message(timeout=0.1):
+            self._came.append(BinaryMessageFormatV1.parse(message["data"])[0].decode())
+        return self._came
+
+
+REQUESTS = {"rabbit": RabbitRequests, "nats": NatsRequests, "redis": RedisRequests}
 BENCHES = {bench.kind: bench for bench in (RabbitBench, NatsBench, RedisBench)}
