@@ -88,7 +88,7 @@ async def test_one_effect_and_each_reply_wherever_the_consumer_dies(
 
             async def done(number: int = number, key: str = key) -> bool:
                 again = process.kills == number and effects.deliveries().get(key, 0) >= 2
-                return again and await recorded(one, key)
+                return again and await recorded(one, key) and not await bench.left()
 
             await process.until(done)
         process.stop()

@@ -335,6 +335,12 @@ class Inbox:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    def on_unmarked(self, count: int) -> None:
+        """So many messages without a key are executed without a marker."""
+        self.unmarked += count
+        for _ in range(count):
+            self._markers.notify(lambda watch: watch.message_marked(self.consumer, "unmarked"))
+
     def _on_pruned(self, rows: int) -> None:
         self._markers.notify(lambda watch: watch.markers_pruned(self._table.fullname, rows))
 

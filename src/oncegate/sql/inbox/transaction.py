@@ -33,10 +33,12 @@ class Marks(Protocol):
     """What is needed of an `Inbox`."""
 
     consumer: str
-    unmarked: int
 
     def mark(self, session: Session, messages: Sequence[Message]) -> list[Entry]:
         """The entries of messages whose records' ids are known."""
+
+    def on_unmarked(self, count: int) -> None:
+        """So many messages without a key are executed without a marker."""
 
 
 def execute(session: Session, inbox: Marks, call: Callable[[], Any], keeps: Callable[[Any], bool]) -> Executed:
@@ -104,7 +106,7 @@ def _execute(
     entry_of = {id(begun): entry for begun, entry in zip(marked, entries, strict=True)}
     found = [entry_of.get(id(begun)) for begun in batch]
     if unmarked := len(batch) - len(marked):
-        inbox.unmarked += unmarked
+        inbox.on_unmarked(unmarked)
         log.warning("a message without a key is executed without a marker")
         _begin(session)
     first = [number for number, entry in enumerate(found) if entry is None or entry]
