@@ -20,6 +20,7 @@ from loadtests import (
     instructions,
     middleware,
     middleware_report,
+    pages,
     plots,
 )
 from loadtests.processes import BenchError
@@ -97,9 +98,16 @@ def bench_duplicates(**options: Any) -> None:
 @_seconds
 @_quick
 @_out
-def bench_inbox(**options: Any) -> None:
+@click.option(
+    "--fill", is_flag=True, help="Then fill the pages, as scripts/performance does: docs/inbox.md says the result."
+)
+def bench_inbox(fill: bool, **options: Any) -> None:
     """A consumer's handler on PostgreSQL with the inbox, without, and looking first; duplicates; bytes per marker."""
+    if fill and (options["out"] or options["quick"]):
+        raise click.UsageError("--fill is for results in their own folder, and not for those of a quick run")
     _bench("inbox", **options)
+    if fill:
+        pages.fill(RESULTS)
 
 
 @main.command("instructions")

@@ -1,7 +1,8 @@
 """`scripts/bench inbox`: what a marker costs the handler that it is written for, in time and in bytes of PostgreSQL.
 
 Handlers of SQLAlchemy's asyncio on asyncpg, four at once, in one process on a core of its own, PostgreSQL on the other. Each kind
-of handler is measured for a quarter of a second in turn, over and over: what disturbs the machine disturbs all alike.
+of handler is measured for a quarter of a second in turn, over and over: what disturbs the machine disturbs all alike. A round
+takes less than half a minute; markers that are only there to be deleted are made by PostgreSQL itself.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from hashlib import md5
 from importlib.metadata import version
+from statistics import median
 from typing import Any, Final
 
 from sqlalchemy import Connection, MetaData, create_engine, text
@@ -36,6 +38,13 @@ MARKERS: Final = 100_000
 """Whose bytes are measured. Pages of an index fill and split in waves, so that few markers say little."""
 BATCH: Final = 1000
 """Markers that are written by one statement, where no handler is measured."""
+CLEANUPS: Final = 2
+"""Of each kind, in a round: some hundred deliveries come beside one of them."""
+_FILL: Final = """\
+INSERT INTO oncegate_inbox (received_at, consumer, message, fingerprint)
+SELECT clock_timestamp(), 'billing', substring(digest FOR 30), substring(digest FOR 16)
+FROM generate_series(1, {markers}) AS number, sha256(CAST(CAST(number AS text) AS bytea)) AS digest
+"""
 _UPDATE: Final = text("UPDATE account SET balance = balance + 1 WHERE id = :id")
 _LOOK: Final = text("SELECT 1 FROM looked_for WHERE consumer = 'billing' AND message = :message")
 _NOTE: Final = text("INSERT INTO looked_for (received_at, consumer, message) VALUES (now(), 'billing', :message)")
@@ -132,8 +141,9 @@ async def _round(server: PostgreSQLServer, seconds: int) -> dict[str, tuple[floa
             )
         handlers = _handlers(async_sessionmaker(engine), inbox)
         numbers = itertools.count(DUPLICATES)
-        for number in range(DUPLICATES):
-            await handlers["one, duplicate"](number)
+        keys, payloads = zip(*[_message(number) for number in range(DUPLICATES)], strict=True)
+        async with engine.begin() as connection:
+            await inbox.first_many(connection, keys, payloads=payloads)
         done = dict.fromkeys(handlers, 0)
         taken = dict.fromkeys(handlers, 0.0)
         used = dict.fromkeys(handlers, 0.0)
@@ -175,7 +185,8 @@ def _handlers(sessions: async_sessionmaker[AsyncSession], inbox: Inbox) -> dict[
 
     async def marked(number: int, updates: int = 1) -> None:
         async with sessions.begin() as session:
-            if await inbox.first(session, f"order-{number}", payload=b"%d" % number):
+            key, payload = _message(number)
+            if await inbox.first(session, key, payload=payload):
                 await _update(session, number, updates)
 
     async def looks(number: int) -> None:
@@ -213,6 +224,11 @@ def _under_the_hook(sessions: async_sessionmaker[AsyncSession], inbox: Inbox) ->
         "hook": lambda number: execute(bare, pay_without, number),
         "hook, inbox": lambda number: execute(marking, pay_once, number),
     }
+
+
+def _message(number: int) -> tuple[str, bytes]:
+    """Its key and its payload."""
+    return f"order-{number}", b"%d" % number
 
 
 async def _update(session: AsyncSession, number: int, updates: int = 1) -> None:
@@ -258,44 +274,67 @@ def mark(connection: Connection, inbox: Inbox, numbers: range) -> None:
 
 
 async def prune(server: PostgreSQLServer, markers: int) -> dict[str, float]:
-    """Markers pruned per second, and the p99 (ms) of deliveries beside that and alone."""
+    """Markers pruned per second, and the p99 (ms) of deliveries beside that and alone, of as many of them."""
     inbox, database = Inbox("billing"), server.database()
     table, retention = inbox.table(MetaData()), Retention(seconds=0, redelivery_horizon=0)
     engine = create_async_engine(server.url(database, "asyncpg"), pool_size=AT_ONCE + 1, max_overflow=0)
+
+    async def forgotten() -> float:
+        """All of them; how many per second."""
+        began = time.perf_counter()
+        done = await forget(engine, table, retention, lead=0)
+        if done.pruned < markers:
+            raise BenchError(f"inbox: {done.pruned} of {markers} markers were pruned")
+        return done.pruned / (time.perf_counter() - began)
+
+    def fill() -> None:
+        server.execute("TRUNCATE oncegate_inbox", database)
+        server.execute(_FILL.format(markers=markers), database)
+        server.execute("ANALYZE oncegate_inbox", database)
+
     try:
         async with engine.begin() as connection:
             await connection.run_sync(table.create)
-            await connection.run_sync(mark, inbox, range(markers))
         sessions, numbers = async_sessionmaker(engine), itertools.count()
-        began = time.perf_counter()
-        pruning = asyncio.create_task(forget(engine, table, retention, lead=0))
-        beside = await _latencies(sessions, inbox, numbers, pruning.done)
-        done = await pruning
-        taken = time.perf_counter() - began
-        until = time.perf_counter() + taken
-        alone = await _latencies(sessions, inbox, numbers, lambda: time.perf_counter() > until)
-        async with engine.begin() as connection:
-            await connection.run_sync(mark, inbox, range(markers))
-        began = time.perf_counter()
-        undisturbed = await forget(engine, table, retention, lead=0)
-        rate = undisturbed.pruned / (time.perf_counter() - began)
+        await _latencies(sessions, inbox, numbers, lambda count: count >= 100)  # statements are prepared
+        rates: list[float] = []
+        beside: list[float] = []
+        alone: list[float] = []
+        for _ in range(CLEANUPS):
+            fill()
+            pruning = asyncio.create_task(forgotten())
+            beside += await _latencies(sessions, inbox, numbers, lambda _: pruning.done())  # noqa: B023  # it ends in this turn
+            await pruning
+            alone += await _latencies(sessions, inbox, numbers, lambda count: len(alone) + count >= len(beside))  # noqa: B023  # so does this
+            fill()
+            rates.append(await forgotten())
     finally:
         await engine.dispose()
-    if min(done.pruned, undisturbed.pruned) < markers:
-        raise BenchError(f"inbox: {done.pruned} and {undisturbed.pruned} of {markers} markers were pruned")
-    return {"pruned_per_s": rate, "p99_beside_ms": _p99(beside), "p99_alone_ms": _p99(alone)}
+    return {
+        "pruned_per_s": median(rates),
+        "p99_beside_ms": _p99(beside),
+        "p99_alone_ms": _p99(alone),
+        "deliveries": len(beside),
+    }
 
 
 async def _latencies(
-    sessions: async_sessionmaker[AsyncSession], inbox: Inbox, numbers: "itertools.count[int]", ended: Callable[[], bool]
+    sessions: async_sessionmaker[AsyncSession],
+    inbox: Inbox,
+    numbers: "itertools.count[int]",
+    ended: Callable[[int], bool],
 ) -> list[float]:
-    """Seconds that first deliveries take, one after the other, until ``ended``."""
+    """Seconds that first deliveries take, some at once, until ``ended``, which is given how many there are."""
     taken: list[float] = []
-    while not ended() or not taken:
-        began = time.perf_counter()
-        async with sessions.begin() as session:
-            await inbox.first(session, f"order-{next(numbers)}", payload=b"p")
-        taken.append(time.perf_counter() - began)
+
+    async def one_after_the_other() -> None:
+        while not ended(len(taken)):
+            began = time.perf_counter()
+            async with sessions.begin() as session:
+                await inbox.first(session, f"order-{next(numbers)}", payload=b"p")
+            taken.append(time.perf_counter() - began)
+
+    await asyncio.gather(*[one_after_the_other() for _ in range(AT_ONCE)])
     return taken
 
 
@@ -337,12 +376,18 @@ def tables(results: Results) -> list[Table]:
     versions = ", ".join(f"{name} {number}" for name, number in results.versions.items())
     note = (
         f"{versions}. {results.settings['at_once']} at once, each in a transaction of its own; PostgreSQL without "
-        "fsync, which makes a marker's share of the time larger, not smaller. Median (least-most) over the rounds."
+        "fsync, which makes a marker's share of the time larger, not smaller. Median (least-most) over the rounds. "
+        f"Measured {results.about['date'][:10]} at `{results.about['commit']}`{_busy(results)}."
     )
     return [
         Table("What a marker costs", ["what", "aim", "measured", "reached"], rows),
         Table("Handlers", ["handler", "transactions/s", "its own CPU, us"], rates, note),
     ]
+
+
+def _busy(results: Results) -> str:
+    load = results.about["machine"]["load_before"]
+    return "" if load < 1 else f" on a machine that was busy with other work (load {load:g}): its rates say little"
 
 
 def _yes(reached: bool) -> str:

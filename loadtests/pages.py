@@ -206,9 +206,9 @@ def draw_all(results: Everything) -> None:
         draw(results[bench], plot, KEPT, name, formats=("svg",))
 
 
-def main() -> None:
-    """Take, draw, fill."""
-    taken = take(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "results")
+def fill(folder: Path) -> None:
+    """Take what is under ``folder``, draw, and fill the pages; a line on standard output says what was done."""
+    taken = take(folder)
     results = kept()
     draw_all(results)
     for page in PAGES:
@@ -218,4 +218,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    fill(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "results")

@@ -154,7 +154,7 @@ def stats(database: str, schema: str | None, as_json: bool) -> None:
 @_JSON
 def waiting(database: str, schema: str | None, as_json: bool) -> None:
     """See `WAITING_HELP`."""
-    with _one_line():
+    with one_line():
         from oncegate.sql.order.waiting import Operated
 
         found = Operated(schema).waiting(database)
@@ -180,7 +180,7 @@ def waiting(database: str, schema: str | None, as_json: bool) -> None:
 @_SCHEMA
 def skip(consumer: str, aggregate: str, sequence: int, reason: str, database: str, schema: str | None) -> None:
     """See `SKIP_HELP`."""
-    with _one_line():
+    with one_line():
         from oncegate.sql.order.waiting import Operated
 
         left = Operated(schema).skip(database, consumer, aggregate, sequence, reason)
@@ -194,7 +194,7 @@ def skip(consumer: str, aggregate: str, sequence: int, reason: str, database: st
 @_SCHEMA
 def retry(consumer: str, aggregate: str, database: str, schema: str | None) -> None:
     """See `RETRY_HELP`."""
-    with _one_line():
+    with one_line():
         from oncegate.sql.order.waiting import Operated
 
         number = Operated(schema).retry(database, consumer, aggregate)

@@ -26,7 +26,7 @@ def account() -> str:
         return ""
 
 
-def one_line(_: click.Context, __: click.Parameter, reason: str) -> str:
+def _checked_reason(_: click.Context, __: click.Parameter, reason: str) -> str:
     """A ``--reason`` as it can be kept. Ends the process for another one."""
     from oncegate.app.operators.audit import MOST_REASON, REASON
 
@@ -36,7 +36,7 @@ def one_line(_: click.Context, __: click.Parameter, reason: str) -> str:
 
 
 reason = click.option(
-    "--reason", default="", metavar="TEXT", callback=one_line, help="Why; kept and logged with your name."
+    "--reason", default="", metavar="TEXT", callback=_checked_reason, help="Why; kept and logged with your name."
 )
 """The option of whatever an operator changes."""
 

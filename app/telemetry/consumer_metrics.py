@@ -8,21 +8,20 @@ from typing import Final, Literal
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from oncegate.app.telemetry.metrics import OUTCOMES, RELEASED, UPSTREAM_BOUNDS
-from oncegate.cache.record import State
-from oncegate.middleware.admission.observe import Watch
+from oncegate.app.telemetry.attempt_metrics import AttemptMetrics
+from oncegate.app.telemetry.metrics import UPSTREAM_BOUNDS
 from oncegate.middleware.consumers.delivery import CONSUMER, Action, DeliveryDecision
 
 LETTER_REASONS: Final = (
     *[decision.value for decision in DeliveryDecision if decision.action is Action.DEAD_LETTER],
     "undecodable",
 )
-INBOX_DECISIONS: Final = ("first", "duplicate", "stale", "early", "forked", "mismatch", "forgotten")
+INBOX_DECISIONS: Final = ("first", "duplicate", "stale", "early", "forked", "mismatch", "forgotten", "unmarked")
 LIVE_SUM: Final[Literal["livesum"]] = "livesum"
 """Of prometheus-client's mode for several processes: a gauge is the sum over those that live."""
 
 
-class ConsumerMetrics(Watch):
+class ConsumerMetrics(AttemptMetrics):
     """Counts what ``consumers`` do: give it to each `Subscription` as its ``watch``, and to each `Inbox`.
 
     Their series are there from the start, with 0, so that an alert sees the first event; those of a consumer that isn't named
@@ -45,7 +44,7 @@ class ConsumerMetrics(Watch):
         self._mismatched = counter(
             "delivery_mismatches_warned", "Other payloads that were taken for the first one's.", "consumer"
         )
-        self._executions = counter("executions", "Executions by their outcome.", "consumer", "outcome")
+        self._settled = counter("executions", "Executions by their outcome.", "consumer", "outcome")
         self._seconds = Histogram(
             "oncegate_execution_seconds",
             "From an execution's begin until its outcome was known.",
@@ -80,16 +79,12 @@ class ConsumerMetrics(Watch):
         """Have the series there: one that began at 1 would have had no increase."""
         for decision in DeliveryDecision:
             self._deliveries.labels(consumer, decision.value)
-        for outcome in (*[state.value for state in OUTCOMES], RELEASED):
-            self._executions.labels(consumer, outcome)
+        self._begin_attempts(consumer)
         for reason in LETTER_REASONS:
             self._letters.labels(consumer, reason)
         for marked in INBOX_DECISIONS:
             self._marked.labels(consumer, marked)
-        self._seconds.labels(consumer)
         self._mismatched.labels(consumer)
-        self._lost.labels(consumer)
-        self._refused.labels(consumer)
         self._in_flight.labels(consumer)
 
     def delivery_decided(self, consumer: str, decision: str) -> None:
@@ -111,23 +106,6 @@ class ConsumerMetrics(Watch):
     def attempt_ended(self, route: str) -> None:
         """See `Watch`."""
         self._in_flight.labels(route).dec()
-
-    def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
-        """See `Watch`."""
-        self._executions.labels(route, state.value if state else RELEASED).inc()
-        self._seconds.labels(route).observe(seconds)
-
-    def lease_lost(self, route: str) -> None:
-        """See `Watch`."""
-        self._lost.labels(route).inc()
-
-    def outcome_refused(self, route: str) -> None:
-        """See `Watch`."""
-        self._refused.labels(route).inc()
-
-    def outcomes_waiting(self, change: int) -> None:
-        """See `Watch`."""
-        self._waiting.inc(change)
 
     def message_marked(self, consumer: str, decision: str) -> None:
         """See `Watch`."""

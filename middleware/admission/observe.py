@@ -95,10 +95,11 @@ class Watch:
     # -- of an inbox: called wherever the transaction is, in threads too ----------------------------------------------
 
     def message_marked(self, consumer: str, decision: str) -> None:
-        """An inbox has decided about a delivery: ``first``, ``duplicate``, ``stale``, ``early``, ``forked``, ``mismatch`` or
-        ``forgotten``.
+        """An inbox has decided about a delivery: ``first``, ``duplicate``, ``stale``, ``early``, ``forked``, ``mismatch``,
+        ``forgotten`` or ``unmarked``.
 
-        What is ``first`` may be rolled back, and is then the first once more.
+        What is ``first`` may be rolled back, and is then the first once more. What is ``unmarked`` has no key, and is executed
+        without a marker.
         """
 
     def inbox_measured(self, table: str, rows: int, oldest: float | None) -> None:

@@ -10,11 +10,11 @@ Names and labels are those of the gateway's metrics, and of a worker's, so that 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from oncegate import __version__
+from oncegate.app.telemetry.attempt_metrics import AttemptMetrics
 from oncegate.app.telemetry.consumer_metrics import LIVE_SUM, ConsumerMetrics
 from oncegate.app.telemetry.metrics import (
     CACHE_BOUNDS,
@@ -22,20 +22,17 @@ from oncegate.app.telemetry.metrics import (
     FROM_THE_START,
     OPERATIONS,
     OTHER,
-    OUTCOMES,
-    RELEASED,
     UPSTREAM_BOUNDS,
 )
 from oncegate.app.telemetry.relay_metrics import RelayMetrics
-from oncegate.cache.record import State
-from oncegate.middleware.admission.observe import Observation, Watch
+from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.rules.arguments import given_routes
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, Route
 
 __all__ = ["ConsumerMetrics", "MiddlewareMetrics", "RelayMetrics"]
 
 
-class MiddlewareMetrics(Watch):
+class MiddlewareMetrics(AttemptMetrics):
     """Counts what a middleware with these ``routes`` does: give it `observed` as its ``observe``, and this as its ``watch``.
 
     Every label has a bounded set of values: routes' patterns and their methods, decisions, states, operations. Series that alerts
@@ -60,7 +57,7 @@ class MiddlewareMetrics(Watch):
         self._refused = counter("outcomes_refused", "Outcomes that came too late to be recorded.", "route")
         self._mismatched = counter("mismatches_warned", "Other payloads answered under a used key.", "route")
         self._cache_errors = counter("cache_errors", "Calls that the cache did not answer or refused.", "operation")
-        self._upstream = histogram(
+        self._seconds = histogram(
             "upstream", "From an attempt's begin until its response was whole.", "route", UPSTREAM_BOUNDS
         )
         self._cache = histogram("cache", "Until the cache answered.", "operation", CACHE_BOUNDS)
@@ -84,11 +81,8 @@ class MiddlewareMetrics(Watch):
             for method in methods:
                 for decision in FROM_THE_START:
                     self._requests.labels(route, method, decision)
-            for state in (*OUTCOMES, None):
-                self._settled.labels(route, state.value if state else RELEASED)
-            of_route: list[Any] = [self._lost, self._refused, self._mismatched, self._upstream]
-            for each in of_route:
-                each.labels(route)
+            self._begin_attempts(route)
+            self._mismatched.labels(route)
         for operation in OPERATIONS:
             self._cache.labels(operation)
             self._cache_errors.labels(operation)
@@ -107,23 +101,6 @@ class MiddlewareMetrics(Watch):
     def attempt_ended(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
         """See `Watch`."""
         self._in_flight.dec()
-
-    def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
-        """See `Watch`."""
-        self._settled.labels(route, state.value if state else RELEASED).inc()
-        self._upstream.labels(route).observe(seconds)
-
-    def lease_lost(self, route: str) -> None:
-        """See `Watch`."""
-        self._lost.labels(route).inc()
-
-    def outcome_refused(self, route: str) -> None:
-        """See `Watch`."""
-        self._refused.labels(route).inc()
-
-    def outcomes_waiting(self, change: int) -> None:
-        """See `Watch`."""
-        self._waiting.inc(change)
 
     def bodies_waiting(self, change: int) -> None:
         """See `Watch`."""

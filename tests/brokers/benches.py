@@ -34,6 +34,8 @@ class Bench:
         """The broker's id of the last message."""
         self.letters: list[str] = []
         """The ids in each dead letter that was seen: message, correlation, and the record's where the letter is ours."""
+        self.keys: list[str] = []
+        """The idempotency keys in them."""
 
     async def open(self) -> None:
         """Connect, and make what is published to."""
@@ -111,6 +113,7 @@ class RabbitBench(Bench):
         queue = await self.channel.get_queue(f"{self.name}.dead")
         while message := await queue.get(no_ack=True, fail=False):
             self.letters.append(f"{message.message_id} {message.correlation_id}")
+            self.keys.append(str(message.headers.get(KEY)))
             self._dead.append(json.loads(message.body))
         return self._dead
 
@@ -134,6 +137,7 @@ class NatsBench(Bench):
             message = await self._stream.get_msg(self.name, sequence)
             self._dead[sequence] = json.loads(message.data or b"{}")
             self.letters.append(f"{self.name}/{message.seq} {(message.headers or {}).get(CORRELATION)}")
+            self.keys.append((message.headers or {}).get(KEY, ""))
 
         await self._client.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{self.name}.>", cb=terminated)
         await self._client.flush()
@@ -182,11 +186,13 @@ class RedisBench(Bench):
     async def rewind(self) -> None:
         await self.client.xgroup_setid(self.name, self.consumer, "0")
 
+    reply_to: str | None = None
+
     async def _publish(self, body: bytes, headers: dict[str, str]) -> None:
         from faststream.redis.parser import BinaryMessageFormatV1  # what FastStream reads, as its own broker writes it
 
         data = await BinaryMessageFormatV1.encode(
-            message=body, reply_to=None, headers=dict(headers), correlation_id=headers.get(CORRELATION, "c")
+            message=body, reply_to=self.reply_to, headers=dict(headers), correlation_id=headers.get(CORRELATION, "c")
         )
         entry: Any = await self.client.xadd(self.name, {"__data__": data})
         self.published = f"{self.name}/{entry.decode()}"
@@ -199,7 +205,9 @@ class RedisBench(Bench):
         from faststream.redis.parser import BinaryMessageFormatV1
 
         entries: Any = await self.client.xrange(f"{self.name}:dead")
-        bodies = dict.fromkeys(BinaryMessageFormatV1.parse(fields[b"__data__"])[0] for _, fields in entries)
+        parsed = [BinaryMessageFormatV1.parse(fields[b"__data__"]) for _, fields in entries]
+        bodies = dict.fromkeys(body for body, _ in parsed)
+        self.keys[:] = [headers.get(KEY, "") for _, headers in parsed]
         ids = [[fields[f"oncegate-{name}".encode()].decode() for name in _IDS] for _, fields in entries]
         self.letters[:] = [" ".join(each) for each in ids]
         return [json.loads(body) for body in bodies]
@@ -276,5 +284,30 @@ class NatsRequests(NatsBench):
         return [(message.data or b"").decode() for message in came]
 
 
-REQUESTS = {"rabbit": RabbitRequests, "nats": NatsRequests}
+class RedisRequests(RedisBench):
+    """The same: a reply goes to whoever is subscribed to a channel."""
+
+    async def open(self) -> None:
+        await super().open()
+        await self.join()
+        self.reply_to = f"{self.name}.replies"
+        self._came: list[str] = []
+        self._subscribed = self.client.pubsub(ignore_subscribe_messages=True)
+        await self._subscribed.subscribe(self.reply_to)
+        await self._subscribed.get_message(timeout=60)  # of the subscription, which is ignored
+
+    async def close(self) -> None:
+        await self._subscribed.aclose()
+        await super().close()
+
+    async def replies(self) -> list[str]:
+        """Those that came so far."""
+        from faststream.redis.parser import BinaryMessageFormatV1
+
+        while message := await self._subscribed.get_message(timeout=0.1):
+            self._came.append(BinaryMessageFormatV1.parse(message["data"])[0].decode())
+        return self._came
+
+
+REQUESTS = {"rabbit": RabbitRequests, "nats": NatsRequests, "redis": RedisRequests}
 BENCHES = {bench.kind: bench for bench in (RabbitBench, NatsBench, RedisBench)}

@@ -1,11 +1,16 @@
-"""Message id, correlation id and record id: on every line of the hook's log, and in the dead letter, under each real broker."""
+"""Message id, correlation id and record id: on every line of the hook's log, and in the dead letter, under each real broker.
+
+Rules of docs/contract.md: R12.40.
+"""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oncegate.middleware.consumers.begun import Begun
+from testing.command_line import invoke
 from testing.waiting import until
 from tests.brokers.benches import CORRELATION, KEY, Bench, RedisBench
 from tests.brokers.conftest import Consumers
@@ -18,7 +23,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_ids_are_on_each_line_and_in_the_dead_letter(
-    bench: Bench, consumers: Consumers, caplog: pytest.LogCaptureFixture
+    bench: Bench, consumers: Consumers, caplog: pytest.LogCaptureFixture, database: Path
 ) -> None:
     caplog.set_level(logging.INFO, "oncegate")
     decided: list[Begun] = []
@@ -39,6 +44,34 @@ async def test_ids_are_on_each_line_and_in_the_dead_letter(
         f"record {record}, message {bench.published}, correlation c-17"
     }
     assert bench.letters[0] == f"{bench.published} c-17" + (f" {record}" if isinstance(bench, RedisBench) else "")
+    shown = invoke("inbox", "show", bench.keys[0], "--database", f"sqlite:///{database}")
+    assert f"record {record}: no marker" in shown.stderr  # whoever has the letter finds the record by its key
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """With an inbox."""
+    path = tmp_path / "app.db"
+    assert invoke("inbox", "create", "--database", f"sqlite:///{path}").returncode == 0
+    return path
+
+
+async def test_a_letter_of_one_s_own_may_name_the_record(bench: Bench, consumers: Consumers) -> None:
+    """By `dead_letter`, which is awaited before the broker puts the message aside: with the broker's own client."""
+    decided: list[Begun] = []
+    letters: list[tuple[str, str]] = []
+
+    async def put_aside(message: Any, begun: Begun) -> None:
+        letters.append((begun.record, begun.origin.message_id))
+
+    async def handle(command: dict[str, Any]) -> None:
+        raise ValueError("no such account")
+
+    await consumers.start(handle, tell=decided.append, max_attempts=1, dead_letter=put_aside)
+    await until(bench.joined)
+    await bench.publish({"key": "order-7"})
+    await until(lambda: letters)
+    assert letters[0] == (decided[0].record, bench.published)
 
 
 async def dead(bench: Bench) -> list[dict[str, Any]]:

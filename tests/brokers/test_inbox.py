@@ -23,7 +23,7 @@ from oncegate.middleware.consumers.begun import Begun
 from oncegate.sql import Inbox
 from testing.postgresql import PostgreSQLServer
 from testing.waiting import until
-from tests.brokers.benches import REQUESTS, NatsRequests, RabbitRequests
+from tests.brokers.benches import REQUESTS, NatsRequests, RabbitRequests, RedisRequests
 from tests.brokers.conftest import Consumers, recorded, settled
 from tests.brokers.consumers import Effects, subscription
 from tests.brokers.paying import POINTS
@@ -34,8 +34,8 @@ billing = Inbox("billing", wait_timeout=60)
 InSession = Annotated[AsyncSession, Context("session")]
 
 
-@pytest.fixture(params=[*REQUESTS])
-async def bench(request: pytest.FixtureRequest) -> AsyncIterator[RabbitRequests | NatsRequests]:
+@pytest.fixture(params=["rabbit", "nats"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[RabbitRequests | NatsRequests | RedisRequests]:
     bench: Any = REQUESTS[request.param](request.getfixturevalue(f"{request.param}_broker_url"))
     await bench.open()
     yield bench
@@ -71,6 +71,7 @@ def read(reply: str) -> Any:
     return json.loads(reply) if reply[:1] in "{[" and reply else reply
 
 
+@pytest.mark.parametrize("bench", [*REQUESTS], indirect=True)
 @pytest.mark.timeout(300)  # it starts five processes, on a machine that may be busy
 async def test_one_effect_and_each_reply_wherever_the_consumer_dies(
     bench: Any, redis_url: str, effects: Effects, place: SyncPlace
@@ -87,7 +88,7 @@ async def test_one_effect_and_each_reply_wherever_the_consumer_dies(
 
             async def done(number: int = number, key: str = key) -> bool:
                 again = process.kills == number and effects.deliveries().get(key, 0) >= 2
-                return again and await recorded(one, key)
+                return again and await recorded(one, key) and not await bench.left()
 
             await process.until(done)
         process.stop()

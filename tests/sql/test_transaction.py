@@ -97,58 +97,6 @@ def test_outside_of_a_delivery_it_is_refused(place: Place) -> None:
     assert place.effects() == []
 
 
-@pytest.mark.parametrize("ends", ["commit", "rollback", "close"])
-def test_a_handler_that_ends_the_transaction_is_refused(place: Place, ends: str) -> None:
-    """Its marker would be committed without the whole effect, or the effect without its marker."""
-
-    def work(session: Session, payload: Any) -> None:
-        pays(session, payload)
-        getattr(session, ends)()
-        pays(session, payload)
-
-    (begun,) = consume(place.handler(billing, work), "a")
-    assert isinstance(begun.raised, InboxMisused), begun.raised
-    assert begun.action is Action.REDELIVER
-    assert (place.effects(), place.markers()) == ([], [])
-
-
-@pytest.mark.parametrize(
-    "statement",
-    ["COMMIT", "ROLLBACK", "-- done\n commit", "/* now */ END", "COMMIT AND CHAIN", "ROLLBACK TRANSACTION", "; commit"],
-)
-def test_a_handler_that_ends_the_transaction_by_a_statement_is_refused(place: Place, statement: str) -> None:
-    def work(session: Session, payload: Any) -> None:
-        pays(session, payload)
-        session.execute(text(statement))
-
-    (begun,) = consume(place.handler(billing, work), "a")
-    assert isinstance(begun.raised, InboxMisused), begun.raised
-    assert (place.effects(), place.markers()) == ([], [])
-    if place.is_postgresql:  # afterwards the connection is anybody's
-        assert place.run(lambda session: session.execute(text("COMMIT"))) is not None
-
-
-def test_a_statement_that_ends_it_in_disguise_is_noticed_at_least(place: Place) -> None:
-    """On the driver's own connection, where no event tells of it."""
-
-    def work(session: Session, payload: Any) -> None:
-        pays(session, payload)
-        session.connection().connection.dbapi_connection.commit()  # type: ignore[union-attr]  # it is connected
-
-    (begun,) = consume(place.handler(billing, work), "a")
-    assert isinstance(begun.raised, InboxMisused), begun.raised
-    assert begun.action is Action.REDELIVER
-
-
-def test_what_only_looks_like_an_end_is_executed(place: Place) -> None:
-    def work(session: Session, payload: Any) -> None:
-        session.execute(text("INSERT INTO effects (what) VALUES ('; COMMIT')"))
-        session.execute(text("/* COMMIT; */" * 200 + "INSERT INTO effects (what) VALUES ('a')"))
-
-    assert consume(place.handler(billing, work), "a")[0].action is Action.ACKNOWLEDGE
-    assert place.effects() == ["; COMMIT", "a"]
-
-
 def test_a_handler_may_use_savepoints(place: Place) -> None:
     def work(session: Session, payload: Any) -> None:
         with session.begin_nested():

@@ -1,9 +1,11 @@
 """An inbox's decisions, as a `Watch` gets them and as Prometheus sees them."""
 
+import asyncio
+
 import pytest
 from prometheus_client import CollectorRegistry
 
-from oncegate import Watch
+from oncegate import Delivery, MemoryCache, Subscription, Watch
 from oncegate.prometheus import ConsumerMetrics
 from oncegate.sql import Inbox, KeyReused
 from tests.sql.places import Place
@@ -25,6 +27,23 @@ def test_decisions_are_counted(place: Place) -> None:
         for decision in ("first", "duplicate", "mismatch", "forgotten")
     }
     assert found == {"first": 2, "duplicate": 2, "mismatch": 2, "forgotten": 0}
+
+
+def test_what_is_executed_without_a_marker_is_counted(place: Place) -> None:
+    """By deliveries: a batch may have several."""
+    registry = CollectorRegistry()
+    billing = Inbox("billing", watch=ConsumerMetrics("billing", registry=registry))
+    labels = {"consumer": "billing", "decision": "unmarked"}
+    assert registry.get_sample_value("oncegate_inbox_deliveries_total", labels) == 0
+    handler = place.handler(billing, lambda _, payload: payload)
+
+    async def deliver() -> None:
+        subscription = Subscription("billing", cache=MemoryCache())
+        for key in (None, "a", None):
+            await subscription.execute(Delivery(key, b"1"), handler, 1)
+
+    asyncio.run(deliver())
+    assert registry.get_sample_value("oncegate_inbox_deliveries_total", labels) == billing.unmarked == 2
 
 
 def test_a_watch_that_raises_changes_nothing(place: Place) -> None:

@@ -1,4 +1,7 @@
-"""A command's ids, on every line of a worker's log about it and in its dead letter: record, entry, correlation."""
+"""A command's ids, on every line of a worker's log about it and in its dead letter: record, entry, correlation.
+
+Rules of docs/contract.md: R12.40.
+"""
 
 import json
 

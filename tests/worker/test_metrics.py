@@ -1,4 +1,7 @@
-"""What a worker serves for Prometheus, and whether it is up: real processes, asked over HTTP."""
+"""What a worker serves for Prometheus, and whether it is up: real processes, asked over HTTP.
+
+Rules of docs/contract.md: R8.40.
+"""
 
 import json
 import socket

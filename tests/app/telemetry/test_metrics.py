@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from oncegate.app.telemetry.metrics import CACHE_BOUNDS, Columns, Histogram, Metrics
@@ -21,6 +22,7 @@ from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Observation
+from oncegate.prometheus import ConsumerMetrics
 from testing.served import served
 from testing.servers import RedisServer, free_port
 from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, resetting_after
@@ -161,7 +163,7 @@ async def test_what_can_not_be_asked_for_gets_what_there_is(accept: str) -> None
     assert re.search(r"; version=(0\.0\.4|1\.0\.0);", answer.headers["content-type"])
 
 
-async def test_the_dashboard_asks_for_what_the_gateway_tells() -> None:
+async def test_the_dashboard_shows_what_gateways_and_consumers_count() -> None:
     nowhere, routes = f"127.0.0.1:{free_port()}", [{"path": "/reports", "mode": "either"}]
     async with served(f"http://{nowhere}", cache=f"redis://{nowhere}", routes=routes) as (client, _):
         on_redis = (await client.get("/_oncegate/metrics")).text
@@ -170,7 +172,7 @@ async def test_the_dashboard_asks_for_what_the_gateway_tells() -> None:
         async with asyncio.timeout(PATIENCE):
             while ("oncegate_records", frozenset({("state", "unknown")})) not in await scrape(client):  # noqa: ASYNC110 - a number in a page
                 await asyncio.sleep(0.02)
-        text = on_redis + (await client.get("/_oncegate/metrics")).text
+        text = on_redis + (await client.get("/_oncegate/metrics")).text + counted_by_consumers()
     told: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         told.setdefault(f"{family.name}_total" if family.type == "counter" else family.name, set())
@@ -191,6 +193,14 @@ async def test_the_dashboard_asks_for_what_the_gateway_tells() -> None:
     # And nothing that is told is looked at nowhere.
     missing = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in told} - used
     assert missing == set()
+
+
+def counted_by_consumers() -> str:
+    registry = CollectorRegistry()
+    metrics = ConsumerMetrics("billing", registry=registry)
+    metrics.inbox_measured("oncegate_inbox", 1, 1.0)
+    metrics.markers_pruned("oncegate_inbox", 1)
+    return "\n".join(line for line in generate_latest(registry).decode().splitlines() if "_created" not in line) + "\n"
 
 
 def observation(decision: str = "first", method: str = "POST") -> Observation:

@@ -18,12 +18,19 @@ log = logging.getLogger("oncegate.inbox")
 
 _INFO: Final = "oncegate.sql"
 _HELD: Final = "oncegate.sql.held"
-_ENDS: Final = re.compile(
-    r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*+"  # possessive: comments can be divided in exponentially many ways
-    r"(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
+_BETWEEN: Final = r"(?:\s|;|--[^\n]*+|/\*.*?\*/)*+"
+"""Statements. Possessive: comments can be divided in exponentially many ways."""
+_END: Final = r"(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b"
+"""Of a transaction; to go back to a savepoint is none."""
+_ENDS: Final = re.compile(_BETWEEN + _END, re.IGNORECASE | re.DOTALL)
+_NEXT: Final = re.compile(
+    r"""(?<!\w)e'(?:[^'\\]|\\.)*+'?|'[^']*+'?|"[^"]*+"?|(?<!\w)\$((?!\d)\w*)\$(?:.*?\$\1\$|.*)|--[^\n]*+|/\*(?:.*?\*/|.*)|;"""
+    rf"{_BETWEEN}(?P<end>{_END})?",
     re.IGNORECASE | re.DOTALL,
 )
-"""A statement that ends a transaction; to go back to a savepoint doesn't."""
+"""A quotation, a comment, or what is behind a statement. What is not closed goes to the end: nothing is read twice."""
+_BODY: Final = re.compile(r"\bBEGIN\s+ATOMIC\b", re.IGNORECASE)
+"""Of a function, whose END is none of a transaction's."""
 
 
 @dataclass(slots=True)
@@ -36,6 +43,7 @@ class _Watched:
     """Of the inbox whose marker is in it; ``None`` without one."""
     held: bool = False
     """It is not for the handler to commit."""
+    committed: bool = False
 
 
 def check_commits_nothing(connection: Connection) -> None:
@@ -79,6 +87,12 @@ def let_go(session: Session, transaction: SessionTransaction | None, *, is_marke
         )
     connection.info.pop(_HELD, None)
     _watched(session).held = False
+
+
+def is_committed(session: Session) -> bool:
+    """Whether the transaction that was last held is: an event behind a COMMIT may raise what looks like a failure of it."""
+    watched: _Watched | None = session.info.get(_INFO)
+    return watched is not None and watched.committed
 
 
 def check_not_aborted(session: Session) -> None:
@@ -128,8 +142,17 @@ def _on_error(context: ExceptionContext) -> None:
 def _on_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
     """No event of SQLAlchemy's own tells of a COMMIT that is executed as a statement."""
     held = connection.info.get(_HELD)
-    if held is not None and held is connection.get_transaction() and _ENDS.match(statement):
+    if held is not None and held is connection.get_transaction() and _ends_transaction(statement):
         raise InboxMisused("the handler may not end its transaction: let the inbox commit, and raise to roll back")
+
+
+def _ends_transaction(statement: str) -> bool:
+    """Whether one of the statements of this text does: psycopg sends several at once where there are no parameters."""
+    if _ENDS.match(statement):
+        return True
+    if ";" not in statement or _BODY.search(statement):
+        return False
+    return any(part["end"] for part in _NEXT.finditer(statement))
 
 
 @event.listens_for(Session, "after_begin")
@@ -148,3 +171,10 @@ def _on_commit(session: Session) -> None:
         return
     if watched.transaction is session.get_transaction():
         raise InboxMisused("the handler may not commit: its marker would be committed before its effect is whole")
+
+
+@event.listens_for(Session, "after_commit")
+def _on_committed(session: Session) -> None:
+    watched: _Watched | None = session.info.get(_INFO)
+    if watched is not None and watched.transaction is session.get_transaction():
+        watched.committed = True

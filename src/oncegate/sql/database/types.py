@@ -72,8 +72,3 @@ def quoted(table: Table, dialect: str) -> str:
     """A table's name, with its schema, as a text of SQL has it."""
     preparer = (postgresql if dialect == "postgresql" else sqlite).dialect().identifier_preparer
     return str(preparer.format_table(table)).replace(":", "\\:")
-
-
-def utc(moment: datetime) -> datetime:
-    """As it is meant: SQLite's times have no zone, and are UTC."""
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -4,13 +4,17 @@ Strategy. The instant is committed first, as a row in the place of a message (on
 is deleted `LEAD_SECONDS` later: by then no statement runs that writes markers without having seen it (inbox.statements). Markers
 go in batches, each in a short transaction of its own, which passes over what another one deletes: any number of these may run
 beside each other, and nobody who writes a marker waits for them. Killed anywhere, it has forgotten no more than it has recorded.
+
+What is due is searched once. On PostgreSQL that gives the blocks that it lies in, and each batch reads its own blocks alone: a
+search for every batch would read again, each time, what the earlier ones have deleted.
 """
 
 import asyncio
+import functools
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -23,12 +27,15 @@ from sqlalchemy import (
     MetaData,
     Select,
     Table,
+    Text,
     and_,
+    bindparam,
     delete,
     func,
     literal,
     literal_column,
     select,
+    text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
@@ -44,6 +51,10 @@ log = logging.getLogger("oncegate.inbox")
 
 BATCH_SIZE: Final = 5000
 _LONGEST: Final = 100 * 365 * 86400.0
+_OF_PART: Final = text("due.ctid >= CAST(:first AS tid) AND due.ctid < CAST(:end AS tid)").bindparams(
+    bindparam("first", type_=Text()), bindparam("end", type_=Text())
+)
+_BLOCK: Final[Any] = literal_column("CAST((CAST(CAST(ctid AS text) AS point))[0] AS bigint)").label("block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,29 @@ def _ignore(_: Progress) -> None:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """``rows`` that are due, in the table's blocks from ``first`` to ``last``; all of the table, where there are no blocks."""
+
+    rows: int
+    first: int = 0
+    last: int = 0
+
+
+def _parts(blocks: Iterable[tuple[int, int]], batch_size: int) -> Iterator[_Part]:
+    """Blocks, each with the number of its rows, in parts of less than a batch, or of one block."""
+    part: _Part | None = None
+    for block, rows in blocks:
+        if part and part.rows + rows < batch_size:
+            part = _Part(part.rows + rows, part.first, block)
+            continue
+        if part:
+            yield part
+        part = _Part(rows, block, block)
+    if part:
+        yield part
+
+
 async def forget(
     engine: AsyncEngine | Engine,
     table: Table,
@@ -91,34 +125,36 @@ async def forget(
     *,
     keep_from: datetime | None = None,
     dry_run: bool = False,
-    lead: float = LEAD_SECONDS,
+    lead: float | None = None,
     progress: Callable[[Progress], None] = _ignore,
 ) -> Progress:
     """Forget once; what was done. Nothing goes that was marked after ``keep_from``. ``dry_run``: only count.
 
-    Raises SQLAlchemy's errors and ``OSError``. ``lead`` (s) is shorter in tests alone.
+    Raises SQLAlchemy's errors and ``OSError``. ``lead`` (s) is `LEAD_SECONDS`, and shorter in tests alone.
     """
     steps = _Steps(table, retention)
     until = await in_transaction(engine, steps.cutoff)
     if keep_from is not None:
         until = min(until, keep_from.astimezone(UTC))
-    due = await in_transaction(engine, lambda connection: steps.due(connection, until))
-    done = Progress(due, 0, until)
+    parts = await in_transaction(engine, lambda connection: steps.due(connection, until))
+    done = Progress(sum(part.rows for part in parts), 0, until)
     progress(done)
-    if dry_run or not due:
+    if dry_run or not parts:
         return done
     await in_transaction(engine, lambda connection: steps.record(connection, until))
     if engine.dialect.name == "postgresql":
-        await asyncio.sleep(lead)
-    while True:
-        began = time.monotonic()
-        pruned = await in_transaction(engine, lambda connection: steps.delete(connection, until))
-        done = Progress(max(due, done.pruned + pruned), done.pruned + pruned, until)
-        progress(done)
-        if pruned < retention.batch_size:  # the rest, if any, is another one's
-            return done
-        if engine.dialect.name == "sqlite":  # which has one writer at a time, and no queue for it
-            await asyncio.sleep(time.monotonic() - began)
+        await asyncio.sleep(LEAD_SECONDS if lead is None else lead)
+    for part in parts:
+        pruned = retention.batch_size
+        while pruned == retention.batch_size:  # else the rest, if any, is another one's
+            began = time.monotonic()
+            pruned = await in_transaction(engine, functools.partial(steps.delete, until=until, part=part))
+            total = done.pruned + pruned
+            done = Progress(max(done.due, total), total, until)
+            progress(done)
+            if engine.dialect.name == "sqlite":  # which has one writer at a time, and no queue for it
+                await asyncio.sleep(time.monotonic() - began)
+    return done
 
 
 async def forget_in(database: str, schema: str | None, retention: Retention, **options: Any) -> Progress:
@@ -165,8 +201,14 @@ class _Steps:
         now = now if now.tzinfo is not None else now.replace(tzinfo=UTC)
         return now - timedelta(seconds=self._retention.seconds)
 
-    def due(self, connection: Connection, until: datetime) -> int:
-        return connection.scalars(select(func.count()).where(self._is_due(self._table, until))).one()
+    def due(self, connection: Connection, until: datetime) -> list[_Part]:
+        """Where it lies, and how much that is."""
+        counted = select(func.count()).where(self._is_due(self._table, until))
+        if connection.dialect.name == "sqlite":
+            rows = connection.scalars(counted).one()
+            return [_Part(rows)] if rows else []
+        blocks = connection.execute(counted.add_columns(_BLOCK).group_by(_BLOCK).order_by(_BLOCK))
+        return list(_parts(((block, rows) for rows, block in blocks), self._retention.batch_size))
 
     def record(self, connection: Connection, until: datetime) -> None:
         """Keep ``until`` as the instant up to which markers may be gone; a later one stays."""
@@ -182,16 +224,18 @@ class _Steps:
             )
         )
 
-    def delete(self, connection: Connection, until: datetime) -> int:
-        """Delete one batch; how many that were."""
+    def delete(self, connection: Connection, until: datetime, part: _Part) -> int:
+        """Delete one batch of ``part``; how many that were."""
         due = self._table.alias("due")
         is_postgresql = connection.dialect.name == "postgresql"
         place = "ctid" if is_postgresql else "rowid"
-        found: Select[Any] = select(literal_column(f"due.{place}")).select_from(due).where(self._is_due(due, until))
+        there: Any = literal_column(f"due.{place}")
+        found: Select[Any] = select(there).select_from(due).where(self._is_due(due, until))
         found = found.limit(self._retention.batch_size)
         chosen: ColumnElement[bool] = literal_column(place).in_(found)
         if is_postgresql:
-            # A Tid scan; IN would read the whole table, for each batch.
+            # Scans by tid; IN would read the whole table, for each batch.
+            found = found.where(_OF_PART.bindparams(first=f"({part.first},0)", end=f"({part.last + 1},0)"))
             batch = found.with_for_update(skip_locked=True).scalar_subquery()
             chosen = literal_column(place) == func.any(func.array(batch))
         return connection.execute(delete(self._table).where(chosen)).rowcount

@@ -391,6 +391,12 @@ class Inbox:
         async with in_background(keep_sweeping(self._sweeps, every)):
             yield
 
+    def on_unmarked(self, count: int) -> None:
+        """So many messages without a key are executed without a marker."""
+        self.unmarked += count
+        for _ in range(count):
+            self._writer.count("unmarked")
+
     def _on_pruned(self, rows: int) -> None:
         self._writer.notify(lambda watch: watch.markers_pruned(self._table.fullname, rows))
 

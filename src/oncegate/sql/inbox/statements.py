@@ -32,14 +32,12 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
-    cast,
     column,
     func,
     select,
     text,
     update,
 )
-from sqlalchemy.dialects import postgresql
 
 from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.database.errors import InboxBusy
@@ -162,13 +160,21 @@ WITH given AS (
 )
 SELECT consumer, message, late, NULL, NULL, true FROM marked
 UNION ALL
-SELECT consumer, message, false, fingerprint, result, false FROM {table}
-    WHERE consumer IN ({names}) AND message = ANY(ARRAY(SELECT message FROM given))
+SELECT given.consumer, given.message, false, there.fingerprint, there.result, false
+FROM given CROSS JOIN LATERAL (
+    SELECT fingerprint, result FROM {table} AS kept
+    WHERE kept.consumer = given.consumer AND kept.message = given.message
+    OFFSET 0
+) AS there
+WHERE NOT EXISTS (SELECT FROM marked WHERE marked.consumer = given.consumer AND marked.message = given.message)
 """
 """Not CURRENT_TIMESTAMP: a transaction may have begun long before the message came. The limits are set in a query of their
 own, which is done once, and not for each row. What it sees is as old as the statement, or the transaction. The key's columns
-are named: without the key it fails, and nobody is taken for the first by mistake. An array, so that its index is
-searched."""
+are named: without the key it fails, and nobody is taken for the first by mistake.
+
+Markers that are there are looked up one by one, and only those that were not written. PostgreSQL plans a prepared statement for
+as long as a connection lives, maybe before it has statistics of the table: of a join, or of an array of messages, it then reads
+all of a consumer's markers, for each message. OFFSET keeps the look-up what it is."""
 
 _SQLITE: Final = """\
 INSERT INTO {table} (received_at, consumer, message, fingerprint)
@@ -185,8 +191,7 @@ RETURNING consumer, message, 0, NULL, NULL, 1
 def _insert(dialect: str, table: Table, names: Sequence[str], wait_timeout: float, idle_timeout: float) -> Executable:
     written = (_POSTGRESQL if dialect == "postgresql" else _SQLITE).format(
         table=quoted(table, dialect),
-        names=", ".join(f"'{name}'" for name in names),  # of letters, digits, '.', '_' and '-'
-        all=", ".join(f"'{name}'" for name in [*names, ALL_CONSUMERS]),
+        all=", ".join(f"'{name}'" for name in [*names, ALL_CONSUMERS]),  # of letters, digits, '.', '_' and '-'
         limits=limits_of(wait_timeout, idle_timeout),
         seconds=STATEMENT_SECONDS,
     )
@@ -201,12 +206,24 @@ def _insert(dialect: str, table: Table, names: Sequence[str], wait_timeout: floa
     )
 
 
+_READ_POSTGRESQL: Final = """\
+SELECT kept.message, kept.consumer, kept.fingerprint, kept.result
+FROM json_array_elements_text(CAST(:_messages AS json)) AS given (record)
+CROSS JOIN unnest(ARRAY[{names}]) AS named (consumer)
+CROSS JOIN LATERAL (
+    SELECT * FROM {table} WHERE consumer = named.consumer AND message = decode(translate(record, '._\\:', '+/'), 'base64')
+    OFFSET 0
+) AS kept
+"""
+"""Looked up one by one, too."""
+
+
 def _read(dialect: str, table: Table, names: Sequence[str]) -> Executable:
     given = bindparam("_messages", type_=Text())
-    columns = select(table.c.message, table.c.consumer, table.c.fingerprint, table.c.result)
-    of_consumer = columns.where(table.c.consumer.in_(list(names)))
-    if dialect == "postgresql":  # by an array: the primary key's index is searched for each of them
-        record = func.json_array_elements_text(cast(given, postgresql.JSON)).column_valued("record")
-        stored = func.decode(func.translate(record, "._:", "+/"), "base64")
-        return of_consumer.where(table.c.message == func.any(func.array(select(stored).scalar_subquery())))
+    columns = (table.c.message, table.c.consumer, table.c.fingerprint, table.c.result)
+    if dialect == "postgresql":
+        listed = ", ".join(f"'{name}'" for name in names)
+        read = text(_READ_POSTGRESQL.format(table=quoted(table, dialect), names=listed)).bindparams(given)
+        return read.columns(*[column(each.name, each.type) for each in columns])
+    of_consumer = select(*columns).where(table.c.consumer.in_(list(names)))
     return of_consumer.where(table.c.message.in_(select(func.json_each(given).table_valued("value").c.value)))

@@ -22,7 +22,7 @@ from oncegate.sql.database.errors import (
     is_unsettled,
     meaning,
 )
-from oncegate.sql.database.misuse import check_not_aborted, hold, let_go
+from oncegate.sql.database.misuse import check_not_aborted, hold, is_committed, let_go
 from oncegate.sql.inbox.entry import Entry, keep_all
 from oncegate.sql.inbox.statements import Message
 
@@ -33,12 +33,14 @@ class Marks(Protocol):
     """What is needed of an `Inbox`."""
 
     consumer: str
-    unmarked: int
     ordered: bool
     """It keeps an order, and knows a message without a key by its number."""
 
     def mark(self, session: Session, messages: Sequence[Message]) -> list[Entry]:
         """The entries of messages whose records' ids are known."""
+
+    def on_unmarked(self, count: int) -> None:
+        """So many messages without a key are executed without a marker."""
 
 
 def execute(session: Session, inbox: Marks, call: Callable[[], Any], keeps: Callable[[Any], bool]) -> Executed:
@@ -72,11 +74,20 @@ def execute_many(
         for begun in batch:
             begun.rolled_back = not begun.committed
         raise
-    for begun, executed in zip(batch, done, strict=True):
-        if executed.first:
-            begun.rolled_back = False
-            begun.committed.add(inbox.consumer)
-    commit(session)
+    first = [begun for begun, executed in zip(batch, done, strict=True) if executed.first]
+    for begun in first:
+        begun.rolled_back = False
+        begun.committed.add(inbox.consumer)
+    try:
+        commit(session)
+    except CommitUnknown:
+        raise
+    except Exception:  # a cancellation is none: it leaves open what the server does
+        if not is_committed(session):
+            for begun in first:
+                begun.committed.discard(inbox.consumer)
+                begun.rolled_back = not begun.committed
+        raise
     return done
 
 
@@ -100,7 +111,7 @@ def _execute(
     entry_of = {id(begun): entry for begun, entry in zip(marked, entries, strict=True)}
     found = [entry_of.get(id(begun)) for begun in batch]
     if unmarked := len(batch) - len(marked):
-        inbox.unmarked += unmarked
+        inbox.on_unmarked(unmarked)
         log.warning("a message without a key is executed without a marker")
         _begin(session)
     first = [number for number, entry in enumerate(found) if entry is None or entry]

@@ -1,0 +1,111 @@
+"""What statements read of a PostgreSQL: a delivery no marker but its own, a cleanup what it deletes.
+
+That holds by a plan, too, that was made before there were statistics of the table: a driver keeps a prepared statement for as
+long as its connection lives, and the server its plan until the next ANALYZE.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import Connection, create_engine, text
+
+from oncegate.sql import Inbox
+from oncegate.sql.inbox.markers import record_of
+from oncegate.sql.inbox.statements import statements
+from testing.postgresql import PostgreSQLServer
+from testing.waiting import until as wait_for
+from tests.sql.aging import TABLE, clean
+from tests.sql.places import SyncPlace
+
+KEYS = [str(number) for number in range(3000)]
+_READ = text(
+    "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'oncegate_inbox'"
+)
+"""Rows that this transaction has read."""
+
+
+@pytest.fixture
+def connection(postgresql: PostgreSQLServer) -> Iterator[Connection]:
+    """Plans each statement once, for a table with markers and without statistics."""
+    url = postgresql.url(postgresql.database(), "psycopg")
+    place = SyncPlace(url)
+    place.prepare()
+    place.execute("ALTER TABLE oncegate_inbox SET (autovacuum_enabled = off)")
+    place.run(lambda session: Inbox("billing", aliases=["payments"]).first_many(session, KEYS))
+    generic = {"prepare_threshold": 0, "options": "-c plan_cache_mode=force_generic_plan"}
+    engine = create_engine(url, connect_args=generic)
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+def rows_read(connection: Connection, work: Callable[[], object]) -> int:
+    before = connection.scalar(_READ) or 0
+    work()
+    return (connection.scalar(_READ) or 0) - before
+
+
+@pytest.mark.parametrize("aliases", [(), ("payments",)])
+def test_a_delivery_reads_no_marker_but_its_own(connection: Connection, aliases: tuple[str, ...]) -> None:
+    """Of each name it has it is read twice: by the insert that finds it, and by the look-up."""
+    inbox = Inbox("billing", aliases=aliases)
+    read = 2 * (1 + len(aliases))
+    assert rows_read(connection, lambda: inbox.first(connection, "new")) == 0
+    assert rows_read(connection, lambda: inbox.first(connection, "new")) == read
+    assert rows_read(connection, lambda: inbox.first_many(connection, [*KEYS[:20], "newer"])) == 20 * read
+
+
+def test_nor_does_one_whose_marker_another_transaction_has_written_meanwhile(connection: Connection) -> None:
+    """It is read by a second statement."""
+    known = statements("postgresql", TABLE, ["billing", "payments"], wait_timeout=5, idle_timeout=60)
+    records = [record_of(key, "") for key in KEYS[:20]]
+    found = known.rows(connection, records)
+    assert {record: {row.consumer for row in rows} for record, rows in found.items()} == {
+        record: {"billing", "payments"} for record in records
+    }
+    assert rows_read(connection, lambda: known.rows(connection, records)) == 20 * 2
+
+
+def blocks_read(place: SyncPlace, work: Callable[[], object]) -> int:
+    """Blocks of the table. A connection reports them when it ends, at the latest."""
+
+    def alone() -> bool:
+        others = (
+            "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return not place.execute(others)[0].n
+
+    def count() -> int:
+        asyncio.run(wait_for(alone))
+        found = place.execute(
+            "SELECT heap_blks_hit + heap_blks_read AS n FROM pg_statio_user_tables WHERE relname = 'oncegate_inbox'"
+        )
+        return int(found[0].n)
+
+    before = count()
+    work()
+    return count() - before
+
+
+def test_a_cleanup_reads_nothing_again_for_each_batch(postgresql: PostgreSQLServer) -> None:
+    """In fifty batches it reads about as much as in one."""
+    place = SyncPlace(postgresql.url(postgresql.database(), "psycopg"))
+    place.prepare()
+    place.execute("ALTER TABLE oncegate_inbox SET (autovacuum_enabled = off)")
+    costs = []
+    for batch_size in (5000, 40):
+        place.execute("TRUNCATE oncegate_inbox")
+        write_markers(place, 2000, "8 days")
+        write_markers(place, 1000, "1 day")
+        costs.append(blocks_read(place, lambda size=batch_size: clean(place, batch_size=size)))  # type: ignore[misc]  # bound early
+        assert len(place.markers()) == 1000 + 1  # and the instant
+    assert costs[1] < 1.5 * costs[0]
+
+
+def write_markers(place: SyncPlace, count: int, age: str) -> None:
+    """Four in a block, by what is kept with them."""
+    place.execute(
+        f"INSERT INTO oncegate_inbox SELECT now() - interval '{age}', 'billing', substring(sha256(("
+        f"'{age}' || number)\\:\\:bytea) FOR 30), NULL, repeat('.', 1900) FROM generate_series(1, {count}) AS number"
+    )
