@@ -43,7 +43,7 @@ from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from testing.gateway import Gateway
 from testing.servers import RedisServer
 
-WORKER = [sys.executable, "-c", "from oncegate.app.cli.main import main; main()", "worker"]
+WORKER = ["-c", "from oncegate.app.cli.main import main; main()", "worker"]
 NAMESPACE, ROUTE = "run", "/bookings"
 SLOW_ROUTE, SLOW_STREAM, FORWARDED_ONE_IN = "/slow-bookings", "slow", 5
 """Every fifth command is forwarded to the slow service."""

@@ -39,7 +39,10 @@ from loadtests.inbox_ways import WAYS, Way
 from loadtests.restarting import Restarting
 from oncegate.sql import Inbox
 from testing.postgresql import PostgreSQLServer
+from testing.template import GATEWAY
 
+PRELOADED = (*GATEWAY, "loadtests.inbox_handler", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg")
+"""What consumers of both ways import."""
 AT_ONCE, LATER, AGAIN = 0.05, 0.05, 0.1
 """Shares of the payments that are sent twice at the same time, sent again later, and published again."""
 DATABASE_ONE_IN = 6
@@ -272,12 +275,13 @@ def perform(plan: Plan, console: Console) -> Figures:
                 OUTCOMES: str(outcomes),
                 DIES: str(plan.dies_one_in),
             }
-            consumers = Restarting([command] * plan.consumers, environment, folder / "consumers.log", plan.seed)
+            log = folder / "consumers.log"
+            consumers = Restarting([command] * plan.consumers, environment, log, plan.seed, preloaded=PRELOADED)
             run = Run(plan, way, accounts, ledger, consumers)
             try:
                 asyncio.run(run.drive(progress))
             except BaseException:
-                console.print((folder / "consumers.log").read_text(errors="replace")[-3000:], markup=False)
+                console.print(log.read_text(errors="replace")[-3000:], markup=False)
                 raise
             finally:
                 consumers.end()

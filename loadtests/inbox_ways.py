@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -164,7 +163,7 @@ def over_rabbitmq(folder: Path, seed: int) -> Iterator[tuple[OverRabbitMQ, list[
 
     with RabbitServer() as server:
         asyncio.run(declare(server.url))
-        yield OverRabbitMQ(server.url, seed), [sys.executable, "-m", "loadtests.inbox_handler", server.url, QUEUE]
+        yield OverRabbitMQ(server.url, seed), ["-m", "loadtests.inbox_handler", server.url, QUEUE]
 
 
 WAYS: dict[str, Callable[[Path, int], AbstractContextManager[tuple[Way, list[str]]]]] = {

@@ -6,25 +6,38 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from testing.template import GATEWAY, Forked
+
 _ENDS_WITHIN = 30.0
 
 
 class Restarting:
-    """A process for each of ``commands``. `mend` replaces those that have ended by themselves; ``log`` gets what they write."""
+    """A process for each of ``commands``: what stands behind ``python``. `mend` replaces those that have ended by themselves;
+    ``log`` gets what they write. They are forked from one that has imported ``preloaded``, since many are needed.
+    """
 
-    def __init__(self, commands: Sequence[Sequence[str]], environment: Mapping[str, str], log: Path, seed: int) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        environment: Mapping[str, str],
+        log: Path,
+        seed: int,
+        preloaded: tuple[str, ...] = GATEWAY,
+    ) -> None:
         self.kills = 0
         self.deaths = 0
         """How many have ended by a SIGKILL that was not ours."""
         self._commands = commands
         self._environment = dict(environment)
+        self._preloaded = preloaded
         self._chance = random.Random(seed)
         self._log = log.open("ab")
         self._running = [self._start(number) for number in range(len(commands))]
 
     def _start(self, number: int) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            self._commands[number],
+        return Forked(
+            *self._commands[number],
+            preloaded=self._preloaded,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=self._log,

@@ -5,16 +5,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
+from testing.template import Forked
+
 DEADLINE = 60.0
 """Seconds for anything that must happen at all; a machine would have to be very slow to need them."""
-_COMMAND = [sys.executable, "-c", "from oncegate.app.cli.main import main; main()", "serve"]
+_COMMAND = ["-c", "from oncegate.app.cli.main import main; main()", "serve"]
 _LISTENING = re.compile(r"listening on (http://[0-9.:]+)")
 
 
@@ -48,8 +49,9 @@ class Gateway:
                 value if isinstance(value, str) else json.dumps(value)
             )
         with log.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [*_COMMAND, *arguments],
+            self._process = Forked(
+                *_COMMAND,
+                *arguments,
                 stdin=subprocess.DEVNULL,
                 stderr=stderr,
                 env=environment,

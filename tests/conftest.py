@@ -1,11 +1,13 @@
 """What all tests share: one redis-server for the whole run, and where they are asked for, servers that belong together."""
 
+import gc
 import importlib.util
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
+from testing.brokers import RabbitServer
 from testing.groups import ClusterGroup, SentinelGroup
 from testing.servers import RedisServer
 
@@ -25,6 +27,8 @@ LONGEST = (
     "tests/app/gateway/test_cost_is_linear.py",
 )
 """Files that take longest. They begin first: one of them at the end would have a process to itself, and the others wait."""
+RABBITMQ = ("tests/brokers/", "tests/sql/test_example.py")
+"""Their tests share one RabbitMQ, so that they run in one process: it takes six seconds to start."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"the tests are to be of {wanted}, and would be of {there}: see PYTHONPATH")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     compiled = config.getoption("--compiled")
     left_out = {"interpreted": "looks into what is compiled"} if compiled else {"compiled": "needs --compiled"}
@@ -51,9 +56,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     turn = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: turn.get(item.nodeid.partition("::")[0], len(turn)))  # stable: the others as they were
     for item in items:
+        file = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("rabbitmq" if file.startswith(RABBITMQ) else file))
         for mark, reason in left_out.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_sessionstart() -> None:
+    """Thousands of tests are there to stay: the garbage collector need not look at them again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +84,13 @@ def redis_server() -> Iterator[RedisServer]:
 def redis_url(redis_server: RedisServer) -> str:
     """Where `redis_server` is."""
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def rabbit_broker_url() -> Iterator[str]:
+    """Shared: keep to a queue of your own. `RABBITMQ` names the files that use it."""
+    with RabbitServer() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

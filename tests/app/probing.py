@@ -3,16 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.specs.openapi import checks
-
-CONFORMANCE = [
-    checks.status_code_conformance,
-    checks.content_type_conformance,
-    checks.response_headers_conformance,
-    checks.response_schema_conformance,
-]
 
 OF_THE_CONNECTION = ("connection", "content-length", "expect", "host", "transfer-encoding", "upgrade")
 """Header fields that HTTP has rules of its own for: what breaks them is answered before there is an operation."""
@@ -30,6 +21,15 @@ def probe(
     ``headers`` are set to one value in every other call, so that calls meet each other; those of ``always`` go with all of
     them. Raises where an answer is not as it is described.
     """
+    import schemathesis  # seconds, which processes without these tests need not spend
+    from schemathesis.specs.openapi import checks
+
+    conformance = [
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_headers_conformance,
+        checks.response_schema_conformance,
+    ]
     statuses: set[int] = set()
     for found in schemathesis.openapi.from_dict(description).get_all_operations():
         operation = found.ok()  # type: ignore[union-attr]  # of a description that is wrong in itself: raise
@@ -51,7 +51,7 @@ def probe(
                 for fixed in ({}, dict.fromkeys(headers, "the-same")):
                     if fixed or not headers:
                         case.headers.update(fixed)
-                    answer = case.call_and_validate(base_url=base, checks=CONFORMANCE, headers=dict(always or {}))
+                    answer = case.call_and_validate(base_url=base, checks=conformance, headers=dict(always or {}))
                     statuses.add(answer.status_code)
 
             call()

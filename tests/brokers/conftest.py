@@ -13,7 +13,7 @@ from oncegate.faststream import DeadLetter, SubscriptionMiddleware
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.rules.key import execution_key, record_key
 from oncegate.sql import Inbox
-from testing.brokers import NatsServer, RabbitServer
+from testing.brokers import NatsServer
 from testing.postgresql import PostgreSQLServer
 from testing.servers import RedisServer
 from testing.waiting import until
@@ -39,12 +39,6 @@ async def recorded(one: Subscription, key: str) -> bool:
     """Whether the success of ``key``, without a caller, is in the cache."""
     found = await one.cache.get(execution_key(record_key(one.namespace, key, None), one.consumer))
     return found is not None and found.record.state is State.SUCCEEDED
-
-
-@pytest.fixture(scope="session")
-def rabbit_broker_url() -> Iterator[str]:
-    with RabbitServer() as server:
-        yield server.url
 
 
 @pytest.fixture(scope="session")

@@ -2,18 +2,17 @@
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from signal import SIGKILL
 
+from testing.template import ROOT, Forked
 from tests.brokers.benches import Bench
 from tests.brokers.conftest import recorded, settled
 from tests.brokers.consumers import Effects, subscription
 
-ROOT = Path(__file__).parent.parent.parent
 WITHIN = 60.0
+PRELOADED = ("tests.brokers.paying", "faststream.rabbit", "faststream.nats", "faststream.redis")
 KILLS = {  # key: where its first consumer dies, whether the handler looks first, the effects
     "before-claim": ("before claim", False, 1),
     "after-claim": ("after claim", False, 1),
@@ -32,12 +31,12 @@ class Restarting:
     """A consumer process that is started again whenever it was killed, as a supervisor does it."""
 
     def __init__(self, *arguments: str, module: str = "tests.brokers.consumers") -> None:
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = ["-m", module, *arguments]
         self.kills = 0
         self._start()
 
     def _start(self) -> None:
-        self.process = subprocess.Popen(self._command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        self.process = Forked(*self._command, preloaded=PRELOADED, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Keep it going until ``condition`` holds."""

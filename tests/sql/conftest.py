@@ -14,6 +14,12 @@ SESSIONS = ("asyncpg", "psycopg", "aiosqlite", "pysqlite")
 WAYS = (*SESSIONS, *[f"{driver} connection" for driver in SESSIONS])
 ON_POSTGRESQL = SESSIONS[:2]
 ON_SQLITE = SESSIONS[2:]
+PRELOADED = (
+    *[f"tests.sql.{module}" for module in ("consumers", "batches", "cleaners")],
+    *[f"sqlalchemy.dialects.{name}" for name in ("postgresql.asyncpg", "postgresql.psycopg", "sqlite.aiosqlite")],
+    *("asyncpg", "psycopg", "aiosqlite", "oncegate.cache.memory.store"),
+)
+"""What the processes of these tests import (testing/template.py)."""
 
 
 @pytest.fixture(scope="session")

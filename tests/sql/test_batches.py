@@ -6,10 +6,7 @@ Rules of docs/contract.md: R12.14.
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +16,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate import Action, Delivery, MemoryCache, Subscription
 from oncegate.sql import Inbox, InboxMisused, KeyReused
+from testing import template
 from tests.sql.batches import KEYS, POISON, billing, consume, consume_pooled, handler
-from tests.sql.conftest import WAYS
+from tests.sql.conftest import PRELOADED, WAYS
 from tests.sql.held import PATIENT, Pool
 from tests.sql.places import EFFECT, AsyncPlace, Place
 
@@ -126,8 +124,8 @@ def test_a_batch_of_500_killed_half_way_has_one_effect_each_and_the_poison_alone
 
 def run(place: Place, first: int, last: int, *options: str) -> Any:
     """What a consumer's process prints; ``None`` where it was killed."""
-    command = [sys.executable, "-m", "tests.sql.batches", place.url, str(first), str(last), *options]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    command = ["-m", "tests.sql.batches", place.url, str(first), str(last), *options]
+    done = template.run(*command, preloaded=PRELOADED, timeout=300, cwd=template.ROOT)
     if done.returncode == -signal.SIGKILL:
         return None
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from testing.brokers import RabbitServer
 from testing.postgresql import PostgreSQLServer
 from testing.servers import free_port
 from testing.waiting import wait_until
@@ -43,7 +42,7 @@ def running(database: str, rabbitmq: str) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.timeout(300)
-def test_each_payment_is_booked_once(postgresql: PostgreSQLServer) -> None:
+def test_each_payment_is_booked_once(postgresql: PostgreSQLServer, rabbit_broker_url: str) -> None:
     database = postgresql.url(postgresql.database(), "asyncpg")
 
     def pay(client: httpx.Client, key: str, amount: int) -> None:
@@ -54,13 +53,12 @@ def test_each_payment_is_booked_once(postgresql: PostgreSQLServer) -> None:
         wait_until(lambda: client.get("/balance").json() >= amount, "it is booked")
         assert client.get("/balance").json() == amount
 
-    with RabbitServer() as rabbit:
-        with running(database, rabbit.url) as client:
-            for _ in range(3):
-                pay(client, "order-1", 30)
-            books(client, 30)
-        with running(database, rabbit.url) as client:  # whose hook knows nothing of the first
-            for key, amount in (("order-1", 30), ("order-2", 12), ("order-1", 30), ("order-3", 8)):
-                pay(client, key, amount)
-            books(client, 50)
-            assert client.post("/payments", json={"amount": 1}).status_code == 422
+    with running(database, rabbit_broker_url) as client:
+        for _ in range(3):
+            pay(client, "order-1", 30)
+        books(client, 30)
+    with running(database, rabbit_broker_url) as client:  # whose hook knows nothing of the first
+        for key, amount in (("order-1", 30), ("order-2", 12), ("order-1", 30), ("order-3", 8)):
+            pay(client, key, amount)
+        books(client, 50)
+        assert client.post("/payments", json={"amount": 1}).status_code == 422

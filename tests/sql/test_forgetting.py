@@ -4,10 +4,7 @@ Rules of docs/contract.md: R12.15.
 """
 
 import asyncio
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from sqlalchemy import event
@@ -18,9 +15,10 @@ from oncegate.sql import Forgotten, Inbox, InboxBusy
 from oncegate.sql.inbox import cleanup
 from oncegate.sql.inbox import statements as marker_statements
 from oncegate.sql.inbox.cleanup import Progress, Retention, _Part, _Steps
+from testing import template
 from testing.waiting import until as wait_for
 from tests.sql.aging import TABLE, age, ago, clean, pruned
-from tests.sql.conftest import ON_POSTGRESQL
+from tests.sql.conftest import ON_POSTGRESQL, PRELOADED
 from tests.sql.held import Held, Pool
 from tests.sql.places import AsyncPlace, Place, SyncPlace
 
@@ -153,8 +151,8 @@ def test_killed_between_the_instant_and_a_delete(place: Place, dies_at: int) -> 
     for key in keys:
         place.deliver(billing, key, sent_at=ago(days=8))
     age(place)
-    command = [sys.executable, "-m", "tests.sql.cleaners", place.url, str(dies_at)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=100)
+    command = ["-m", "tests.sql.cleaners", place.url, str(dies_at)]
+    done = template.run(*command, preloaded=PRELOADED, timeout=100, cwd=template.ROOT)
     assert done.returncode == -9, done.stderr
     outcomes = []
     for key in keys:

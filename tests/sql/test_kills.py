@@ -7,15 +7,14 @@ Rules of docs/contract.md: R12.14.
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from testing import template
 from testing.servers import RedisServer
-from tests.sql.conftest import SESSIONS
+from tests.sql.conftest import PRELOADED, SESSIONS
 from tests.sql.consumers import POINTS, STANDS_STILL
 from tests.sql.places import Place
 
@@ -48,8 +47,8 @@ def balances(
     place.execute("CREATE TABLE account (name TEXT PRIMARY KEY, balance INTEGER NOT NULL)")
     for message in messages:
         place.execute("INSERT INTO account VALUES (:name, 0)", name=message["key"])
-    command = [sys.executable, "-m", "tests.sql.consumers", place.url, str(ledger), *options]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=280)
+    command = ["-m", "tests.sql.consumers", place.url, str(ledger), *options]
+    done = template.run(*command, preloaded=PRELOADED, timeout=280, cwd=template.ROOT)
     assert done.returncode == 0, done.stderr
     sent = {str(message["key"]): int(str(message["amount"])) for message in messages}
     got = {row.name: row.balance for row in place.execute("SELECT name, balance FROM account")}

@@ -6,7 +6,7 @@ from oncegate.middleware.rules.key import execution_key, record_key
 from testing.servers import RedisServer, free_port
 from testing.waiting import wait_until
 from tests.system.prometheus import OF_CONSUMERS, Prometheus
-from tests.worker.shop import Forks, Shop, waiting
+from tests.worker.shop import Shop, waiting
 
 RULES = {
     "idempotency__lease": 3,
@@ -16,8 +16,8 @@ RULES = {
 
 
 def test_each_alert_is_active_after_the_first_event_and_none_before(tmp_path: Path) -> None:
-    with RedisServer(persist=True) as server, Forks() as forks:
-        shop, port = Shop(server.url, tmp_path, forks), free_port()
+    with RedisServer(persist=True) as server:
+        shop, port = Shop(server.url, tmp_path), free_port()
         try:
             shop.start(metrics_port=port, settings=RULES, retry_base=600).reads()
             with Prometheus(f"127.0.0.1:{port}", "/metrics") as prometheus:

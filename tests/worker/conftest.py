@@ -1,4 +1,4 @@
-"""What the worker's tests share: the process that forks workers, and a shop for each test."""
+"""What the worker's tests share: a shop for each test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,19 +6,13 @@ from pathlib import Path
 import pytest
 
 from testing.servers import RedisServer
-from tests.worker.shop import Forks, Shop
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
-    with Forks() as running:
-        yield running
+from tests.worker.shop import Shop
 
 
 @pytest.fixture
-def shop(redis_url: str, tmp_path: Path, forks: Forks) -> Iterator[Shop]:
+def shop(redis_url: str, tmp_path: Path) -> Iterator[Shop]:
     """On the Redis that all tests share."""
-    opened = Shop(redis_url, tmp_path, forks)
+    opened = Shop(redis_url, tmp_path)
     yield opened
     opened.close()
 
@@ -31,8 +25,8 @@ def own_redis() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def own_shop(own_redis: RedisServer, tmp_path: Path, forks: Forks) -> Iterator[Shop]:
+def own_shop(own_redis: RedisServer, tmp_path: Path) -> Iterator[Shop]:
     """On a Redis of its own."""
-    opened = Shop(own_redis.url, tmp_path, forks)
+    opened = Shop(own_redis.url, tmp_path)
     yield opened
     opened.close()

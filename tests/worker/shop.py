@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +16,8 @@ from oncegate.cache.record import Record
 from oncegate.cache.redis.streams.stream import Command, dead_letters_key, stream_key
 from oncegate.middleware.rules.fingerprint import fingerprint
 from oncegate.middleware.rules.key import execution_key, record_id, record_key
+from testing.command_line import ENVIRONMENT
+from testing.template import ROOT, Forked
 from testing.waiting import wait_until
 
 DEADLINE = 60.0
@@ -27,40 +28,22 @@ LASTING = {"idempotency__lease": 6.0}
 """The settings of workers one of which must not lose its lease for a stall of three seconds."""
 
 
-class Forks:
-    """The process that forks workers (tests/worker/forks.py), for the length of a ``with``."""
-
-    def __enter__(self) -> Self:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.worker.forks"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=Path(__file__).parent.parent.parent,
-        )
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._process.communicate()
-
-    def ask(self, question: dict[str, Any]) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-
 class WorkerProcess:
     """A worker that was started, or a gateway; its log is kept."""
 
-    def __init__(self, forks: Forks, environment: dict[str, str], log: Path, what: str = "worker") -> None:
+    def __init__(self, environment: dict[str, str], log: Path, what: str = "worker") -> None:
         self.log = log
-        self._forks = forks
-        self._code: int | None = None
-        self.pid: int = forks.ask({"start": environment, "what": what, "log": str(log)})
+        with log.open("ab") as out:
+            self._process = Forked(
+                *("-m", "tests.worker.mortal", what),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=ROOT,
+                env=ENVIRONMENT | environment,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
 
     def text(self) -> str:
         return self.log.read_text("utf-8") if self.log.exists() else ""
@@ -74,15 +57,12 @@ class WorkerProcess:
         return self
 
     def ended(self) -> bool:
-        if self._code is None:
-            self._code = self._forks.ask({"poll": self.pid})
-        return self._code is not None
+        return self._process.poll() is not None
 
     def code(self) -> int:
         """Its exit code, once it has ended; below 0: the signal."""
         wait_until(self.ended, f"the worker ends:\n{self.text()}")
-        assert self._code is not None
-        return self._code
+        return self._process.wait()
 
     def dies(self) -> None:
         """Waits for it to be killed by itself, at the point it was told."""
@@ -113,7 +93,7 @@ class Shop:
 
     _numbers = count(1)
 
-    def __init__(self, url: str, folder: Path, forks: Forks) -> None:
+    def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
         self.namespace = f"shop-{os.getpid()}-{next(self._numbers)}"
@@ -121,7 +101,6 @@ class Shop:
         self.stream = stream_key(self.namespace, "commands")
         self.dead = dead_letters_key(self.namespace, "commands")
         self.effects_file = folder / "effects"
-        self._forks = forks
         self._processes: list[WorkerProcess] = []
 
     def close(self) -> None:
@@ -180,7 +159,7 @@ class Shop:
             **others,
         }
         log = self.folder / f"{what}-{len(self._processes)}.log"
-        self._processes.append(WorkerProcess(self._forks, environment, log, what))
+        self._processes.append(WorkerProcess(environment, log, what))
         return self._processes[-1]
 
     def submit(self, key: str, payload: dict[str, Any] | bytes | None = None, **fields: Any) -> bytes:

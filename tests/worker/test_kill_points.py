@@ -1,6 +1,6 @@
 """Each point at which a worker can die, and what becomes of the command: by the file of effects, which is no part of Redis.
 
-The points before and after claim and complete are those of the worker's cache (tests/worker/forks.py); those around the
+The points before and after claim and complete are those of the worker's cache (tests/worker/mortal.py); those around the
 effect are the handler's own. Nothing in the product knows of them.
 
 Rules of docs/contract.md: R8.15, R8.17, R8.19, R8.20, R8.21.

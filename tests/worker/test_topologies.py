@@ -8,15 +8,15 @@ from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
 from oncegate.cache.redis.streams.client import StreamClient
-from tests.worker.shop import DEADLINE, Forks, Shop
+from tests.worker.shop import DEADLINE, Shop
 
 
 @pytest.mark.parametrize("kind", ["cluster", "sentinel"])
 async def test_a_worker_and_an_operator_work_wherever_the_records_are(
-    kind: str, request: pytest.FixtureRequest, redis_url: str, tmp_path: Path, forks: Forks
+    kind: str, request: pytest.FixtureRequest, redis_url: str, tmp_path: Path
 ) -> None:
     group = request.getfixturevalue(f"{kind}_group")
-    shop = Shop(redis_url, tmp_path, forks)  # its own client is not used: it knows single servers only
+    shop = Shop(redis_url, tmp_path)  # its own client is not used: it knows single servers only
     shop.url = group.url
     client = StreamClient(group.url, timeout=5)
 
@@ -49,9 +49,9 @@ async def test_a_worker_and_an_operator_work_wherever_the_records_are(
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster", "redis+sentinel"])
 def test_a_redis_that_is_not_there_is_waited_for_wherever_it_is_to_be(
-    scheme: str, redis_url: str, tmp_path: Path, forks: Forks
+    scheme: str, redis_url: str, tmp_path: Path
 ) -> None:
-    shop = Shop(redis_url, tmp_path, forks)
+    shop = Shop(redis_url, tmp_path)
     shop.url = f"{scheme}://127.0.0.1:1" + ("/mymaster" if scheme == "redis+sentinel" else "")
     try:
         worker = shop.start().says("the stream can't be read")

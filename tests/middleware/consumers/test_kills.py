@@ -4,7 +4,7 @@ Rules of docs/contract.md: R8.17.
 """
 
 import asyncio
-import sys
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,10 @@ import pytest
 from oncegate import DeliveryDecision
 from oncegate.cache.record import State
 from testing.servers import RedisServer
+from testing.template import ROOT, Forked
 from testing.waiting import until
 from tests.middleware.conftest import MakeSubscription
 from tests.middleware.deliveries import PAY, Records
-
-ROOT = Path(__file__).parents[3]
 
 CONSUMER = """
 import asyncio, os, signal, sys
@@ -55,25 +54,14 @@ asyncio.run(main())
 
 async def consume(server: RedisServer, namespace: str, ledger: Path, point: str = "") -> str:
     """Run a consumer until it would acknowledge or dead-letter, and says of what it was; or until it dies at ``point``."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        CONSUMER,
-        server.url,
-        namespace,
-        str(ledger),
-        point,
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        said, _ = await process.communicate()
-        assert process.returncode == (-9 if point else 0)
-        return said.decode().strip()
-    finally:
-        if process.returncode is None:
+    arguments = (server.url, namespace, str(ledger), point)
+    with Forked("-c", CONSUMER, *arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            printed, _ = await asyncio.to_thread(process.communicate)
+            assert process.returncode == (-9 if point else 0)
+            return str(printed).strip()
+        finally:
             process.kill()
-            await process.wait()
 
 
 @pytest.mark.parametrize("cache", ["redis"], indirect=True)

@@ -1,7 +1,6 @@
-"""Starts workers as processes, quickly: it has imported all that they need, and forks. ``python -m tests.worker.forks``.
+"""A worker, or a gateway, that dies at a named point: ``python -m tests.worker.mortal worker`` (or ``gateway``).
 
-One JSON object a line on standard input, one a line back: ``{"start": {environment}, "what": "worker", "log": path}`` -> its
-process id (a ``"gateway"`` may die too); ``{"poll": pid}`` -> its exit code, ``null`` while it lives, below 0: the signal.
+In the environment, beside its settings: ``DIES_AT``, and for a worker ``CONSTANTS`` of modules in app/, as JSON.
 """
 
 import importlib
@@ -9,9 +8,6 @@ import json
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import tests.worker.handlers
@@ -65,17 +61,15 @@ def create(settings: GatewaySettings) -> Cache:
     return cache
 
 
-def serve(environment: dict[str, str]) -> int:
-    os.environ.update(environment)
+def serve() -> int:
     factory.create_cache = create
     return serve_gateway(load({}))
 
 
-def work(environment: dict[str, str]) -> int:
-    os.environ.update(environment)
+def work() -> int:
     tests.worker.handlers.settle_in()
     # Some are too large, or too long, to be waited for.
-    for name, value in json.loads(environment["CONSTANTS"]).items():
+    for name, value in json.loads(os.environ["CONSTANTS"]).items():
         module, _, constant = name.rpartition(".")
         found = importlib.import_module(f"oncegate.app.{module}")
         assert hasattr(found, constant), name
@@ -83,37 +77,5 @@ def work(environment: dict[str, str]) -> int:
     return run_worker(load({}, defaults={"upstream": "http://localhost"}), create=create)
 
 
-def fork(function: Callable[[], int], log: str) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 70
-    try:
-        null = os.open(os.devnull, os.O_RDWR)
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for descriptor, target in ((null, 0), (out, 1), (out, 2)):
-            os.dup2(descriptor, target)
-        os.setsid()
-        code = function()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def main() -> None:
-    for line in sys.stdin:
-        asked = json.loads(line)
-        told: object
-        if "start" in asked:
-            told = fork(partial(work if asked["what"] == "worker" else serve, asked["start"]), asked["log"])
-        else:
-            pid, status = os.waitpid(asked["poll"], os.WNOHANG)
-            told = os.waitstatus_to_exitcode(status) if pid else None
-        sys.stdout.write(json.dumps(told) + "\n")
-        sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(work() if sys.argv[1] == "worker" else serve())
