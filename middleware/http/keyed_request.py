@@ -16,7 +16,7 @@ from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Observe
-from oncegate.middleware.http.caller import named_caller
+from oncegate.middleware.http.app_functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.prefer import preferences
 from oncegate.middleware.outcome import responses
