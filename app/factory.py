@@ -138,7 +138,7 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
 def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Callable[[], Awaitable[None]] | None:
     if not settings.sample_records:
         return None
-    from oncegate.app.operators.sampling import sample
+    from oncegate.app.operators.records import sample
 
     return partial(sample, create_records(settings, cache), settings.sample_records, metrics.sampled)
 

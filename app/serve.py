@@ -21,8 +21,8 @@ from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.server.accept import Acceptor
 from oncegate.app.server.balance import Balance
-from oncegate.app.server.bind import bind
 from oncegate.app.server.connection import InboundConnection
+from oncegate.app.server.socket import bind
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, admin_token
 from oncegate.app.telemetry import logs

@@ -129,8 +129,8 @@ def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[No
         return None, None
     from prometheus_client import CollectorRegistry, Gauge
 
-    from oncegate.app.server.bind import bind
     from oncegate.app.server.pages import Pages
+    from oncegate.app.server.socket import bind
     from oncegate.app.telemetry.consumer_metrics import ConsumerMetrics
     from oncegate.app.telemetry.metrics import page_of
 

@@ -164,7 +164,7 @@ def encode(record: Record) -> bytes:
     else:  # as a rule
         common = _common_members(trace.gateway, trace.method, trace.route)
         packed = b'%b,%b"d":%d,' % (orjson.dumps(head)[:-1], common, trace.took_ms)
-    seal_end = _seal_end(len(body))
+    seal_end = b'%d"}' % len(body)
     length = len(packed) + _LENGTH_AT + len(seal_end)
     begin = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, length) + packed
     check = b2a_hex(_CHECK.pack(crc32(body, crc32(begin))))
@@ -219,10 +219,10 @@ def _decode(data: bytes, remaining_ms: int, traced: bool, size: int) -> Record:
     sealed = packed.rfind(_SEAL_BEGINS[code])
     if sealed >= 0:
         if size >= 0:
-            whole = packed[sealed + _LENGTH_AT :] == _seal_end(size - end)
+            whole = packed[sealed + _LENGTH_AT :] == b'%d"}' % (size - end)
         else:
-            check = b2a_hex(_CHECK.pack(crc32(body, crc32(data[: start + sealed]))))
-            whole = packed[sealed + _CHECK_AT :] == check + _seal_end(len(body))
+            check = crc32(body, crc32(data[: start + sealed]))
+            whole = packed[sealed + _CHECK_AT :] == b'%08x%d"}' % (check, len(body))
         if not whole:
             raise ValueError("the seal is another record's")
     head: dict[str, Any] = orjson.loads(packed)
@@ -333,12 +333,6 @@ def _add_trace(members: dict[str, Any], trace: Trace, *, begun: bool = True) -> 
         members["d"] = trace.took_ms
     if trace.note:
         members["n"] = _cut(trace.note, MAX_NOTE_BYTES)
-
-
-@lru_cache(maxsize=1024)
-def _seal_end(size: int) -> bytes:
-    """The end of a seal, which says how long the body is. Kept: to spell a number takes long, and many bodies are of a size."""
-    return b'%d"}' % size
 
 
 @lru_cache(maxsize=256)

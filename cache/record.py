@@ -94,6 +94,9 @@ NO_TRACE: Final = Trace()
 TRACE_TEXTS: Final = ("gateway", "note", "method", "route")
 """The parts of a trace that are text, empty where they aren't known."""
 _NOTHING: Final[frozenset[State]] = frozenset()
+# Members of an enumeration take long to look up.
+_IN_FLIGHT: Final = State.IN_FLIGHT
+_ABSENT: Final = State.ABSENT
 
 
 @dataclass(slots=True, init=False)
@@ -185,10 +188,17 @@ class ClaimRequest:
         self.trace = trace
         self.submission = submission
 
+    def first_attempt(self) -> Record:
+        """The record in flight that the claim makes of a free key, without its trace, which no answer needs."""
+        token, fingerprint, retention_ms = self.token, self.fingerprint, self.retention_ms
+        return Record(
+            _IN_FLIGHT, token, fingerprint, 1, None, False, _ABSENT, 0, retention_ms, NO_TRACE, self.submission
+        )
+
     def outcome(self, state: State, attempt: int, response: StoredResponse | None, took_ms: int, note: str) -> Record:
         """The record in which the attempt of this number ends, after ``took_ms``."""
-        trace = self.trace.ended(took_ms, note)
-        return Record(state, self.token, self.fingerprint, attempt, response, trace=trace, submission=self.submission)
+        trace, token, fingerprint = self.trace.ended(took_ms, note), self.token, self.fingerprint
+        return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, self.submission)
 
 
 @dataclass(slots=True, init=False)

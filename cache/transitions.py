@@ -136,25 +136,13 @@ class Move(Generic[Answer]):
         self.data = data
 
 
-def first_attempt(request: ClaimRequest) -> Record:
-    """The record in flight that a claim makes of a free key, without its trace, which no answer needs."""
-    return Record(
-        State.IN_FLIGHT,
-        request.token,
-        request.fingerprint,
-        1,
-        retention_ms=request.retention_ms,
-        submission=request.submission,
-    )
-
-
 def claim(held: Claim | None, request: ClaimRequest) -> Move[Claim]:
     """See `Cache.claim`."""
     takeover_codes(request.takeover)
     ttl_ms = check_duration("lease_ms", request.lease_ms) + check_duration("retention_ms", request.retention_ms, 0)
     if held is None:
         check(State.ABSENT, Event.CLAIM, State.IN_FLIGHT)
-        return Move(Claim(True, first_attempt(request), ttl_ms), ttl_ms, encode_claim(request))
+        return Move(Claim(True, request.first_attempt(), ttl_ms), ttl_ms, encode_claim(request))
     found = held.record
     if found.state is State.IN_FLIGHT and found.token == request.token:
         return Move(Claim(True, found, held.remaining_ms))

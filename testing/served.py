@@ -10,7 +10,7 @@ import httpx
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.serve import server_config
-from oncegate.app.server.bind import bind
+from oncegate.app.server.socket import bind
 from oncegate.app.settings.gateway import GatewaySettings
 from testing.running import running
 from testing.upstreams import PATIENCE

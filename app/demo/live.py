@@ -8,7 +8,7 @@ from rich.text import Text
 
 from oncegate.app.demo.upstream import Payments, PaymentsServer
 from oncegate.app.serve import serve
-from oncegate.app.server.bind import bind
+from oncegate.app.server.socket import bind
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.middleware.admission.observe import Observation
 

@@ -1,14 +1,16 @@
-"""Records for operators: lists, shows, finds, releases and resolves them, in any store."""
+"""Records for operators: lists, shows, finds, releases, resolves and counts them, in any store."""
 
 import asyncio
+import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 from oncegate.app.operators.audit import Author
 from oncegate.cache.codec import BODILESS, HOP_BY_HOP
-from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import TRACE_TEXTS, Claim, State, StoredResponse
 from oncegate.cache.store import Cache
 from oncegate.cache.transitions import Resolution, ResolveRequest
@@ -17,6 +19,8 @@ from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.rules.key import RECORD_ID, key_of_id, parse_key, pick, record_id, record_key, scope_parts
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, OURS, Policy
+
+log = logging.getLogger("oncegate.sampling")
 
 MOST_LISTED = 1000
 MOST_SECONDS = 10 * 366 * 86400.0
@@ -27,6 +31,9 @@ MOST_STEPS_FOR_A_KEY = 5000
 """The same, where all records of a key are looked for: millions of keys, some seconds of a Redis that goes on serving others."""
 NOBODY = Author()
 _UNREADABLE = "unreadable"
+_PIECE = 100
+_SHARE = 0.1
+"""Of the time, at most as much is spent on counting."""
 
 
 WHY_NOT = {
@@ -247,3 +254,31 @@ def header_lines(lines: Iterable[str]) -> list[tuple[bytes, bytes]]:
             (name.strip().lower().encode("utf-8", "replace"), value.strip(" \t").encode("utf-8", "surrogateescape"))
         )
     return fields
+
+
+async def sample(records: Records, interval: float, counted: Callable[[int], None]) -> None:
+    """Count those that read unknown for ever, ``interval`` seconds after the last count ended; ``counted`` gets each whole one.
+
+    Nothing keeps such a count: a record becomes unknown when its lease lapses, without any event. So all of them are read,
+    a bounded number at a time, with pauses that leave the cache to requests.
+    """
+    while True:
+        try:
+            counted(await count_unknown(records))
+        except CacheError as error:
+            log.warning("unknown records were not counted: %s", error)
+        await asyncio.sleep(interval)
+
+
+async def count_unknown(records: Records) -> int:
+    """How many records read unknown. Raises `oncegate.cache.errors.CacheError`."""
+    found: set[str] = set()  # a scan may return a record twice
+    cursor = ""
+    while True:
+        began = monotonic()
+        listing = await records.listing(State.UNKNOWN.value, cursor=cursor, limit=_PIECE)
+        found.update(record["id"] for record in listing.records)
+        cursor = listing.cursor
+        if not cursor:
+            return len(found)
+        await asyncio.sleep((monotonic() - began) * (1 / _SHARE - 1))

@@ -1,7 +1,8 @@
-"""Rules for a request's head that the parser does not check: one valid host, ``Expect`` and ``Upgrade``; and refusals."""
+"""Rules for a request's head that the parser does not check: host, target, ``Expect`` and ``Upgrade``; and refusals."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import re
+from binascii import a2b_qp
 from typing import Final
 
 _HOST: Final = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
@@ -16,6 +17,10 @@ MALFORMED: Final = (
     b"connection: close\r\n\r\nInvalid HTTP request received.\n"
 )
 
+MAX_INCOMPLETE: Final = 1000
+"""How often a target may have a ``%`` without two digits behind it, which stands for itself: each takes its time."""
+_incomplete: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
 
 class HeadTooLarge(Exception):
     """Raised into the parser, to stop it."""
@@ -27,6 +32,10 @@ class VersionRefused(Exception):
 
 class HostRefused(Exception):
     """Raised into the parser, to stop it."""
+
+
+class TargetRefused(ValueError):
+    """A target that is malformed (RFC 3986 section 2.1) over and over."""
 
 
 def without_authority(url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> bytes:
@@ -65,3 +74,14 @@ def requests_websocket(headers: list[tuple[bytes, bytes]]) -> bool:
         and b"websocket" in [protocol.partition(b"/")[0].strip(b" \t") for protocol in value.lower().split(b",")]
         for name, value in headers
     )
+
+
+def unquoted(path: bytes) -> str:
+    """``urllib.parse.unquote``, which takes 5 ms for 64 KiB, in bounded time, of a path of visible ASCII. Raises `TargetRefused`.
+
+    Quoted-printable is the same encoding with another sign, and its decoder is in C.
+    """
+    whole, incomplete = _incomplete.subn(b"%25", path, MAX_INCOMPLETE + 1)
+    if incomplete > MAX_INCOMPLETE:
+        raise TargetRefused
+    return a2b_qp(whole.replace(b"=", b"%3D").replace(b"%", b"=")).decode("utf-8", "replace")

@@ -14,7 +14,7 @@ so that it is known where the next one begins.
 # Compiled: docs/decisions/0012-compiled.md
 
 import re
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import httptools
 
@@ -28,7 +28,6 @@ from oncegate.app.server.head import (
 from oncegate.app.server.last_request import last_request
 from oncegate.app.server.pieces import PIECE_BYTES
 from oncegate.app.server.request import scope_of
-from oncegate.app.server.sides import Parsing
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
@@ -48,6 +47,30 @@ _beginning_of: Final = re.compile(rb"[\r\n]*([!#$%&'*+.^_`|~0-9A-Z-]{1,32})( |\Z
 take ``post`` for a ``POST`` to which no rule applied."""
 _NO_METHOD_OF_HTTP: Final = "Invalid method for HTTP/x.x request"
 """What llhttp says of the methods that it knows from RTSP."""
+
+
+class Parsing(Protocol):
+    """The connection, which gets what was parsed."""
+
+    def head_is_complete(
+        self,
+        scope: dict[str, Any],
+        fields: dict[bytes, bytes],
+        keep_alive: bool,
+        expects_go_ahead: bool,
+        upgrades: bool,
+        ends: bool,
+    ) -> None:
+        """The request can begin. ``ends``: what follows is another protocol's."""
+        ...
+
+    def body_came(self, body: bytes) -> None:
+        """A piece of body."""
+        ...
+
+    def request_is_whole(self) -> None:
+        """The last byte of a request, trailers included."""
+        ...
 
 
 class InboundParser:

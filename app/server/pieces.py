@@ -1,12 +1,27 @@
 """Parses a long read in pieces, so that other connections are served in between."""
 # Compiled: docs/decisions/0012-compiled.md
 
-from typing import Final
-
-from oncegate.app.server.sides import Reading
+import asyncio
+from typing import Final, Protocol
 
 PIECE_BYTES: Final = 8192
 """What is parsed at once. A read may bring 256 KiB, in which there is room for 10,000 requests, or 40,000 chunks."""
+
+
+class Reading(Protocol):
+    """The connection whose client sent it."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether what was read is to be parsed now."""
+        ...
+
+    def data_received(self, data: bytes) -> None:
+        """Parse ``data``."""
+        ...
 
 
 class Pieces:

@@ -10,13 +10,12 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import httptools
 
 from oncegate.app.http1 import EMPTY_QUERY
-from oncegate.app.server.percent import unquoted
-from oncegate.app.server.sides import Responding
+from oncegate.app.server.head import unquoted
 from oncegate.cache.codec import BODILESS
 from oncegate.middleware.http.asgi import Message
 from oncegate.middleware.outcome.problems import Answer
@@ -42,6 +41,48 @@ _FAILED: Final = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
     b"connection: close\r\n\r\nInternal Server Error"
 )
+
+
+class Held(Protocol):
+    """What waits for the client."""
+
+    def hold(self, size: int) -> None:
+        """So many bytes wait until writing goes on."""
+        ...
+
+
+class Responding(Protocol):
+    """The connection that requests are answered over."""
+
+    loop: asyncio.AbstractEventLoop
+    tasks: set[asyncio.Task[None]]
+    writable: asyncio.Event | None
+
+    @property
+    def unsent(self) -> Held:
+        """What its client has not taken yet."""
+        ...
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the request that is being answered is the last one."""
+        ...
+
+    def write(self, data: bytes, large: bytes = b"") -> bool:
+        """Hand bytes to the transport. False: the client is gone."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        ...
+
+    def answered(self, keep_alive: bool) -> None:
+        """The response is whole."""
+        ...
+
+    def close(self) -> None:
+        """Close it, once what was written is on its way."""
+        ...
 
 
 class InboundRequest:

@@ -1,17 +1,24 @@
 """Bounds what slow clients leave unread: each must read something now and then, and all together may hold so much."""
 # Compiled: docs/decisions/0012-compiled.md
 
+import asyncio
 import socket
 import struct
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
-from oncegate.app.server.sides import Writing
 from oncegate.app.server.socket import unacknowledged
 from oncegate.middleware.admission.buffers import Unread
 
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """Of a socket that is closed: nothing is sent any more."""
+
+
+class Writing(Protocol):
+    """The connection whose client is to read it."""
+
+    transport: asyncio.Transport
+    writable: asyncio.Event | None
 
 
 class Unsent:

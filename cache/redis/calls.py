@@ -20,7 +20,7 @@ from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.withdrawal import Withdrawal
 from oncegate.cache.redis.scripts import APPEND, CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
 from oncegate.cache.store import Adopt, Then
-from oncegate.cache.transitions import check_duration, check_outcome, first_attempt, takeover_codes
+from oncegate.cache.transitions import check_duration, check_outcome, takeover_codes
 
 Answer = TypeVar("Answer")
 
@@ -139,7 +139,7 @@ class PendingClaim(Soon[Claim]):
     def read(self, reply: Reply) -> Claim:
         """The reply as a `Claim`. Raises `RecordUnreadable`, or what an error reply stands for."""
         if reply == 1:  # the record only now: most claims of a retry find something else
-            return Claim(True, first_attempt(self._request), self._remaining_ms)
+            return Claim(True, self._request.first_attempt(), self._remaining_ms)
         if isinstance(reply, ReplyError):
             raise faults.of_claim_reply(reply)
         # An error here goes to the caller; it would else only be logged, and the caller would wait for ever.
@@ -202,7 +202,7 @@ def claim_call(
     """A claim and its command, which ``past_maxmemory`` lets a full server take too.
 
     Raises ``ValueError`` for what can't be claimed."""
-    remaining_ms, last = _terms(request.lease_ms, request.retention_ms, request.takeover)
+    remaining_ms, last = _claim_terms(request.lease_ms, request.retention_ms, request.takeover)
     address = key.encode()
     claim = PendingClaim(routes, address, request, remaining_ms, adopt, then)
     script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
@@ -210,7 +210,7 @@ def claim_call(
 
 
 @lru_cache(maxsize=256)
-def _terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[int, bytes]:
+def _claim_terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[int, bytes]:
     """The constant parts of a route's claims: how long they live (ms), and the end of their command."""
     remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
     return remaining_ms, pack_parts(b"%d" % remaining_ms, takeover_codes(takeover))
@@ -220,10 +220,16 @@ def outcome_call(
     routes: Routes, key: str, outcome: Record, ttl_ms: int, then: Then[bool] | None = None
 ) -> tuple[PendingOutcome, bytes]:
     """An outcome and its command. Raises ``ValueError`` for what is no outcome."""
-    check_outcome(outcome.state)
-    check_duration("ttl_ms", ttl_ms)
+    last = _outcome_terms(outcome.state, ttl_ms)
     pending = PendingOutcome(routes, key.encode(), then)
-    return pending, COMPLETE.call(pending.key, encode(outcome), b"%d" % ttl_ms)
+    return pending, COMPLETE.call_ending(pending.key, encode(outcome), last)
+
+
+@lru_cache(maxsize=256)
+def _outcome_terms(state: State, ttl_ms: int) -> bytes:
+    """The constant part of a route's outcomes: the end of their command."""
+    check_outcome(state)
+    return pack_parts(b"%d" % check_duration("ttl_ms", ttl_ms))
 
 
 def entry_call(

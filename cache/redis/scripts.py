@@ -41,10 +41,6 @@ class Script:
         """The packed command that runs this script on a key, which comes first, with its arguments."""
         if len(parts) != self._parts:
             raise TypeError(f"{len(parts)} parts for a script that takes {self._parts}")
-        if len(parts) == 3:  # an outcome's
-            a, b, c = parts
-            # Compiled, a format that isn't spelled out where it is used takes five times as long.
-            return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (self._head, len(a), a, len(b), b, len(c), c)
         return self._head + pack_parts(*parts)
 
     def call_ending(self, key: bytes, argument: bytes, last: bytes) -> bytes:

@@ -28,6 +28,7 @@ from oncegate.middleware.rules.errors import Overloaded, TooManyKeys
 from oncegate.middleware.rules.policy import Policy
 
 _POLLS: Final = Backoff(0.025, 1.25, least=0.6, factor=1.5)
+_MISMATCH: Final = Decision.MISMATCH  # members of an enumeration take long to look up
 _SHARED: Final = (State.SUCCEEDED, State.FAILED)
 """The outcomes that a waiter gets of the attempt that it waited for; of an unknown one the policy decides, by a claim."""
 
@@ -153,7 +154,7 @@ class Admissions:
         # A record may be from before the policy was to warn, or of a version that had one form for both.
         ours = request.whole if warns and record.fingerprint == request.whole else request.fingerprint
         decision = decide(record, ours, warn_on_mismatch=warns, raise_on_duplicate=request.raise_on_duplicate)
-        mismatch = decision is not Decision.MISMATCH and record.fingerprint != ours
+        mismatch = decision is not _MISMATCH and record.fingerprint != ours
         return Verdict(decision, record, found.remaining_ms, mismatch)
 
     def is_full(self, key: str) -> bool:

@@ -2,9 +2,10 @@
 # Compiled: docs/decisions/0012-compiled.md
 
 import enum
+from typing import Final
 
 from oncegate.cache.record import Record, State
-from oncegate.middleware.rules.fingerprint import same_operation
+from oncegate.middleware.rules.key import same_operation
 
 
 class Decision(enum.StrEnum):
@@ -26,6 +27,13 @@ class Decision(enum.StrEnum):
     """Not enforced: no key, or no cache under ``fail_open``."""
 
 
+# Members of an enumeration take long to look up, and every replay is decided here.
+_IN_FLIGHT: Final = State.IN_FLIGHT
+_SUCCEEDED: Final = State.SUCCEEDED
+_UNKNOWN: Final = State.UNKNOWN
+_REPLAY: Final = Decision.REPLAY
+
+
 def decide(record: Record, fingerprint: bytes, *, warn_on_mismatch: bool, raise_on_duplicate: bool) -> Decision:
     """The decision by a ``record`` that the claim did not win.
 
@@ -34,13 +42,13 @@ def decide(record: Record, fingerprint: bytes, *, warn_on_mismatch: bool, raise_
     """
     state = record.state
     if record.fingerprint != fingerprint:
-        forgiven = warn_on_mismatch and state is State.SUCCEEDED and same_operation(record.fingerprint, fingerprint)
+        forgiven = warn_on_mismatch and state is _SUCCEEDED and same_operation(record.fingerprint, fingerprint)
         if not forgiven:
             return Decision.MISMATCH
-    if state is State.IN_FLIGHT:
+    if state is _IN_FLIGHT:
         return Decision.IN_FLIGHT
-    if state is State.UNKNOWN:
+    if state is _UNKNOWN:
         return Decision.REFUSE
     if record.response is None or record.response.body is None:
         return Decision.DUPLICATE
-    return Decision.DUPLICATE if raise_on_duplicate and state is State.SUCCEEDED else Decision.REPLAY
+    return Decision.DUPLICATE if raise_on_duplicate and state is _SUCCEEDED else _REPLAY

@@ -37,8 +37,7 @@ from oncegate.middleware.outcome.results import (
 )
 from oncegate.middleware.rules.arguments import check_callable, given_namespace, given_settings, is_async
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing, Overloaded
-from oncegate.middleware.rules.fingerprint import fingerprint, forgiving
-from oncegate.middleware.rules.key import caller_scope, check_key, record_id, record_key
+from oncegate.middleware.rules.key import caller_scope, check_key, fingerprint, forgiving, record_id, record_key
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 

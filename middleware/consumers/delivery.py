@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.middleware.outcome.results import command_form, octets
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.fingerprint import fingerprint
-from oncegate.middleware.rules.key import RECORD_ID, caller_scope, check_key, key_of_id, record_key
+from oncegate.middleware.rules.key import RECORD_ID, caller_scope, check_key, fingerprint, key_of_id, record_key
 from oncegate.middleware.rules.key_text import key_text
 from oncegate.middleware.rules.policy import Policy, compile_policy
 from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Seconds

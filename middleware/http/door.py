@@ -4,10 +4,9 @@
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import Buffered, Unread
 from oncegate.middleware.admission.observe import Observe
+from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App
-from oncegate.middleware.http.caller import Caller
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.http.redact import Redact
 from oncegate.middleware.rules.policy import Policies
 
 

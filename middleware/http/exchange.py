@@ -21,9 +21,9 @@ from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.http.app_functions import redacted
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
-from oncegate.middleware.http.redact import redacted
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer

@@ -17,7 +17,7 @@ from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Observe
-from oncegate.middleware.http.caller import named_caller
+from oncegate.middleware.http.app_functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.prefer import preferences
 from oncegate.middleware.outcome import responses
@@ -30,8 +30,17 @@ from oncegate.middleware.outcome.problems import (
     problem,
 )
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing, Refusal, TooManyKeys
-from oncegate.middleware.rules.fingerprint import fingerprint, forgiving
-from oncegate.middleware.rules.key import Fields, parse_key, pick, read_key, record_id, record_key, scope_parts
+from oncegate.middleware.rules.key import (
+    Fields,
+    fingerprint,
+    forgiving,
+    parse_key,
+    pick,
+    read_key,
+    record_id,
+    record_key,
+    scope_parts,
+)
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, PREFER, RAISE_HEADER, Policy
 
 log = logging.getLogger("oncegate.http")
@@ -43,7 +52,8 @@ _DETAILS: Final = {
     Decision.DUPLICATE: "A request with this key was already processed: its result is in original_result.",
 }
 
-# An enum's take a call.
+# Members of an enumeration take long to look up.
+_REPLAY: Final = Decision.REPLAY
 _FIRST: Final = Decision.RUN.value
 _BYPASS: Final = Decision.BYPASS.value
 _REPLAYED: Final = Decision.REPLAY.value
@@ -104,7 +114,7 @@ class KeyedRequest:
 
     # -- the request for admission ------------------------------------------------------------------------------------
 
-    def identify(self, named: Mapping[bytes, bytes] | None = None) -> str | Answer | None:
+    def identify(self, named: dict[bytes, bytes] | None = None) -> str | Answer | None:
         """The look-up key of the request's record, ``None`` where no key came, or its answer where it is refused.
 
         ``named`` are the scope's headers by name, where a server has them so, without white space around the values.
@@ -113,7 +123,8 @@ class KeyedRequest:
         if named is None or len(named) != len(headers):  # a name that comes twice has more than one value
             fields = pick(headers, policy.wanted)
         else:
-            fields = {name: [named[name]] for name in policy.wanted.intersection(named)}
+            wanted = policy.wanted
+            fields = {name: [value] for name, value in named.items() if name in wanted}
         self.fields = fields
         self._names_attempt = ATTEMPT_HEADER in fields
         try:
@@ -193,7 +204,7 @@ class KeyedRequest:
         record, decision = verdict.record, verdict.decision
         if verdict.mismatch:
             log.warning("record %s: another payload under a used key; answered by on_mismatch = warn", self.record)
-        if decision is Decision.REPLAY and record.response is not None:
+        if decision is _REPLAY and record.response is not None:
             self._accepted = record.submission and record.state is State.SUCCEEDED
             answer = responses.replay(
                 record.response, verdict.remaining_ms, policy=self.policy, key_line=self._key_line

@@ -16,12 +16,11 @@ from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
 from oncegate.middleware.admission.callers import CallerLimits
 from oncegate.middleware.admission.observe import Observe, Watch
+from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
-from oncegate.middleware.http.caller import Caller
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import enter
-from oncegate.middleware.http.redact import Redact
 from oncegate.middleware.rules.arguments import (
     check_callable,
     check_function,

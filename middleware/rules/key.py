@@ -1,7 +1,18 @@
-"""Idempotency keys: the header's grammar, the caller's scope, and the look-up key made of both.
+"""Idempotency keys: the header's grammar, the caller's scope, the look-up key made of both; and the fingerprint.
 
 The grammar is draft-ietf-httpapi-idempotency-key-header-07 section 2.1 (an RFC 9651 String), widened by the bare token
 that most clients send. ``"abc"`` and ``abc`` name the same key.
+
+The fingerprint is 16 bytes of method, path, query and body (draft section 2.4), by which a key's requests are compared.
+Its parts are length-prefixed, so that nothing can move from one into the next. Bodies are compared byte by byte, or as
+JSON values (`oncegate.middleware.rules.canonical_json`).
+
+Under ``on_mismatch = "warn"`` another query or body is forgiven, another method or path is not. So the fingerprints that are
+made under it begin with a digest of these two alone. They have 10 of the 16 bytes, since they keep one operation's answers
+from another's callers: who would be taken for another operation has to find a path for a given digest of 80 bits, a second
+preimage, to which pairs of its own making are no help. The 6 bytes behind them tell payloads apart: who makes two with the
+same ones gets, once more, what that policy gives it anyway. Policies that warn of nothing keep the form in which records were
+ever stored; it begins with a digest of everything, so no route that warns takes such a record for one of its own operation.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -11,6 +22,8 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
+from oncegate.cache.record import FINGERPRINT_BYTES
+from oncegate.middleware.rules.canonical_json import NotCanonical, canonical_json
 from oncegate.middleware.rules.errors import KeyInvalid
 
 MAX_KEY_CHARACTERS: Final = 255
@@ -20,7 +33,10 @@ _DIGEST_BYTES: Final = 15
 """120 bits: no collision to be feared, and exactly 20 base64 characters without padding."""
 
 _BLANK: Final = blake2b(digest_size=_DIGEST_BYTES)
-"""To be copied, which takes less than to make one."""
+"""To be copied, which takes less than to make one; so are the two below."""
+_BLANK_FINGERPRINT: Final = blake2b(digest_size=FINGERPRINT_BYTES)
+_OPERATION_BYTES: Final = 10
+_BLANK_OPERATION: Final = blake2b(digest_size=_OPERATION_BYTES)
 _STRING: Final = rb'"(?:[ !#-\[\]-~]|\\["\\])*"'
 _PARAMETER: Final = (
     rb" *; *[a-z*][a-z0-9_.*-]*"
@@ -203,3 +219,35 @@ def key_line(key: str) -> str:
         return key
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def fingerprint(method: str, path: bytes, query: bytes, body: bytes, *, as_json: bool = False) -> bytes:
+    """The fingerprint of a request. ``path`` is as sent, still percent-encoded.
+
+    With ``as_json``, a body that isn't JSON, repeats a member name or nests too deep is taken raw.
+    """
+    kind = b"raw"
+    if as_json:
+        try:
+            body = canonical_json(body)
+            kind = b"json"
+        except NotCanonical:
+            pass
+    name = method.encode("latin-1")
+    digest = _BLANK_FINGERPRINT.copy()
+    digest.update(b"%d:%d:%d:%b:%b%b%b" % (len(name), len(path), len(query), kind, name, path, query))
+    digest.update(body)
+    return digest.digest()
+
+
+def forgiving(method: str, path: bytes, whole: bytes) -> bytes:
+    """The fingerprint under ``on_mismatch = "warn"`` of a request whose fingerprint under any other policy is ``whole``."""
+    name = method.encode("latin-1")
+    digest = _BLANK_OPERATION.copy()
+    digest.update(b"%d:%b%b" % (len(name), name, path))
+    return digest.digest() + whole[_OPERATION_BYTES:]
+
+
+def same_operation(one: bytes, other: bytes) -> bool:
+    """Whether two fingerprints that `forgiving` made are of the same method and path. False for any that it did not make."""
+    return one[:_OPERATION_BYTES] == other[:_OPERATION_BYTES]

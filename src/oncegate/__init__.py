@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from oncegate.middleware.consumers.handling import NotRecorded
     from oncegate.middleware.consumers.once import Once
     from oncegate.middleware.consumers.subscription import Subscription
-    from oncegate.middleware.http.caller import Caller
+    from oncegate.middleware.http.app_functions import Caller, Redact
     from oncegate.middleware.http.cors import EXPOSED_HEADERS, REQUEST_HEADERS
     from oncegate.middleware.http.middleware import IdempotencyMiddleware
-    from oncegate.middleware.http.redact import Redact
     from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown
     from oncegate.middleware.outcome.results import Codec
     from oncegate.middleware.rules.errors import (
@@ -113,7 +112,6 @@ _HOMES = {
     "cache.record": ("StoredResponse",),
     "cache.redis.store": ("RedisCache",),
     "middleware.consumers.begun": ("Begun", "Recording"),
-    "middleware.http.caller": ("Caller",),
     "middleware.calls.processor": ("CommandProcessor",),
     "middleware.outcome.results": ("Codec",),
     "middleware.http.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),
@@ -134,7 +132,7 @@ _HOMES = {
         "ProcessError",
     ),
     "middleware.outcome.errors": ("NotProcessed", "NotRetryable", "OutcomeUnknown"),
-    "middleware.http.redact": ("Redact",),
+    "middleware.http.app_functions": ("Caller", "Redact"),
     "middleware.rules.settings": ("IdempotencySettings", "Route"),
     "middleware.consumers.subscription": ("Subscription",),
     "middleware.calls.sync": ("SyncCommandProcessor",),

@@ -30,8 +30,7 @@ from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.rules.canonical_json import NotCanonical, canonical_json
 from oncegate.middleware.rules.errors import Refusal
-from oncegate.middleware.rules.fingerprint import fingerprint
-from oncegate.middleware.rules.key import parse_key, pick, record_key, scope_parts
+from oncegate.middleware.rules.key import fingerprint, parse_key, pick, record_key, scope_parts
 from oncegate.middleware.rules.policy import Policies, compile_policy
 from oncegate.middleware.rules.readings import folded, normalise, readings
 from oncegate.middleware.rules.settings import IdempotencySettings, Route

@@ -6,7 +6,7 @@ from typing import Any
 from oncegate.middleware.http import body as http_body
 from oncegate.middleware.http import keyed_request as request
 from oncegate.middleware.rules import key, policy, readings
-from oncegate.middleware.rules.fingerprint import fingerprint
+from oncegate.middleware.rules.key import fingerprint
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 Lines = list[tuple[bytes, bytes]]

@@ -156,7 +156,7 @@ class Scripts:
         ttl_ms = request.lease_ms + request.retention_ms
         reply = self._run(scripts.CLAIM, encode_claim(request), ttl_ms, transitions.takeover_codes(request.takeover))
         if reply == 1:
-            return True, transitions.first_attempt(request), ttl_ms
+            return True, request.first_attempt(), ttl_ms
         won, data, remaining_ms = reply
         return won == 1, decode(data, remaining_ms), remaining_ms
 

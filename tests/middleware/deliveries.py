@@ -8,8 +8,7 @@ from oncegate import Delivery, DeliveryDecision, Subscription
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.store import Cache
 from oncegate.middleware.consumers.delivery import delivery_fingerprint
-from oncegate.middleware.rules.fingerprint import fingerprint
-from oncegate.middleware.rules.key import execution_key, record_key
+from oncegate.middleware.rules.key import execution_key, fingerprint, record_key
 from testing.waiting import until
 
 PAYLOAD = b'{"amount": 5}'

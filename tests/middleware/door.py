@@ -9,9 +9,8 @@ from typing import Any
 from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Observe, Watch
-from oncegate.middleware.http.caller import Caller
+from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.http.redact import Redact
 from oncegate.middleware.rules.key import record_key, scope_parts
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from testing.asgi_client import Client

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncegate.app.server.percent import MAX_INCOMPLETE, TargetRefused, unquoted
+from oncegate.app.server.head import MAX_INCOMPLETE, TargetRefused, unquoted
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.problems import MAX_ESCAPES, original_result

@@ -13,7 +13,7 @@ import uvloop
 from oncegate.app.factory import create_gateway
 from oncegate.app.serve import _Server, server_config
 from oncegate.app.server.accept import MOST, Acceptor
-from oncegate.app.server.bind import bind
+from oncegate.app.server.socket import bind
 from oncegate.app.settings.gateway import GatewaySettings
 
 

@@ -1,8 +1,10 @@
-"""Redaction: an app's own function changes a response before it is recorded, not the one that the first client gets.
+"""The app's own functions: ``caller`` names who sent a request, ``redact`` says what is kept of its response.
 
-The first client gets the response as the app made it; a retry gets what was kept. What the function returns is checked,
-since it is replayed as it is. Where it raises, or returns no response, the record says only that the
-attempt has ended: no retry executes it again, and nothing is kept that should not be.
+What they return is checked, and what they raise is logged, and decides nothing else than is said here.
+
+Redaction: the first client gets the response as the app made it; a retry gets what was kept, replayed as it is. Where the
+function raises, or returns no response, the record says only that the attempt has ended: no retry executes it again, and
+nothing is kept that should not be.
 """
 
 import inspect
@@ -10,14 +12,24 @@ import logging
 import re
 from collections.abc import Callable
 from typing import Any, Final
+from uuid import UUID
 
 from oncegate.cache.codec import BODILESS
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.errors import ENDS_PROCESS
 from oncegate.middleware.outcome.raised import kind_and_place
+from oncegate.middleware.rules.errors import CallerFailed, CallerMissing
+from oncegate.middleware.rules.key import caller_scope
 from oncegate.middleware.rules.policy import Policy
 
 log = logging.getLogger("oncegate.http")
+
+Caller = Callable[[dict[str, Any]], str | int | UUID | None]
+"""Names who sent a request, by its ASGI scope, for good: an account's number, say, not a session's. ``None`` and ``""``:
+nobody is logged in. Called in the event loop, for requests with a key; must be quick, and await nothing."""
+
+_NOBODY = "This operation needs to know its caller: log in."
+_FAILED = "The caller could not be determined. Nothing was executed."
 
 Redact = Callable[[dict[str, Any], StoredResponse], StoredResponse | None]
 """Gives what is to be kept of a response to a request, by its ASGI scope: the same, another one, or ``None``, for nothing but
@@ -26,6 +38,34 @@ that the request was executed. Called in the event loop; must be quick, and awai
 _is_name: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _is_value: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?)?").fullmatch
 """RFC 9110 section 5.5: no CR, LF or NUL, and no white space around it."""
+
+
+def named_caller(caller: Caller, scope: Any) -> list[bytes]:
+    """The scope of the record of a request: its caller, by name. Raises `CallerMissing`, `CallerFailed`."""
+    try:
+        name: object = caller(scope)
+        text = _text(name)
+    except ENDS_PROCESS:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a user's code, panics of extensions too: it must not go on as nobody's
+        log.error("caller raised %s", kind_and_place(error))
+        raise CallerFailed(_FAILED) from None
+    if text is None:
+        if inspect.iscoroutine(name):
+            name.close()
+        log.error("caller gave a %s: give a str, an int, a UUID or None", type(name).__qualname__)
+        raise CallerFailed(_FAILED)
+    parts = caller_scope(text)
+    if parts is None:
+        raise CallerMissing(_NOBODY)
+    return parts
+
+
+def _text(name: object) -> str | None:
+    """A name as text, empty for nobody's; ``None`` for what can't be one. No bool, which only says whether there is a user."""
+    if name is None:
+        return ""
+    return str(name) if isinstance(name, str | int | UUID) and not isinstance(name, bool) else None
 
 
 def redacted(
