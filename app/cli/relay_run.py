@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from oncegate import __version__
 from oncegate.app import signals
-from oncegate.app.server.bind import bind
 from oncegate.app.server.pages import Pages
+from oncegate.app.server.socket import bind
 from oncegate.app.settings.gateway import redact
 from oncegate.app.telemetry import logs
 from oncegate.app.telemetry.metrics import page_of
