@@ -15,10 +15,8 @@ The handler checks before it acts, so no key is booked twice; how often it was e
 is the number of executions in the documented window, and it is told. Exit code 0 where the books are right, 1 where not.
 """
 
-import argparse
 import asyncio
 import gzip
-import json
 import os
 import random
 import sys
@@ -27,18 +25,19 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 from redis.exceptions import OutOfMemoryError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from loadtests.commands_handler import BOOKS, DIES, FAILS, open_books
 from loadtests.commands_service import RESPONSE_TIMEOUT, slow_service
 from loadtests.restarting import Restarting
+from loadtests.runs import main, progress, submissions
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from testing.gateway import Gateway
 from testing.servers import RedisServer
@@ -69,10 +68,10 @@ class Plan:
     commands: int = 20_000
     workers: int = 3
     callers: int = 24
-    kill_every: int = 250
-    dies_one_in: int = 500
-    fails_one_in: int = 50
-    lease: float = 3.0
+    kill_every: int = field(default=250, metadata={"metavar": "COMMANDS"})
+    dies_one_in: int = field(default=500, metadata={"metavar": "CALLS"})
+    fails_one_in: int = field(default=50, metadata={"metavar": "CALLS"})
+    lease: float = field(default=3.0, metadata={"metavar": "SECONDS"})
     seed: int = 1
 
 
@@ -137,9 +136,9 @@ class Run:
         self._stream = stream_key(NAMESPACE, "commands")
         self._streams = (self._stream, stream_key(NAMESPACE, SLOW_STREAM))
 
-    async def submit_all(self, progress: Progress) -> None:
+    async def submit_all(self, bars: Progress) -> None:
         """Submit every command, and some of them again."""
-        bar = progress.add_task("accepted", total=self.plan.commands)
+        bar = bars.add_task("accepted", total=self.plan.commands)
         numbers = iter(range(self.plan.commands))
         limits = httpx.Limits(max_connections=self.plan.callers)
         async with httpx.AsyncClient(base_url=self._gateway.url, limits=limits, timeout=60, trust_env=False) as client:
@@ -154,7 +153,7 @@ class Run:
                         await self._submit(client, fate.randrange(number))  # long ago, or just now
                     if chance > 1 - COPIED:
                         self._publish_again()
-                    progress.advance(bar)
+                    bars.advance(bar)
 
             await asyncio.gather(*[caller() for _ in range(self.plan.callers)])
 
@@ -205,14 +204,14 @@ class Run:
             await asyncio.sleep(FULL_SECONDS)
             self._redis.config_set("maxmemory", used + ROOM_BYTES)
 
-    async def until_done(self, progress: Progress) -> None:
+    async def until_done(self, bars: Progress) -> None:
         """Wait until everything was delivered and acknowledged. Raises ``TimeoutError``."""
-        bar = progress.add_task("to do", total=None)
+        bar = bars.add_task("to do", total=None)
         async with asyncio.timeout(PATIENCE):
             while left := self._left():
-                progress.update(bar, description=f"{left} to do")
+                bars.update(bar, description=f"{left} to do")
                 await asyncio.sleep(0.1)
-        progress.update(bar, description="nothing left to do")
+        bars.update(bar, description="nothing left to do")
 
     def _left(self) -> int:
         return sum(self._left_in(stream) for stream in self._streams if self._redis.exists(stream))
@@ -272,18 +271,8 @@ def machinery(plan: Plan, folder: Path) -> Iterator[Run]:
             log_level="info",
             idempotency={"lease": plan.lease, "require_key": True, "response_timeout": RESPONSE_TIMEOUT},
         )
-        gateway = Gateway(
-            folder / "gateway.log",
-            "http://127.0.0.1:9",  # nothing is forwarded
-            server.url,
-            namespace=NAMESPACE,
-            log_level="info",
-            idempotency={"lease": plan.lease, "require_key": True},
-            routes=[
-                {"path": ROUTE, "mode": "async"},
-                {"path": SLOW_ROUTE, "mode": "async", "stream": SLOW_STREAM},
-            ],
-        )
+        routes = [{"path": ROUTE, "mode": "async"}, {"path": SLOW_ROUTE, "mode": "async", "stream": SLOW_STREAM}]
+        gateway = submissions(folder / "gateway.log", server.url, NAMESPACE, routes, lease=plan.lease)
         workers = Workers(plan, server.url, folder, behind.ready().url)
         try:
             yield Run(plan, server, gateway.ready(), workers)
@@ -293,15 +282,15 @@ def machinery(plan: Plan, folder: Path) -> Iterator[Run]:
             behind.end()
 
 
-async def drive(run: Run, progress: Progress) -> None:
+async def drive(run: Run, bars: Progress) -> None:
     """Submit, and wait for the end."""
     began = time.monotonic()
     mending, filling = asyncio.create_task(run.mend()), asyncio.create_task(run.fill())
     try:
         async with asyncio.timeout(LONGEST_SECONDS + run.plan.commands * LONGEST_PER_COMMAND):
-            await run.submit_all(progress)
+            await run.submit_all(bars)
         run.figures.seconds_submitting = round(time.monotonic() - began, 1)
-        await run.until_done(progress)
+        await run.until_done(bars)
     finally:
         mending.cancel()
         filling.cancel()
@@ -310,30 +299,11 @@ async def drive(run: Run, progress: Progress) -> None:
 
 def perform(plan: Plan, console: Console) -> Figures:
     """One run from beginning to end. Raises ``TimeoutError`` where the workers don't finish."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with tempfile.TemporaryDirectory(prefix="oncegate-run-") as folder, machinery(plan, Path(folder)) as run:
-        with Progress(*columns, console=console) as progress:
-            asyncio.run(drive(run, progress))
+        with progress(console) as bars:
+            asyncio.run(drive(run, bars))
         return run.count(str(Path(folder) / "books.sqlite"))
 
 
-def main() -> int:
-    """Run it, and say what came of it as JSON on standard output."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Plan()
-    parser.add_argument("--commands", type=int, default=default.commands)
-    parser.add_argument("--workers", type=int, default=default.workers)
-    parser.add_argument("--callers", type=int, default=default.callers)
-    parser.add_argument("--kill-every", type=int, default=default.kill_every, metavar="COMMANDS")
-    parser.add_argument("--dies-one-in", type=int, default=default.dies_one_in, metavar="CALLS")
-    parser.add_argument("--fails-one-in", type=int, default=default.fails_one_in, metavar="CALLS")
-    parser.add_argument("--lease", type=float, default=default.lease, metavar="SECONDS")
-    parser.add_argument("--seed", type=int, default=default.seed)
-    plan = Plan(**vars(parser.parse_args()))
-    figures = perform(plan, Console(stderr=True))
-    print(json.dumps({"plan": asdict(plan), "figures": asdict(figures), "right": figures.right}, indent=2))
-    return 0 if figures.right else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, Plan, perform))

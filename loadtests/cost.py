@@ -14,7 +14,7 @@ import redis
 
 from loadtests import bed, builds, machine, processes
 from loadtests.bed import ONCEGATE, Bed
-from loadtests.load import Wrk
+from loadtests.load import QUICK_SECONDS, Wrk
 from loadtests.processes import BenchError
 from loadtests.report import Results, progress
 
@@ -30,7 +30,7 @@ SOAK_ENDS_WITHIN = 1800
 COMMANDS = ("evalsha", "get", "set", "pttl", "getrange")
 
 
-def run(*, rounds: int, seconds: int, records: int, build: str | None = None, quick: bool) -> Results:
+def run(*, rounds: int, seconds: float, records: int, build: str | None = None, quick: bool) -> Results:
     """Measure it all. ``records`` is how many first requests the soak makes; ``build`` is one of `builds.BUILDS`.
 
     Raises `BenchError` where a gateway answers wrongly, or there is no such build.
@@ -39,7 +39,7 @@ def run(*, rounds: int, seconds: int, records: int, build: str | None = None, qu
     server_core, load_core = map(str, machine.cores())
     connections, sizes, workers = CONNECTIONS, SIZES, WORKERS
     if quick:
-        rounds, seconds, records = 1, 1, 1000
+        rounds, seconds, records = 1, QUICK_SECONDS, 1000
         connections, sizes, workers = (32,), (131_072,), (2,)
     settings: dict[str, Any] = {
         "builds": [builds.COMPILED if compiled else builds.SOURCE],

@@ -13,7 +13,7 @@ import httpx
 
 from loadtests import bed, builds, machine, processes
 from loadtests.bed import COMPILED, LUA, ONCEGATE, PLAIN, Bed
-from loadtests.load import Wrk
+from loadtests.load import QUICK_SECONDS, Wrk
 from loadtests.processes import BenchError
 from loadtests.report import Results, progress
 
@@ -30,10 +30,10 @@ ANSWERED_WITHIN = 15.0
 """Seconds; who has not answered by then waits for the first request, which is let go."""
 
 
-def run(*, rounds: int, seconds: int, quick: bool) -> Results:
+def run(*, rounds: int, seconds: float, quick: bool) -> Results:
     """Measure all cells in turn, ``rounds`` times. Raises `BenchError` where a gateway answers wrongly."""
     if quick:
-        rounds = seconds = 1
+        rounds, seconds = 1, QUICK_SECONDS
     server_core, load_core = machine.cores()
     wrk = Wrk(load_core, warm_up=0 if quick else 1)
     compiled = builds.compiled(quick=quick)
@@ -64,7 +64,7 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
     return results
 
 
-def measure(running: Bed, wrk: Wrk, name: str, mode: str, *, connections: int, seconds: int) -> dict[str, Any]:
+def measure(running: Bed, wrk: Wrk, name: str, mode: str, *, connections: int, seconds: float) -> dict[str, Any]:
     """One measurement. Raises `BenchError` where more or fewer requests arrived upstream than should."""
     sample = wrk.measure(running.target(name), mode, connections=connections, seconds=seconds)
     arrivals = sample["arrivals"] = sample.pop("executed")

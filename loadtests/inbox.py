@@ -19,6 +19,7 @@ from sqlalchemy import Connection, MetaData, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from loadtests import builds, machine
+from loadtests.load import QUICK_SECONDS
 from loadtests.processes import BenchError
 from loadtests.report import Results, Spread, Table, paired, progress, spread
 from oncegate.middleware.consumers.delivery import Delivery
@@ -74,11 +75,11 @@ MOST_LATE: Final = 2.0
 Handle = Callable[[int], Awaitable[object]]
 
 
-def run(*, rounds: int, seconds: int, quick: bool) -> Results:
+def run(*, rounds: int, seconds: float, quick: bool) -> Results:
     """Measure it all. ``seconds`` are those of each handler in a round. Raises `BenchError` where an effect is missing."""
     markers = MARKERS
     if quick:
-        rounds, seconds, markers = 1, 1, 2000
+        rounds, seconds, markers = 1, QUICK_SECONDS, 2000
     settings = {
         "builds": [builds.SOURCE], "quick": quick, "rounds": rounds, "seconds": seconds, "at_once": AT_ONCE,
         "markers": markers,
@@ -121,7 +122,7 @@ def _pin(server: PostgreSQLServer, core: int) -> None:
 # -- the handlers -----------------------------------------------------------------------------------------------------
 
 
-async def _round(server: PostgreSQLServer, seconds: int) -> dict[str, tuple[float, float]]:
+async def _round(server: PostgreSQLServer, seconds: float) -> dict[str, tuple[float, float]]:
     """By handler: transactions per second, and the CPU (us) of one in this process. In a database of its own."""
     inbox = Inbox("billing")
     database = server.database()

@@ -14,7 +14,6 @@ The producer writes each payment into a file before it sends it. At the end the 
 Prints JSON; exit code 0 where they are, 1 where not.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -25,18 +24,19 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from sqlalchemy import MetaData, create_engine
 
 from loadtests.inbox_handler import DATABASE, DIED_AFTER, DIED_BEFORE, DIES, EXECUTED, OUTCOMES, SKIPPED
 from loadtests.inbox_ways import WAYS, Way
 from loadtests.restarting import Restarting
+from loadtests.runs import main, progress
 from oncegate.sql import Inbox
 from testing.postgresql import PostgreSQLServer
 from testing.template import GATEWAY
@@ -62,11 +62,11 @@ class Plan:
     """
 
     messages: int = 20_000
-    way: str = "gateway"
+    way: str = field(default="gateway", metadata={"choices": [*WAYS]})
     consumers: int = 3
     producers: int = 16
     accounts: int = 500
-    kill_every: int = 250
+    kill_every: int = field(default=250, metadata={"metavar": "MESSAGES"})
     dies_one_in: int = 500
     seed: int = 1
 
@@ -181,25 +181,25 @@ class Run:
         self._ledger = ledger
         self._consumers = consumers
 
-    async def drive(self, progress: Progress) -> None:
+    async def drive(self, bars: Progress) -> None:
         """Send, and wait for the end. Raises ``TimeoutError``, in a group."""
         async with asyncio.TaskGroup() as group, self._way.open():
             mending, shooting = group.create_task(self._mend()), group.create_task(self._shoot_all())
             async with asyncio.timeout(PATIENCE + self.plan.messages * LONGEST_PER_MESSAGE):
-                await self._send_all(progress)
+                await self._send_all(bars)
                 await shooting
-                await self._until_done(progress)
+                await self._until_done(bars)
             self.dead_letters = await self._way.dead_letters()
             mending.cancel()
 
-    async def _send_all(self, progress: Progress) -> None:
-        bar = progress.add_task("sent", total=self.plan.messages)
+    async def _send_all(self, bars: Progress) -> None:
+        bar = bars.add_task("sent", total=self.plan.messages)
         numbers = iter(range(self.plan.messages))
 
         async def producer() -> None:
             for number in numbers:
                 await self._send_one(number)
-                progress.advance(bar)
+                bars.advance(bar)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(self.plan.producers):
@@ -242,14 +242,14 @@ class Run:
             await asyncio.sleep(0.05)
             self._consumers.mend()
 
-    async def _until_done(self, progress: Progress) -> None:
+    async def _until_done(self, bars: Progress) -> None:
         """Until nothing is left, and every payment of the ledger has its marker; then a look would find no more to come."""
-        bar = progress.add_task("to do", total=self.plan.messages)
+        bar = bars.add_task("to do", total=self.plan.messages)
         idle = 0
         while idle < 3:
             await asyncio.sleep(LOOKS_EVERY)
             marked = await asyncio.to_thread(self._accounts.markers)
-            progress.update(bar, completed=marked)
+            bars.update(bar, completed=marked)
             idle = idle + 1 if await self._way.is_idle() and marked >= self.plan.messages else 0
 
 
@@ -261,11 +261,10 @@ def payment_of(plan: Plan, number: int) -> tuple[str, dict[str, int]]:
 
 def perform(plan: Plan, console: Console) -> Figures:
     """One run from beginning to end. Raises ``TimeoutError`` where the consumers don't finish."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="oncegate-run-") as name, PostgreSQLServer() as server:
         folder = Path(name)
-        with WAYS[plan.way](folder, plan.seed) as (way, command), Progress(*columns, console=console) as progress:
+        with WAYS[plan.way](folder, plan.seed) as (way, command), progress(console) as bars:
             accounts, ledger = Accounts(server, plan.accounts, plan.seed), Ledger(folder / "ledger")
             outcomes = folder / "outcomes"
             environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")} | {
@@ -279,7 +278,7 @@ def perform(plan: Plan, console: Console) -> Figures:
             consumers = Restarting([command] * plan.consumers, environment, log, plan.seed, preloaded=PRELOADED)
             run = Run(plan, way, accounts, ledger, consumers)
             try:
-                asyncio.run(run.drive(progress))
+                asyncio.run(run.drive(bars))
             except BaseException:
                 console.print(log.read_text(errors="replace")[-3000:], markup=False)
                 raise
@@ -309,23 +308,5 @@ def perform(plan: Plan, console: Console) -> Figures:
             )
 
 
-def main() -> int:
-    """Run it, and print what came of it as JSON on standard output."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Plan()
-    parser.add_argument("--messages", type=int, default=default.messages)
-    parser.add_argument("--way", choices=[*WAYS], default=default.way)
-    parser.add_argument("--consumers", type=int, default=default.consumers)
-    parser.add_argument("--producers", type=int, default=default.producers)
-    parser.add_argument("--accounts", type=int, default=default.accounts)
-    parser.add_argument("--kill-every", type=int, default=default.kill_every, metavar="MESSAGES")
-    parser.add_argument("--dies-one-in", type=int, default=default.dies_one_in, metavar="CALLS")
-    parser.add_argument("--seed", type=int, default=default.seed)
-    plan = Plan(**vars(parser.parse_args()))
-    figures = perform(plan, Console(stderr=True))
-    print(json.dumps({"plan": asdict(plan), "figures": asdict(figures), "right": figures.right}, indent=2))
-    return 0 if figures.right else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, Plan, perform))

@@ -12,6 +12,7 @@ import httpx
 
 from loadtests.commands_run import WORKER
 from loadtests.inbox_handler import MAX_ATTEMPTS
+from loadtests.runs import submissions
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from testing.brokers import RabbitServer
 from testing.gateway import Gateway
@@ -131,15 +132,7 @@ Way = OverGateway | OverRabbitMQ
 def over_gateway(folder: Path, seed: int) -> Iterator[tuple[OverGateway, list[str]]]:
     """The way, and the command of its consumers."""
     with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
-        gateway = Gateway(
-            folder / "gateway.log",
-            "http://127.0.0.1:9",  # nothing is forwarded
-            server.url,
-            namespace=NAMESPACE,
-            log_level="info",
-            idempotency={"require_key": True},
-            routes=[{"path": ROUTE, "mode": "async"}],
-        )
+        gateway = submissions(folder / "gateway.log", server.url, NAMESPACE, [{"path": ROUTE, "mode": "async"}])
         worker = [*WORKER, "--cache", server.url, "--namespace", NAMESPACE, "--max-attempts", str(MAX_ATTEMPTS)]
         try:
             yield (

@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import math
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -23,6 +25,8 @@ AUTHORIZATION = "Bearer sk_live_0123456789"  # as in requests.lua
 MOST_ERRORS = 0.001
 """The share of errors that a measurement may have. There should be none, but on a machine that stands still for half a second a
 gateway rightly answers 503. Each is counted, and told."""
+QUICK_SECONDS = 0.4
+"""Of a measurement that is to show only that it runs: enough for processor times, which are counted in hundredths of a second."""
 LEEWAY_SECONDS = 30
 """More than the duration, and wrk is ended."""
 
@@ -47,7 +51,14 @@ class Wrk:
     warm_up: int = 1
 
     def measure(
-        self, target: Target, mode: str, *, connections: int, seconds: int, body: bytes = BODY, path: str = "/payments"
+        self,
+        target: Target,
+        mode: str,
+        *,
+        connections: int,
+        seconds: float,
+        body: bytes = BODY,
+        path: str = "/payments",
     ) -> dict[str, Any]:
         """Requests of ``mode`` (see requests.lua) for ``seconds``; a replay has one key per connection.
 
@@ -83,7 +94,7 @@ class Wrk:
         seed: str,
         *,
         connections: int,
-        seconds: int,
+        seconds: float,
         body: bytes = BODY,
         path: str = "/payments",
     ) -> dict[str, Any]:
@@ -94,28 +105,28 @@ class Wrk:
             file.write(body)
             file.flush()
             arguments = [mode, seed, str(connections), path, file.name]
-            told = self._run(target.url, connections, seconds, arguments)
-            if not told["requests"]:  # a busy machine answers nothing within the one second of a quick run
-                seconds += LEEWAY_SECONDS
-                told = self._run(target.url, connections, seconds, arguments)
+            for more in (0, 1, LEEWAY_SECONDS):  # a busy machine answers nothing within a quick run's part of a second
+                counted = self._run(target.url, connections, seconds + more, arguments)
+                if counted["requests"]:
+                    break
             cpu = {name: process.cpu_seconds() - before[name] for name, process in target.watched.items()}
             cpu["wrk"] = (
                 os.times().children_user + os.times().children_system - used.children_user - used.children_system
             )
-            if target.strict and told["status_errors"]:
+            if target.strict and counted["status_errors"]:
                 self._show_statuses(target.url, connections, arguments)
-        requests, taken = told["requests"], told["duration_us"] / 1e6
-        errors = told["status_errors"] + told["socket_errors"]
+        requests, taken = counted["requests"], counted["duration_us"] / 1e6
+        errors = counted["status_errors"] + counted["socket_errors"]
         if not requests:
-            raise BenchError(f"{target.url} answered nothing within {seconds} s")
+            raise BenchError(f"{target.url} answered nothing within {seconds + LEEWAY_SECONDS:g} s")
         if target.strict and errors > MOST_ERRORS * requests:
             raise BenchError(f"{mode}: {errors} errors in {requests} requests: {target.watched['server'].last_words()}")
         return {
             "requests": requests,
             "requests_per_s": requests / taken,
-            "p50_ms": told["p50_us"] / 1e3,
-            "p99_ms": told["p99_us"] / 1e3,
-            "max_ms": told["max_us"] / 1e3,
+            "p50_ms": counted["p50_us"] / 1e3,
+            "p99_ms": counted["p99_us"] / 1e3,
+            "max_ms": counted["max_us"] / 1e3,
             "cpu_us": {name: spent / requests * 1e6 for name, spent in cpu.items()},
             "cpu_share": {name: spent / taken for name, spent in cpu.items()},
             "errors": errors,
@@ -133,18 +144,22 @@ class Wrk:
             f"{mode}: errors at {url}; in a second more of the same: {found}", highlight=False, soft_wrap=True
         )
 
-    def _run(self, url: str, connections: int, seconds: int, arguments: list[str]) -> dict[str, Any]:
-        command = ["taskset", "--cpu-list", str(self.core), processes.wrk(), "--threads", "1", "--connections", str(connections),
-                   "--duration", f"{seconds}s", "--timeout", "20s", "--script", str(HERE / "requests.lua"), url, "--",
-                   *arguments]  # fmt: skip
+    def _run(self, url: str, connections: int, seconds: float, arguments: list[str]) -> dict[str, Any]:
+        # wrk knows whole seconds; by SIGINT it ends earlier, and prints what it has counted.
+        ended = [] if seconds == int(seconds) else ["timeout", "--preserve-status", "--signal=INT", f"{seconds}"]
+        command = [*ended, "taskset", "--cpu-list", str(self.core), processes.wrk(), "--threads", "1", "--connections",
+                   str(connections), "--duration", f"{math.ceil(seconds)}s", "--timeout", "20s", "--script",
+                   str(HERE / "requests.lua"), url, "--", *arguments]  # fmt: skip
         try:
             output = subprocess.run(command, capture_output=True, text=True, timeout=seconds + LEEWAY_SECONDS)
         except subprocess.TimeoutExpired:
             raise BenchError(f"wrk did not end: is {url} answering?") from None
+        if ended and output.returncode == 128 + signal.SIGINT:
+            return {"requests": 0}  # it had not even begun
         if output.returncode:
             raise BenchError(f"wrk failed: {output.stderr.strip() or output.stdout.strip()}")
-        told: dict[str, Any] = json.loads(output.stdout.strip().splitlines()[-1])
-        return told
+        counted: dict[str, Any] = json.loads(output.stdout.strip().splitlines()[-1])
+        return counted
 
 
 def _prime(url: str, path: str, body: bytes, keys: list[str]) -> None:

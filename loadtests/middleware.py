@@ -25,7 +25,7 @@ import httpx
 
 from loadtests import builds, machine, peers, processes, turns
 from loadtests.app import FLOOR, MIDDLEWARES, REDIS_FLOOR, SPACED
-from loadtests.load import Target, Wrk
+from loadtests.load import QUICK_SECONDS, Target, Wrk
 from loadtests.processes import BenchError, Process
 from loadtests.report import Results, progress
 
@@ -118,10 +118,10 @@ def verify(app: Process, variant: Variant) -> None:
         raise BenchError(f"{app.name}: is {'not ' if variant.frozen else ''}frozen")
 
 
-def run(*, rounds: int, seconds: int, quick: bool) -> Results:
+def run(*, rounds: int, seconds: float, quick: bool) -> Results:
     """Measure all in turn, ``rounds`` times. Raises `BenchError` where oncegate answers wrongly; of others, it is told."""
     if quick:
-        rounds = seconds = 1
+        rounds, seconds = 1, QUICK_SECONDS
     server_core, load_core = machine.cores()
     wrk = Wrk(load_core, warm_up=0 if quick else 1)
     compiled = builds.compiled(quick=quick)
@@ -153,7 +153,7 @@ def run(*, rounds: int, seconds: int, quick: bool) -> Results:
     return results
 
 
-def measure(wrk: Wrk, variant: Variant, app: Process, redis: Process, mode: str, *, seconds: int) -> dict[str, Any]:
+def measure(wrk: Wrk, variant: Variant, app: Process, redis: Process, mode: str, *, seconds: float) -> dict[str, Any]:
     """One measurement. Raises `BenchError` where oncegate answers wrongly."""
     sample = wrk.measure(_target(variant, app, redis), mode, connections=CONNECTIONS, seconds=seconds)
     if variant.ours and (sample["errors"] or (mode == "replay" and sample["executed"])):
@@ -163,7 +163,7 @@ def measure(wrk: Wrk, variant: Variant, app: Process, redis: Process, mode: str,
 
 
 def in_turns(
-    wrk: Wrk, variant: Variant, app: Process, base: Process, redis: Process, mode: str, *, seconds: int
+    wrk: Wrk, variant: Variant, app: Process, base: Process, redis: Process, mode: str, *, seconds: float
 ) -> dict[str, float]:
     """The CPU (us) per request of the app as ``variant``, and of the app alone, in turn with it."""
     one, other = _target(variant, app, redis), _target(variant.base, base, redis)

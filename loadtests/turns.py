@@ -16,7 +16,9 @@ from loadtests.load import Target, Wrk
 TURN_SECONDS = 0.05
 
 
-def measure(wrk: Wrk, one: Target, other: Target, mode: str, *, connections: int, seconds: int) -> tuple[float, float]:
+def measure(
+    wrk: Wrk, one: Target, other: Target, mode: str, *, connections: int, seconds: float
+) -> tuple[float, float]:
     """The CPU (us) per request that ``one`` and ``other`` use, each for about half of ``seconds``.
 
     Whose turn it isn't, stands still (SIGSTOP). ``watched["server"]`` of each is a process of its own. Requests are those of

@@ -94,12 +94,12 @@ def is_replay(answer: httpx.Response) -> bool:
 
 
 async def until_answer(
-    ask: Callable[[], Awaitable[httpx.Response]], wanted: str | int | Callable[[httpx.Response], bool]
+    request: Callable[[], Awaitable[httpx.Response]], wanted: str | int | Callable[[httpx.Response], bool]
 ) -> httpx.Response:
     """The first answer with the slug or status ``wanted``, or for which ``wanted`` holds."""
     deadline = time.monotonic() + DEADLINE
     while True:
-        answer = await ask()
+        answer = await request()
         if wanted(answer) if callable(wanted) else wanted in (slug(answer), answer.status_code):
             return answer
         assert time.monotonic() < deadline, f"{answer.status_code} {slug(answer)} instead of {wanted}"

@@ -1,4 +1,4 @@
-"""`oncegate` as a process: what it says, where it listens, how it ends."""
+"""`oncegate` as a process: what it writes, where it listens, how it ends."""
 
 import os
 import re
@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
+from testing.template import Forked
 
 ONCEGATE = [str(Path(sys.executable).with_name("oncegate"))]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
@@ -27,7 +29,7 @@ def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str
 
 
 def invoke(*arguments: str, stdin: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
-    """What `run` does, in this process: for what a command says and how it ends, without the second that Python takes to start.
+    """What `run` does, in this process: for what a command writes and how it ends, without the second that Python takes to start.
 
     Raises what the command lets through, where a process would end with a traceback.
     """
@@ -36,16 +38,24 @@ def invoke(*arguments: str, stdin: str = "", **environment: str) -> "subprocess.
     return subprocess.CompletedProcess(["oncegate", *arguments], done.exit_code, done.stdout, done.stderr)
 
 
-@contextmanager
-def running(*arguments: str, **environment: str) -> Iterator["Running"]:
-    process = subprocess.Popen(
-        [*ONCEGATE, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=ENVIRONMENT | environment,
-        start_new_session=True,
+def running(*arguments: str, **environment: str) -> AbstractContextManager["Running"]:
+    return _until_left(subprocess.Popen([*ONCEGATE, *arguments], **_options(environment)))
+
+
+def forked(*arguments: str, **environment: str) -> AbstractContextManager["Running"]:
+    """What `running` does, where it is not the command line or the start that a test is about (testing/template.py)."""
+    return _until_left(
+        Forked("-c", "from oncegate.app.cli.main import main; main()", *arguments, **_options(environment))
     )
+
+
+def _options(environment: dict[str, str]) -> dict[str, Any]:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return {**streams, "env": ENVIRONMENT | environment, "start_new_session": True}
+
+
+@contextmanager
+def _until_left(process: "subprocess.Popen[str]") -> Iterator["Running"]:
     try:
         yield Running(process)
     finally:
@@ -55,18 +65,18 @@ def running(*arguments: str, **environment: str) -> Iterator["Running"]:
 
 
 class Running:
-    """A process and what it has said so far."""
+    """A process and its output so far."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
-        self.said = ""
+        self.output = ""
 
     def wait_for(self, pattern: str, times: int = 1) -> "re.Match[str]":
         assert self.process.stdout is not None
-        while len(found := list(re.finditer(pattern, self.said))) < times:
+        while len(found := list(re.finditer(pattern, self.output))) < times:
             line = self.process.stdout.readline()
-            assert line, f"ended without {pattern!r}:\n{self.said}"
-            self.said += line
+            assert line, f"ended without {pattern!r}:\n{self.output}"
+            self.output += line
         return found[-1]
 
     def url(self, workers: int = 1) -> str:
@@ -74,5 +84,5 @@ class Running:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        self.said += self.process.communicate(timeout=PATIENCE)[0]
+        self.output += self.process.communicate(timeout=PATIENCE)[0]
         return self.process.returncode

@@ -1,4 +1,4 @@
-"""`oncegate serve` as a process: started with settings, awaited, stalled, killed, told to stop; its log is kept."""
+"""`oncegate serve` as a process: started with settings, awaited, stalled, killed, terminated; its log is kept."""
 
 import json
 import os
@@ -112,7 +112,7 @@ class Gateway:
         assert children, "it has no workers"
         return [int(child) for child in children]
 
-    def tell_to_stop(self) -> None:
+    def terminate(self) -> None:
         self._process.terminate()
 
     @property

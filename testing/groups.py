@@ -95,9 +95,9 @@ class SentinelGroup(_Group):
 
     def in_step(self, replicas: int) -> bool:
         """Whether the master has as many replicas online as that."""
-        told = self.master.command("INFO", "replication")
-        online = [each for name, each in told.items() if name.startswith("slave") and each["state"] == "online"]
-        return told["role"] == "master" and len(online) == replicas
+        replication = self.master.command("INFO", "replication")
+        online = [each for name, each in replication.items() if name.startswith("slave") and each["state"] == "online"]
+        return replication["role"] == "master" and len(online) == replicas
 
     @property
     def master(self) -> RedisServer:
@@ -252,10 +252,10 @@ class ClusterGroup(_Group):
 
     def _epoch(self, number: int, of: int) -> int:
         """The epoch of the configuration of node ``of``, as node ``number`` knows it."""
-        told = self.servers[number].command("CLUSTER", "NODES")
-        if isinstance(told, dict):
-            return next(int(node["epoch"]) for node in told.values() if node["node_id"] == self.ids[of])
-        return next(int(line.split()[6]) for line in told.decode().splitlines() if line.startswith(self.ids[of]))
+        nodes = self.servers[number].command("CLUSTER", "NODES")
+        if isinstance(nodes, dict):
+            return next(int(node["epoch"]) for node in nodes.values() if node["node_id"] == self.ids[of])
+        return next(int(line.split()[6]) for line in nodes.decode().splitlines() if line.startswith(self.ids[of]))
 
     def _owner(self, number: int, slot: int) -> int | None:
         """The port of the master that node ``number`` believes to own ``slot``."""
@@ -265,9 +265,9 @@ class ClusterGroup(_Group):
         return None
 
     def _knows_all_epochs(self, number: int) -> bool:
-        told = [_bytes(server.command("CLUSTER", "INFO")) for server in self.servers[:3]]
-        return _number(b"cluster_current_epoch", told[number]) >= max(
-            _number(b"cluster_my_epoch", info) for info in told
+        found = [_bytes(server.command("CLUSTER", "INFO")) for server in self.servers[:3]]
+        return _number(b"cluster_current_epoch", found[number]) >= max(
+            _number(b"cluster_my_epoch", info) for info in found
         )
 
     def move(self, slot: int, source: int, target: int) -> None:
@@ -285,8 +285,8 @@ def _fields(reply: Any) -> dict[str, str]:
 
 
 def _nodes(server: RedisServer) -> list[str]:
-    told = server.command("CLUSTER", "NODES")
-    lines = told if isinstance(told, dict) else told.decode().splitlines()
+    nodes = server.command("CLUSTER", "NODES")
+    lines = nodes if isinstance(nodes, dict) else nodes.decode().splitlines()
     return [str(line) for line in lines if "handshake" not in str(line)]
 
 
@@ -294,8 +294,8 @@ def _number(name: bytes, info: bytes) -> int:
     return int(next(line for line in info.splitlines() if line.startswith(name + b":")).partition(b":")[2])
 
 
-def _bytes(told: Any) -> bytes:
+def _bytes(reply: Any) -> bytes:
     """redis-py parses some replies, depending on its version."""
-    if isinstance(told, dict):
-        return "\n".join(f"{name}:{value}" for name, value in told.items()).encode()
-    return bytes(told)
+    if isinstance(reply, dict):
+        return "\n".join(f"{name}:{value}" for name, value in reply.items()).encode()
+    return bytes(reply)

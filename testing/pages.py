@@ -172,9 +172,9 @@ def _terminals(commands: list[str], folder: Path, ports: list[str], environment:
         until = time.monotonic() + READY_WITHIN
         for command, port, process in started:
             while not _listens(int(port)):
-                said = (folder / f"{port}.log").read_text()
-                assert process.poll() is None, f"{command}\n{said}"
-                assert time.monotonic() < until, f"{command}\n{said}"
+                log_text = (folder / f"{port}.log").read_text()
+                assert process.poll() is None, f"{command}\n{log_text}"
+                assert time.monotonic() < until, f"{command}\n{log_text}"
                 time.sleep(0.02)
         yield
     finally:

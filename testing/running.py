@@ -13,11 +13,11 @@ class PromptServer(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.told_to_end = asyncio.Event()
+        self.ended = asyncio.Event()
 
     async def main_loop(self) -> None:
         await self.on_tick(0)
-        await self.told_to_end.wait()
+        await self.ended.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -44,5 +44,5 @@ async def running(config: uvicorn.Config, sockets: list[socket.socket]) -> Async
     try:
         yield
     finally:
-        server.told_to_end.set()
+        server.ended.set()
         await serving

@@ -229,7 +229,7 @@ async def test_a_gateway_that_stalls_between_claim_and_first_byte_sends_nothing_
             ):  # the usual case: it connected in time, and noticed that it was late
                 assert is_replay(late)
                 assert late.content == second.content
-            stalled.tell_to_stop()
+            stalled.terminate()
             while data := connection.recv(65536):
                 sent += data
     assert sent == b""

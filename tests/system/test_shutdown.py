@@ -52,7 +52,7 @@ async def test_sigterm_lets_attempts_finish_and_records_them_whether_or_not_thei
         idle = stack.enter_context(RawClient(stopping))
         idle.send(b"GET /_oncegate/healthz HTTP/1.1\r\nhost: x\r\n\r\n")
         assert idle.answer().status == 200
-        stopping.tell_to_stop()
+        stopping.terminate()
         await until(lambda: refuses(stopping), "the port closes")
         with suppress(ConnectionError):
             idle.send(raw_post(too_late))
@@ -84,7 +84,7 @@ async def test_sigterm_on_the_embedded_cache_lets_attempts_and_streams_finish(
         client.send(raw_post(streamed))
         client.receive_until(b"begun")
         await until(lambda: ledger.arrivals(keyed), "the request arrives")
-        stopping.tell_to_stop()
+        stopping.terminate()
         await until(lambda: refuses(stopping), "the port closes")
         gate.open()
         assert (await task).status_code == 201
@@ -107,7 +107,7 @@ async def test_after_shutdown_timeout_it_exits_and_what_was_left_becomes_unknown
         tasks = [caller.send(stopping, key) for key in keys]
         await until(lambda: all(map(ledger.arrivals, keys)), "all requests arrive")
         began = time.monotonic()
-        stopping.tell_to_stop()
+        stopping.terminate()
         assert await asyncio.to_thread(stopping.exit_code) == 0
         assert time.monotonic() - began >= 1
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
@@ -137,7 +137,7 @@ async def test_neither_a_stalled_upload_nor_an_endless_stream_nor_a_waiter_holds
         await until(lambda: ledger.arrivals(awaited), "the request arrives")
         waiter = caller.send(stopping, awaited, wait=30)
         await asyncio.sleep(0)
-        stopping.tell_to_stop()
+        stopping.terminate()
         assert await asyncio.to_thread(stopping.exit_code) == 0
         assert b"0\r\n\r\n" not in stream.receive_all()  # cut off, which is not an end
         with suppress(httpx.TransportError):
@@ -162,7 +162,7 @@ async def test_an_outcome_that_waits_for_redis_is_recorded_before_the_process_en
         gate.open()
         answer = await task
         assert answer.status_code == 201
-        stopping.tell_to_stop()
+        stopping.terminate()
         await until(lambda: refuses(stopping), "the port closes")
         server.start()
         assert await asyncio.to_thread(stopping.exit_code) == 0
@@ -215,5 +215,5 @@ async def test_a_worker_that_is_killed_is_replaced_and_its_attempts_become_unkno
         answer = await caller.settled(gateway, key, path)
     assert answer.status_code == 201
     assert ledger.attempts(key) == ["1", "2"]
-    gateway.tell_to_stop()
+    gateway.terminate()
     assert await asyncio.to_thread(gateway.exit_code) == 0

@@ -224,7 +224,7 @@ async def test_many_workers_take_commands_and_stop_when_they_are_told(
     answers = await asyncio.gather(*[caller.post(gateway, key, "/reports") for key in keys])
     assert {answer.status_code for answer in answers} == {202}
     assert sorted(command.key for command in copies(redis, namespace)) == sorted(keys)
-    gateway.tell_to_stop()
+    gateway.terminate()
     assert await asyncio.to_thread(gateway.exit_code) == 0
 
 

@@ -102,7 +102,7 @@ async def test_an_upstream_that_closes_idle_connections_early_is_found_out() -> 
     async def early(peer: Peer) -> None:
         await peer.request()
         await peer.send(HEAD)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # idle for so long, it is closed: that is what is to be found
 
     async with Upstream(early) as upstream:
         (finding,) = await found("upstream", upstream.url, upstream_keepalive=60)

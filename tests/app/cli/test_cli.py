@@ -82,7 +82,7 @@ def test_a_signal_stops_it_with_exit_code_0(number: int, payments: str) -> None:
     with running("serve", "--upstream", payments, "--port", "0") as gateway:
         assert httpx.get(f"{gateway.url()}/payments", timeout=PATIENCE).status_code == 200
         assert gateway.stop(number) == 0
-    assert "Traceback" not in gateway.said
+    assert "Traceback" not in gateway.output
 
 
 def test_a_signal_during_the_start_is_not_lost() -> None:
@@ -102,14 +102,14 @@ def test_logs_are_json_where_no_person_reads_them(payments: str) -> None:
         gateway.stop()
     assert '"record": "' in refused
     assert '"status": 422' in refused
-    assert "s3cret" not in gateway.said
+    assert "s3cret" not in gateway.output
 
 
 def test_the_demo_shows_first_replayed_and_refused() -> None:
     with running("demo", "--port", "0") as demo:
         url = demo.wait_for(r"oncegate in front of it on (http://[^ ]+?)\.?\n")[1]
         demo.wait_for("Listening")
-        pay = re.findall(r"curl -i (\S+)/payments -H 'Idempotency-Key: (\S+)' -d '(.*)'", demo.said)
+        pay = re.findall(r"curl -i (\S+)/payments -H 'Idempotency-Key: (\S+)' -d '(.*)'", demo.output)
         assert [origin for origin, _, _ in pay] == [url] * 3
         answers = [
             httpx.post(f"{url}/payments", headers={"Idempotency-Key": key}, content=body, timeout=PATIENCE)
@@ -121,5 +121,5 @@ def test_the_demo_shows_first_replayed_and_refused() -> None:
         assert demo.stop(signal.SIGINT) == 0
     assert [answer.status_code for answer in answers] == [201, 201, 422]
     assert answers[0].content == answers[1].content
-    assert "reached the payments service: 1. Payments made: 1." in demo.said
-    assert "Traceback" not in demo.said
+    assert "reached the payments service: 1. Payments made: 1." in demo.output
+    assert "Traceback" not in demo.output

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
-from testing.command_line import invoke, running
+from testing.command_line import forked, invoke
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
 WHICH = ["--record", RECORD]
@@ -84,7 +84,7 @@ def test_a_cursor_that_leads_nowhere_is_not_followed_for_ever(liar: str) -> None
 
 @pytest.mark.parametrize("command", [["list"], ["show", *WHICH], ["show", "k"], ["release", *WHICH]])
 def test_a_gateway_without_records_says_nothing_about_one(command: list[str]) -> None:
-    with running("serve", "--upstream", "http://127.0.0.1:1", "--port", "0") as gateway:
+    with forked("serve", "--upstream", "http://127.0.0.1:1", "--port", "0") as gateway:
         done = invoke("keys", *command, "--gateway", gateway.url(), **TOKEN)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("oncegate: no records here: the gateway has no ONCEGATE_ADMIN_TOKEN")

@@ -104,7 +104,7 @@ def test_a_stop_finishes_the_request_in_flight(
         service.go_on.set()
         assert pending.result().status_code == 201
         assert gateway.stop() == 0
-    assert "Traceback" not in gateway.said
+    assert "Traceback" not in gateway.output
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
 
@@ -130,7 +130,7 @@ def test_a_signal_that_asks_for_nothing_cuts_nobody_off(
         assert pending.result().status_code == 201
         assert httpx.get(f"{url}/_oncegate/healthz", timeout=PATIENCE).status_code == 200
         assert gateway.stop() == 0
-    assert "ended by itself" not in gateway.said
+    assert "ended by itself" not in gateway.output
 
 
 def until_refused(url: str) -> None:
@@ -211,7 +211,7 @@ def test_shutdown_timeout_bounds_a_stop(slow: tuple[SlowPayments, str]) -> None:
         assert gateway.stop() == 0
         with pytest.raises(httpx.TransportError):
             pending.result()
-    assert "Traceback" not in gateway.said
+    assert "Traceback" not in gateway.output
 
 
 def test_drain_delay_is_unready_and_still_serving(slow: tuple[SlowPayments, str]) -> None:
@@ -259,7 +259,7 @@ def test_workers_that_cannot_start_are_one_line_and_exit_code_1(slow: tuple[Slow
     with OldRedis(tmp_path / "old.sock") as old:
         serve = ["serve", "--upstream", slow[1], "--cache", old.url, "--port", "0", "--workers", "2"]
         with running(*serve, ONCEGATE_LOG_LEVEL="error", **PATIENT) as gateway:
-            gateway.said, _ = gateway.process.communicate(timeout=PATIENCE)
+            gateway.output, _ = gateway.process.communicate(timeout=PATIENCE)
             assert gateway.process.returncode == 1
-    assert gateway.said.startswith("oncegate: cache: ")
-    assert gateway.said.count("\n") == 1
+    assert gateway.output.startswith("oncegate: cache: ")
+    assert gateway.output.count("\n") == 1

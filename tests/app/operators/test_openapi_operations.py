@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from oncegate.app.operators.api import MOST_BYTES, routers
 from oncegate.app.operators.records import Records
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
-from testing.command_line import running
+from testing.command_line import forked
 from testing.served import served
 from testing.servers import free_port
 from testing.upstreams import Upstream, resetting_after
@@ -50,7 +50,7 @@ async def test_each_operation_that_is_served_is_described_and_no_other(submitted
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[str]:
-    with running("demo", "--port", "0") as demo:
+    with forked("demo", "--port", "0") as demo:
         yield demo.wait_for(r"oncegate in front of it on (http://[^ ]+?)\.?\n")[1]
 
 
@@ -59,7 +59,7 @@ def operations(upstream: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """Where the operations of a gateway are."""
     own_port = free_port() if request.param == "on a port of their own" else 0
     environment = {"ONCEGATE_ADMIN_TOKEN": TOKEN, "ONCEGATE_OPS_PORT": str(own_port)}
-    with running("serve", "--upstream", upstream, "--port", "0", **environment) as gateway:
+    with forked("serve", "--upstream", upstream, "--port", "0", **environment) as gateway:
         url = gateway.url()
         yield f"http://127.0.0.1:{own_port}/_oncegate" if own_port else f"{url}/_oncegate"
 

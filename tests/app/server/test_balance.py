@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate.app.server.balance import SLACK, STALE_SECONDS, Balance
-from testing.command_line import PATIENCE, Running, running
+from testing.command_line import PATIENCE, Running, forked
 from testing.servers import free_port
 
 ROUNDS = 3
@@ -73,7 +73,7 @@ def gateway(workers: int, redis_url: str) -> Iterator[tuple[list[int], int, Runn
     """The process ids of its workers, and its port."""
     upstream = f"http://127.0.0.1:{free_port()}"
     serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0", "--workers", str(workers)]
-    with running(*serve, ONCEGATE_CACHE_TIMEOUT="10", ONCEGATE_NAMESPACE=uuid4().hex) as process:
+    with forked(*serve, ONCEGATE_CACHE_TIMEOUT="10", ONCEGATE_NAMESPACE=uuid4().hex) as process:
         port = int(process.url(workers).rpartition(":")[2])
         parent = process.process.pid
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()

@@ -19,7 +19,7 @@ LARGE = 8_000_000
 
 
 async def slow(scope: Scope, receive: Receive, send: Send) -> None:
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # longer than a head may take, in the test of half a head
     await echo(scope, receive, send)
 
 
@@ -37,7 +37,7 @@ async def test_the_time_for_a_head_does_not_end_its_request(monkeypatch: pytest.
     monkeypatch.setattr(inbound, "HEAD_SECONDS", 4.0)  # longer than a machine stands still
 
     async def lasting(scope: Scope, receive: Receive, send: Send) -> None:
-        await asyncio.sleep(4.5)
+        await asyncio.sleep(4.5)  # longer than the time for a head
         await echo(scope, receive, send)
 
     async with serving(lasting) as (reader, writer):
@@ -109,7 +109,7 @@ async def test_an_upload_may_take_its_time_while_it_goes_on(monkeypatch: pytest.
     async with serving(echo) as (reader, writer):
         writer.write(POST + b"content-length: 8\r\nconnection: close\r\n\r\n")
         for _ in range(8):
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.6)  # in all longer than it may stand still
             writer.write(b"x")
         assert (await reader.read()).endswith(b"/posted xxxxxxxx")
 
@@ -132,9 +132,9 @@ async def test_an_upload_that_waits_for_us_is_waited_for(monkeypatch: pytest.Mon
     monkeypatch.setattr(inbound, "STALL_SECONDS", 0.1)
 
     async def late(scope: Scope, receive: Receive, send: Send) -> None:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # its client waits for us for longer than it may stand still
         monkeypatch.setattr(inbound, "STALL_SECONDS", 60.0)  # from its next look on: now we wait for the client
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # past the next look
         await echo(scope, receive, send)
 
     async with serving(late) as (reader, writer):

@@ -211,7 +211,7 @@ async def test_a_body_may_take_longer_than_its_head() -> None:
 async def test_an_enforced_attempt_has_no_time_limit_here() -> None:
     async def slow(peer: Peer) -> None:
         await peer.request()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # longer than the limit that is not to hold
         await peer.send(OK)
 
     async with Upstream(slow) as upstream:

@@ -115,7 +115,7 @@ async def test_the_upstreams_own_keep_alive_is_undercut() -> None:
     async with Upstream(answering(OK.replace(b"\r\n\r\n", b"\r\nkeep-alive: timeout=1\r\n\r\n"))) as upstream:
         forwarder = Forwarder(upstream.url, keepalive=600)
         await Client().call(forwarder)
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.6)  # more than half of what the upstream has announced, and less than all of it
         await Client().call(forwarder)
         assert upstream.connections == 2
         await forwarder.close()
