@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R12.40.
 """
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ async def test_ids_are_on_each_line_and_in_the_dead_letter(
         f"record {record}, message {bench.published}, correlation c-17"
     }
     assert bench.letters[0] == f"{bench.published} c-17" + (f" {record}" if isinstance(bench, RedisBench) else "")
-    shown = invoke("inbox", "show", bench.keys[0], "--database", f"sqlite:///{database}")
+    shown = await asyncio.to_thread(invoke, "inbox", "show", bench.keys[0], "--database", f"sqlite:///{database}")
     assert f"record {record}: no marker" in shown.stderr  # whoever has the letter finds the record by its key
 
 
