@@ -20,6 +20,7 @@ from loadtests import (
     instructions,
     middleware,
     middleware_report,
+    order,
     plots,
 )
 from loadtests.processes import BenchError
@@ -31,6 +32,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "cost": (cost.run, cost_report),
     "duplicates": (duplicates.run, duplicates),
     "inbox": (inbox.run, inbox),
+    "order": (order.run, order),
 }
 """What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
@@ -100,6 +102,16 @@ def bench_duplicates(**options: Any) -> None:
 def bench_inbox(**options: Any) -> None:
     """A consumer's handler on PostgreSQL with the inbox, without, and looking first; duplicates; bytes per marker."""
     _bench("inbox", **options)
+
+
+@main.command("order")
+@_rounds
+@_seconds
+@_quick
+@_out
+def bench_order(**options: Any) -> None:
+    """A consumer's handler on PostgreSQL under an inbox that keeps an order, under the plain one, and without."""
+    _bench("order", **options)
 
 
 @main.command("instructions")
