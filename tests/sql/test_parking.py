@@ -230,9 +230,16 @@ def test_beyond_max_parked_it_is_delivered_again_and_counts_no_attempt(place: Pl
 
 @BOTH
 def test_latest_parks_nothing(place: Place) -> None:
-    handler = place.handler(Inbox("state", order="latest"), applies)
-    consume(handler, *deliveries(3, 2, 5))
-    assert (place.effects(), parked(place)) == (["a003", "a005"], [])
+    """Nor does anything wait for one that has failed for good."""
+
+    def work(session: Session, payload: Any) -> Any:
+        if payload == "a006":
+            raise NotRetryable
+        return applies(session, payload)
+
+    handler = place.handler(Inbox("state", order="latest"), work)
+    consume(handler, *deliveries(3, 2, 5, 6, 7))
+    assert (place.effects(), parked(place)) == (["a003", "a005", "a007"], [])
 
 
 def test_a_batch_is_refused() -> None:
