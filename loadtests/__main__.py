@@ -20,6 +20,7 @@ from loadtests import (
     instructions,
     middleware,
     middleware_report,
+    order,
     pages,
     plots,
 )
@@ -32,6 +33,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "cost": (cost.run, cost_report),
     "duplicates": (duplicates.run, duplicates),
     "inbox": (inbox.run, inbox),
+    "order": (order.run, order),
 }
 """What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
@@ -108,6 +110,16 @@ def bench_inbox(fill: bool, **options: Any) -> None:
     _bench("inbox", **options)
     if fill:
         pages.fill(RESULTS)
+
+
+@main.command("order")
+@_rounds
+@_seconds
+@_quick
+@_out
+def bench_order(**options: Any) -> None:
+    """A consumer's handler on PostgreSQL under an inbox that keeps an order, under the plain one, and without."""
+    _bench("order", **options)
 
 
 @main.command("instructions")

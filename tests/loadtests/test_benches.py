@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadtests import attack, builds, inbox, instructions
+from loadtests import attack, builds, inbox, instructions, order
 from loadtests.bed import OURS
 from loadtests.duplicates import UPSTREAM_SECONDS
 from loadtests.gateway import CELLS, CONNECTIONS
@@ -38,7 +38,7 @@ def bench(name: str, folder: Path, *arguments: str) -> dict[str, Any]:
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     assert results["bench"] == name
     found = [each[-1:] if name == "cost" else each for each in (before, there())]
-    if name == "inbox":
+    if name in ("inbox", "order"):
         found = [[builds.SOURCE]]
     assert results["settings"]["builds"] in found  # it may have been made meanwhile
     assert results["about"]["machine"]["cores"] >= 1
@@ -118,6 +118,12 @@ def test_the_inbox_bench_measures_every_handler_and_the_bytes_of_a_marker(tmp_pa
         assert min(value for name, value in sample.items() if name not in ("handler", "round")) > 0
     assert 100 < results["checks"]["bytes_per_marker"] < 1000
     assert {each for _, ours, theirs, _ in inbox.RATIOS for each in (ours, theirs)} <= set(inbox.HANDLERS)
+
+
+def test_the_order_bench_measures_every_handler(tmp_path: Path) -> None:
+    results = bench("order", tmp_path)
+    assert {sample["handler"] for sample in results["samples"]} == set(order.HANDLERS)
+    assert {each for _, ours, theirs, _ in order.RATIOS for each in (ours, theirs)} <= set(order.HANDLERS)
 
 
 def test_the_cost_bench_measures_each_of_its_parts(tmp_path: Path) -> None:

@@ -188,7 +188,10 @@ def test_one_that_fails_holds_up_its_own_aggregate_alone_and_is_tried_again(plac
     handler = place.handler(ledger, work)
     (dead, *_) = consume(handler, *deliveries(1, 2, 3, 4), *deliveries(1, 2, aggregate="b"))
     assert dead.action is Action.DEAD_LETTER
-    assert (place.effects(), parked(place)) == (["b001", "b002"], [2, 3, 4])
+    assert (place.effects(), parked(place)) == (
+        ["b001", "b002"],
+        [1, 2, 3, 4],
+    )  # and the one they wait for, for operators
     broken.remove("a001")
     consume(handler, *deliveries(1))
     assert place.effects() == ["a001", "a002", "b001", "b002"]
@@ -227,9 +230,16 @@ def test_beyond_max_parked_it_is_delivered_again_and_counts_no_attempt(place: Pl
 
 @BOTH
 def test_latest_parks_nothing(place: Place) -> None:
-    handler = place.handler(Inbox("state", order="latest"), applies)
-    consume(handler, *deliveries(3, 2, 5))
-    assert (place.effects(), parked(place)) == (["a003", "a005"], [])
+    """Nor does anything wait for one that has failed for good."""
+
+    def work(session: Session, payload: Any) -> Any:
+        if payload == "a006":
+            raise NotRetryable
+        return applies(session, payload)
+
+    handler = place.handler(Inbox("state", order="latest"), work)
+    consume(handler, *deliveries(3, 2, 5, 6, 7))
+    assert (place.effects(), parked(place)) == (["a003", "a005", "a007"], [])
 
 
 def test_a_batch_is_refused() -> None:

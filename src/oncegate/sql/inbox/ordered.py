@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from oncegate.middleware.consumers.begun import Begun
@@ -102,7 +101,7 @@ class OrderedHandler:
         try:
             while (left := until - time.monotonic()) > 0 and self._run_next(aggregate, left):
                 pass
-        except (SQLAlchemyError, OSError, NotProcessed, OutcomeUnknown) as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is no outcome of the delivery that was committed before it
             log.warning("parked messages wait on: %s: %s", type(error).__name__, str(error).partition("\n")[0])
 
     def _park(self, begun: Begun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parking:
@@ -127,7 +126,7 @@ class OrderedHandler:
         """Have operators find a delivery that has failed for good, and that others are to wait for."""
         begun = next(iter(current()), None)
         final = isinstance(error, NotRetryable) or (begun is not None and begun.last)
-        if begun is None or not final or isinstance(error, _OF_OTHERS):
+        if begun is None or not final or isinstance(error, _OF_OTHERS) or not self._sequences.parks:
             return
         message = Message(begun.record, begun.fingerprint, None, begun.aggregate, begun.sequence)
         arguments = self._arguments.dump(args, kwargs) or ""
@@ -160,16 +159,19 @@ class OrderedHandler:
         row = parked.next(session.connection(), aggregate)
         if row is None:
             return False
+        if row.sequence <= row.last:  # it was delivered again, or skipped
+            parked.remove(session.connection(), row, counted=False)
+            commit(session)
+            return True
         taken.append(row)
         numbered = Numbered(aggregate, row.sequence, row.message or "", row.fingerprint, row.consumer)
         entry = self._sequences.decide(session, numbered)
-        if entry.decision is Decision.EARLY:
+        if entry.decision is not Decision.FIRST:  # another one was quicker
             return False
-        if entry.decision is Decision.FIRST:
-            arguments = self._arguments.load(row.arguments)
-            with executing(self._begun(row)):
-                call_within(session, lambda: [self._call(of_handler, (), arguments)], [entry], [0], is_result)
-        parked.remove(session.connection(), row, counted=entry.decision is Decision.FIRST)
+        arguments = self._arguments.load(row.arguments)
+        with executing(self._begun(row)):
+            call_within(session, lambda: [self._call(of_handler, (), arguments)], [entry], [0], is_result)
+        parked.remove(session.connection(), row, counted=True)
         commit(session)
         log.info("record %s: number %d was parked, and is applied", row.message or "-", row.sequence)
         return True

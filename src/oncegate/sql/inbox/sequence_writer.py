@@ -37,6 +37,7 @@ class SequenceWriter(Writer):
     ) -> None:
         super().__init__(table, names, **options)
         self._names = tuple(names)
+        self.parks = order == "contiguous"
         self.parked = ParkedMessages(
             table, parked_table(table.metadata, table.schema), self._names, starts_at, max_parked
         )

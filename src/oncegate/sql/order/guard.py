@@ -91,9 +91,10 @@ WITH given AS (
 SELECT consumer, NULL, parked, NULL, NULL, NULL, true FROM advanced
 UNION ALL
 SELECT consumer, sequence, parked, message, fingerprint, result, false FROM there
+    WHERE (SELECT count(*) FROM advanced) < (SELECT count(*) FROM given)
 """
 """An array, so that the key's index is searched; read once, for the conditions and for what was not applied. The limits are set
-in a query of their own, which is done once."""
+in a query of their own, which is done once. What was there is returned only where not all was applied."""
 _SQLITE: Final = "{insert}RETURNING consumer, NULL, parked, NULL, NULL, NULL, true"
 _CONDITIONS: Final[dict[Order, tuple[str, str]]] = {
     "latest": ("{of_sequence} >= {starts_at}", "applied.sequence < excluded.sequence"),

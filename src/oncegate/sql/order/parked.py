@@ -102,8 +102,12 @@ class ParkedMessages:
         self._count(connection, self.names[0], message.aggregate, 1)
 
     def next(self, connection: Connection, aggregate: bytes) -> Row[Any] | None:
-        """The message whose turn it is, locked; ``None`` without one, while it pauses, and where another one has it."""
-        query = self._ready(connection, select(self.parked)).where(self.parked.c.aggregate == aggregate)
+        """The message whose turn it is, locked; ``None`` without one, while it pauses, and where another one has it.
+
+        Or one whose number was applied without it; ``last`` is the last applied number.
+        """
+        columns = select(self.parked, self.order.c.sequence.label("last"))
+        query = self._ready(connection, columns).where(self.parked.c.aggregate == aggregate)
         query = query.order_by(self.parked.c.sequence).limit(1)
         return connection.execute(query.with_for_update(of=self.parked, skip_locked=True)).first()
 
