@@ -21,6 +21,7 @@ from loadtests import (
     middleware,
     middleware_report,
     plots,
+    relay,
 )
 from loadtests.processes import BenchError
 from loadtests.report import Results, publish
@@ -31,6 +32,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "cost": (cost.run, cost_report),
     "duplicates": (duplicates.run, duplicates),
     "inbox": (inbox.run, inbox),
+    "relay": (relay.run, relay),
 }
 """What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
@@ -100,6 +102,15 @@ def bench_duplicates(**options: Any) -> None:
 def bench_inbox(**options: Any) -> None:
     """A consumer's handler on PostgreSQL with the inbox, without, and looking first; duplicates; bytes per marker."""
     _bench("inbox", **options)
+
+
+@main.command("relay")
+@_rounds
+@_quick
+@_out
+def bench_relay(**options: Any) -> None:
+    """Relays of an outbox on PostgreSQL, in order and by SKIP LOCKED alone, one and three; with one large aggregate."""
+    _bench("relay", **options)
 
 
 @main.command("instructions")
