@@ -23,6 +23,7 @@ from loadtests import (
     order,
     pages,
     plots,
+    relay,
 )
 from loadtests.processes import BenchError
 from loadtests.report import Results, publish
@@ -34,6 +35,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "duplicates": (duplicates.run, duplicates),
     "inbox": (inbox.run, inbox),
     "order": (order.run, order),
+    "relay": (relay.run, relay),
 }
 """What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
@@ -120,6 +122,15 @@ def bench_inbox(fill: bool, **options: Any) -> None:
 def bench_order(**options: Any) -> None:
     """A consumer's handler on PostgreSQL under an inbox that keeps an order, under the plain one, and without."""
     _bench("order", **options)
+
+
+@main.command("relay")
+@_rounds
+@_quick
+@_out
+def bench_relay(**options: Any) -> None:
+    """Relays of an outbox on PostgreSQL, in order and by SKIP LOCKED alone, one and three; with one large aggregate."""
+    _bench("relay", **options)
 
 
 @main.command("instructions")

@@ -3,10 +3,9 @@
     .venv/bin/python -m loadtests.relay_run --rows 100000 --aggregates 1000 --relays 3
 
 Writers add messages of many aggregates to an outbox in PostgreSQL, several in one transaction, some of which stay open for long
-and some of which are rolled back. Relays (`oncegate relay`) publish them on a stream of Redis, and are killed (SIGKILL) and
-started anew. Each writer notes what it has committed, after the commit. At the end the stream must have all of that and nothing
-else; what stands in it again must have its key; and what is there for the first time must be in the order of its aggregate, 1
-to n.
+and some of which are rolled back. Relays (`oncegate relay`) publish them on a stream of Redis, and are killed (SIGKILL) and begun
+anew. Each writer notes what it has committed, after the commit. At the end the stream must have all of that and nothing else;
+what stands in it again must have its key; and what is there for the first time must be in the order of its aggregate, 1 to n.
 
 Prints JSON; exit code 0 where that is so, 1 where not.
 """

@@ -32,7 +32,7 @@ async def main(url: str, redis: str, point: str) -> None:
     seen: list[str] = []
 
     async def publish(message: OutboxMessage) -> None:
-        if point == BEFORE and len(seen) == 2:
+        if point == BEFORE and len(seen) >= 2:
             os.kill(os.getpid(), signal.SIGKILL)
         await streams(message)
         seen.append(message.key)

@@ -21,6 +21,7 @@ from oncegate.sql.database.types import BYTEWISE, Digest
 
 SEQUENCES: Final = "oncegate_sequence"
 MESSAGES: Final = "oncegate_outbox"
+CHECKPOINTS: Final = "oncegate_checkpoint"
 
 _ID: Final = BigInteger().with_variant(Integer(), "sqlite")  # where only an INTEGER is a row's id
 _WAITING: Final = sql("published_at IS NULL AND aggregate IS NOT NULL")
@@ -84,6 +85,24 @@ def outbox_table(metadata: MetaData, schema: str | None = None) -> Table:
         Index(f"{MESSAGES}_free", "id", postgresql_where=_FREE, sqlite_where=_FREE),
         # Finds what was kept for long enough.
         Index(f"{MESSAGES}_published", "published_at", postgresql_where=_PUBLISHED, sqlite_where=_PUBLISHED),
+        schema=schema,
+    )
+
+
+def checkpoint_table(metadata: MetaData, schema: str | None = None) -> Table:
+    """How far sources are published that can't be marked, as a part of ``metadata``: for all of a database one table."""
+    if (there := _table_of(metadata, CHECKPOINTS, schema)) is not None:
+        return there
+    return Table(
+        CHECKPOINTS,
+        metadata,
+        # The source's name.
+        Column("source", BYTEWISE, primary_key=True),
+        # Up to where all is published: a transaction's number and a position in it.
+        Column("transaction", BigInteger, nullable=False),
+        Column("position", BigInteger, nullable=False),
+        # Positions behind that which are published, too: a list in JSON.
+        Column("ahead", Text, nullable=False),
         schema=schema,
     )
 
