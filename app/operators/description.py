@@ -90,17 +90,28 @@ _PARAMETERS = {
         "route allows it: accept the command now, process it later.",
         {"type": "string"},
     ),
+    "ExpectedVersion": _on_request(
+        "Expected-Version",
+        'On a route with aggregate: accept the command only where the aggregate has this version. If-Match: "4" and '
+        "If-None-Match: * say the same in HTTP's words.",
+        {"type": "integer", "minimum": 0},
+    ),
 }
 _PROBLEMS = {
     "key-missing": "The route requires a key and the request has none.",
     "key-invalid": "The key is empty, too long, malformed, given twice, or differs between the header and an alias.",
+    "aggregate-invalid": "The route numbers its commands by aggregate, and the request doesn't say which one it is about.",
+    "version-invalid": "What says which version is expected is malformed, or there is more than one such field.",
     "caller-missing": "The route needs to know its caller and none of the scope's headers is there.",
     "request-timeout": "The body did not arrive in time. Nothing was executed.",
     "key-reused": "The key was used for another method, path, query or payload.",
     "in-flight": "The first request with this key is still being executed.",
     "duplicate": "An error was asked for in place of a replay, or the result is too large to be replayed.",
     "outcome-unknown": "An earlier attempt may or may not have been executed, and the policy is not to try again.",
+    "version-conflict": "The aggregate has another version than Expected-Version says. Nothing was accepted.",
+    "precondition-failed": "The aggregate has another version than If-Match or If-None-Match says. Nothing was accepted.",
     "payload-too-large": "The body is over max_request_body.",
+    "precondition-required": "The route requires the version that is expected.",
     "record-unreadable": "The record is damaged, or of a newer version.",
     "upgrade-unsupported": "Upgrade (WebSocket) is not forwarded.",
     "upstream-unreachable": "No connection: nothing was sent, and the key is free.",
