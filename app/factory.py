@@ -130,8 +130,15 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
 
     if not isinstance(cache, RedisCache):
         raise ValueError("an asynchronous route needs a Redis")
+    numbered = [route.settings(settings.idempotency) for route in settings.routes if route.aggregate is not None]
     return Submitter(
-        cache, settings.namespace, prefix=settings.prefix, limit=settings.stream_limit, count=metrics.submitted
+        cache,
+        settings.namespace,
+        prefix=settings.prefix,
+        limit=settings.stream_limit,
+        # As long as the record of an acceptance, and as the doubt where there is none.
+        kept=max((rules.ttl + rules.lease + rules.unknown_ttl for rules in numbered), default=0.0),
+        count=metrics.submitted,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from loadtests import (
+    append,
     attack,
     builds,
     cost,
@@ -162,6 +163,16 @@ def bench_attack(out: Path | None, **options: Any) -> None:
     """32 honest connections, alone and beside 32 of an attacker: are all answered, and how much later?"""
     results = attack.run(**options)
     publish(results, attack.tables(results), out or RESULTS / "attack")
+
+
+@main.command("append")
+@_rounds
+@_quick
+@_out
+def bench_append(out: Path | None, **options: Any) -> None:
+    """An append to a command stream in Redis's own time: without a number, with one, with an expected version."""
+    results = append.run(**options)
+    publish(results, append.tables(results), out or RESULTS / "append")
 
 
 @main.command("all")

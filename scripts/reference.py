@@ -47,6 +47,9 @@ ROUTE_MEANING = {
     "mode": "execute a request at once, accept it to be processed later, or whichever it asks for (`Prefer: respond-async`)",
     "stream": "the Redis stream that accepted commands go to",
     "consumer": "whose processing the status of a command tells of; without: the stream's name",
+    "aggregate": "what an accepted command is about, so that it gets a number: `path` (what the first `*` stands for) or "
+    "`header:NAME`. See [async](async.md#numbers-and-expected-versions)",
+    "require_version": "refuse a command that doesn't say which version of its aggregate it expects",
     "status": 'what a status says of the command: `402 = "success"`; success, failure, release or unknown',
 }
 

@@ -23,6 +23,8 @@ class CommandContext:
     ``target`` are those of the request, as they were sent, and ``route`` is the pattern that it matched; ``caller`` is the digest
     of the scope's headers, which are unchecked unless something in front of the gateway did that. ``request_headers`` are the
     lines that travelled with the command, names in lower case: ``content-*``, the key's, those of ``forward_request_headers``.
+    ``aggregate`` is the id of what the command is about, and ``sequence`` its number among the commands about that, ``None``
+    where its route has no ``aggregate``.
     What the request didn't have is empty.
     """
 
@@ -38,6 +40,8 @@ class CommandContext:
     route: str = ""
     caller: str = ""
     request_headers: tuple[tuple[str, str], ...] = ()
+    aggregate: str = ""
+    sequence: int | None = None
 
     def request_header(self, name: str) -> str:
         """The value of one of ``request_headers``, of several lines joined by commas; empty without one."""
@@ -71,6 +75,8 @@ def context_of(command: Command, entry: str, attempt: int) -> CommandContext:
         route=command.route,
         caller="" if caller == _NAMELESS else caller,
         request_headers=command.headers,
+        aggregate=command.aggregate,
+        sequence=command.sequence,
     )
 
 

@@ -116,8 +116,8 @@ class Processing:
                 correlation=command.correlation,
                 # A dead letter that is driven again has a new entry; its effect may be as old as the first one.
                 sent_at=instant(command.accepted_at_ms) or entry_time(entry),
-                aggregate=getattr(command, "aggregate", ""),
-                sequence=getattr(command, "sequence", None),
+                aggregate=command.aggregate,
+                sequence=command.sequence,
             )
         )
 

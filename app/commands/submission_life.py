@@ -47,7 +47,7 @@ class SubmissionLife:
             await self._cache.prolong(execution_key(key, self._consumer), ttl_ms=left - _AHEAD_MS)
 
     async def _outlast(self, key: str, command: Command, entry: str) -> int:
-        headers, body = accepted(self._prefix, command.command, entry)
+        headers, body = accepted(self._prefix, command.command, entry, command.sequence)
         now = now_ms()
         accepted_at_ms = (
             command.accepted_at_ms if 0 < command.accepted_at_ms < now else now

@@ -4,19 +4,25 @@ The middleware runs it like any other: a claim before, a record after. So its 20
 without code of its own. Where nothing was appended, or that isn't known, the same request may be sent again. A copy may be in the
 stream then, as after a crash between the two writes; that is harmless, for a consumer processes one of a command's copies and
 skips the others by its own record. What must not happen is that the gateway executes the command beside its copy.
+
+A command with a number has no second copy, which would have another number: Redis keeps where each was appended
+(``cache/redis/lua/append_numbered.lua``).
 """
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b
 from time import time
 from typing import Any
 
 import orjson
 
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
+from oncegate.cache.redis.calls import Numbered, Numbering
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.memory import MemorySamples
-from oncegate.cache.redis.streams.stream import Command, stream_key
+from oncegate.cache.redis.streams.stream import Command, numbers_key, stream_key
 from oncegate.middleware.http.asgi import Receive, Scope, Send
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.outcome.errors import NotAccepted, OutcomeUnknown
@@ -32,27 +38,45 @@ _SILENT = (
     "have arrived all the same, the two count as one command."
 )
 
+_CONFLICT = (
+    "The aggregate is at {current} and not at the version that is expected, so that nothing was accepted and the key is free: "
+    "look what has changed, and send it again with the version that there is."
+)
+
+_AGGREGATE_BYTES, _COMMAND_BYTES = 16, 20
+"""Of their digests: the one of a command is longer."""
+
+Appended = str | Numbered | Exception | None
+"""What a stream has answered: where the entry is, ``None`` where there is no room for it, or an error."""
 Response = tuple[int, Headers, bytes]
 """Status, headers and body."""
 Then = Callable[[Response | Exception], None]
 Count = Callable[[str, str], None]
-"""Called with each submission's route and result: ``accepted``, ``full`` or ``unavailable``."""
+"""Called with each submission's route and result: ``accepted``, ``conflict``, ``full`` or ``unavailable``."""
 
 
 class Submitter:
     """An ASGI app that accepts commands, for `IdempotencyMiddleware`'s ``submit``.
 
     ``cache`` is where the records are too. ``limit`` is how many entries that a group needs a stream may hold; ``prefix`` is
-    what ``Location`` begins with.
+    what ``Location`` begins with. ``kept`` (s) is how long it is known at least that a numbered command was appended.
     """
 
     def __init__(
-        self, cache: RedisCache, namespace: str, *, prefix: str, limit: int, count: Count = lambda *_: None
+        self,
+        cache: RedisCache,
+        namespace: str,
+        *,
+        prefix: str,
+        limit: int,
+        kept: float = 0.0,
+        count: Count = lambda *_: None,
     ) -> None:
         self._cache = cache
         self._namespace = namespace
         self._prefix = prefix
         self._limit = limit
+        self._kept_ms = round(kept * 1000)
         self._memory = MemorySamples(cache)
         self._count = count
 
@@ -65,12 +89,18 @@ class Submitter:
         if not await self._memory.suffice(key, len(command.body)):
             self._count(submission.route, "full")
             raise NotAccepted("overloaded", _NO_MEMORY)
-        position: str | Exception | None
+        appended: Appended
         try:
-            position = await self._cache.append(key, command.parts(), limit=self._limit)
+            numbering = self._numbering(command, submission)
+            if numbering is None:
+                appended = await self._cache.append(key, command.parts(), limit=self._limit)
+            else:
+                appended = await self._cache.append_numbered(
+                    key, command.parts(), limit=self._limit, numbering=numbering
+                )
         except CacheUnavailable as error:
-            position = error
-        status, headers, body = self._answer(command, position)
+            appended = error
+        status, headers, body = self._answer(command, submission, appended)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -92,10 +122,10 @@ class Submitter:
             return False
         command = _command(scope, headers, body, record, submission)
 
-        def answered(position: str | Exception | None) -> None:
+        def answered(appended: Appended) -> None:
             response: Response | Exception
             try:
-                response = self._answer(command, position)
+                response = self._answer(command, submission, appended)
             except Exception as error:  # noqa: BLE001 - passed on: else who waits would wait for ever
                 response = error
             if is_sent:
@@ -105,27 +135,68 @@ class Submitter:
 
         loop = asyncio.get_running_loop()
         is_sent = False
-        is_sent = self._cache.append_soon(key, command.parts(), limit=self._limit, loop=loop, then=answered)
+        numbering = self._numbering(command, submission)
+        if numbering is None:
+            is_sent = self._cache.append_soon(key, command.parts(), limit=self._limit, loop=loop, then=answered)
+        else:
+            is_sent = self._cache.append_numbered_soon(
+                key, command.parts(), limit=self._limit, numbering=numbering, loop=loop, then=answered
+            )
         return is_sent
 
-    def _answer(self, command: Command, position: str | Exception | None) -> Response:
-        """The response by what the stream has answered: the entry's id, ``None`` where it is full. Raises `NotAccepted`."""
-        if position is None:
+    def _numbering(self, command: Command, submission: Submission) -> Numbering | None:
+        """What the command needs to get its aggregate's next number; ``None`` where it gets none."""
+        version = submission.version
+        if version is None:
+            return None
+        # The payload is part of it: to another one under a free key, this one's number would be wrong.
+        same = command.command.encode() + command.fingerprint
+        return Numbering(
+            numbers_key(self._namespace, submission.stream).encode(),
+            blake2b(version.aggregate.encode(), digest_size=_AGGREGATE_BYTES).digest(),
+            blake2b(same, digest_size=_COMMAND_BYTES).digest(),
+            version.expected.encode(),
+            submission.known_ms,
+            self._kept_ms,
+        )
+
+    def _answer(self, command: Command, submission: Submission, appended: Appended) -> Response:
+        """The response by what the stream has answered. Raises `NotAccepted`."""
+        if appended is None:
             self._count(command.route, "full")
             raise NotAccepted("overloaded", _FULL)
-        if isinstance(position, Exception):
+        if isinstance(appended, Exception):
             self._count(command.route, "unavailable")
-            if isinstance(position, CacheRefused):
-                raise NotAccepted("cache-unavailable", _REFUSED) from position
-            raise NotAccepted("cache-unavailable", _SILENT, copied=True) from position
+            if isinstance(appended, CacheRefused):
+                raise NotAccepted("cache-unavailable", _REFUSED) from appended
+            raise NotAccepted("cache-unavailable", _SILENT, copied=True) from appended
+        if isinstance(appended, Numbered):
+            if not appended.entry:
+                self._count(command.route, "conflict")
+                raise _conflict(submission, appended.number)
+            headers, body = accepted(self._prefix, command.command, appended.entry, appended.number)
+        else:
+            headers, body = accepted(self._prefix, command.command, appended)
         self._count(command.route, "accepted")
-        headers, body = accepted(self._prefix, command.command, position)
         return 202, [*headers, date()], body
 
 
-def accepted(prefix: str, command: str, position: str) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
-    """Headers and body of the 202 for the command with this id, which is in its stream at ``position``."""
-    body = orjson.dumps({"status": "accepted", "position": position, "command": command})
+def _conflict(submission: Submission, current: int) -> NotAccepted:
+    version = submission.version
+    expected: str | int = "*" if version is None or version.expected == "*" else int(version.expected)
+    slug = "precondition-failed" if version is not None and version.is_condition else "version-conflict"
+    return NotAccepted(slug, _CONFLICT.format(current=current), members={"expected": expected, "current": current})
+
+
+def accepted(
+    prefix: str, command: str, position: str, sequence: int | None = None
+) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
+    """Headers and body of the 202 for the command with this id, which is in its stream at ``position``, under the number
+    ``sequence`` if it has one."""
+    members: dict[str, str | int] = {"status": "accepted", "position": position, "command": command}
+    if sequence is not None:
+        members["sequence"] = sequence
+    body = orjson.dumps(members)
     headers = (
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
@@ -145,7 +216,7 @@ def _command(scope: Scope, fields: Headers, body: bytes, record: str, submission
             headers.append((name.decode("latin-1"), text))
     query = scope.get("query_string", b"")
     target = (scope.get("raw_path") or scope["path"].encode()) + (b"?" + query if query else b"")
-    return Command(
+    command = Command(
         command=record,
         key=submission.key,
         fingerprint=submission.fingerprint,
@@ -159,6 +230,8 @@ def _command(scope: Scope, fields: Headers, body: bytes, record: str, submission
         headers=tuple(headers),
         accepted_at_ms=int(time() * 1000),
     )
+    version = submission.version
+    return command if version is None else replace(command, aggregate=version.aggregate)
 
 
 async def _body(receive: Receive) -> bytes:

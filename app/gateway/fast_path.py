@@ -202,7 +202,7 @@ class CallbackDriver:
                 if not attempt.submission:
                     connection = self._forwarder.begin(scope, headers, body)
                 elif self._submit is not None:
-                    submission = exchange.submission()
+                    submission = exchange.submission(attempt)
                     is_submitted = self._submit(scope, headers, body, exchange.record, submission, self._on_submitted)
             except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
                 exchange.begin(attempt, request.loop, self._on_limit)

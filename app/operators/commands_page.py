@@ -215,6 +215,9 @@ def describe(identifier: str, submission: Record | None, execution: Record | Non
     position = _member(submission.response, "position") if submission else None
     if position is not None:
         members["position"] = position
+    sequence = read_error(submission.response).get("sequence") if submission else None
+    if isinstance(sequence, int):
+        members["sequence"] = sequence
     if mismatch:
         error = {"type": "Mismatch", "message": "The key was used for another payload."}
         return members | {"detail": _DETAILS["mismatch"], "error": error}

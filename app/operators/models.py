@@ -17,6 +17,7 @@ PATTERN: dict[str, Any] = {"pattern": f"^{RECORD_ID.pattern}$"}
 """Of a record's id: described, and checked where the record is looked for, which says what is wrong in better words."""
 RecordId = Annotated[str, Field(pattern=PATTERN["pattern"])]
 Position = Annotated[str, Field(pattern="^[0-9]+-[0-9]+$")]
+Sequence = Annotated[int, Field(ge=1)]
 Lines = list[tuple[str, str]]
 Missing = SkipJsonSchema[None]
 """In the place of a member that may be left out, and is never null."""
@@ -155,6 +156,12 @@ class Problem(BaseModel):
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | Missing = None
     record: RecordId | Missing = Field(default=None, description="An id that logs carry too")
     original_result: OriginalResult | Missing = None
+    expected: Annotated[int, Field(ge=0)] | Literal["*"] | Missing = Field(
+        default=None, description="With version-conflict and precondition-failed: the version that was expected"
+    )
+    current: Annotated[int, Field(ge=0)] | Missing = Field(
+        default=None, description="With the same: the version that the aggregate has"
+    )
 
 
 class OperationProblem(_Sent):
@@ -189,6 +196,9 @@ class Accepted(_Sent):
     status: Literal["accepted"]
     position: Position = Field(description="In the command stream")
     command: RecordId
+    sequence: Sequence | Missing = Field(
+        default=None, description="Its number among its aggregate's commands, on a route with aggregate"
+    )
 
 
 class CommandError(_Sent):
@@ -203,6 +213,9 @@ class CommandStatus(_Sent):
         "unless an operator drives the command again."
     )
     position: Position | Missing = Field(default=None, description="In the command stream, while the 202 is kept")
+    sequence: Sequence | Missing = Field(
+        default=None, description="Its number among its aggregate's commands, while the 202 is kept"
+    )
     attempt: Annotated[int, Field(ge=1)] | Missing = Field(
         default=None, description="The number of the last attempt that was begun"
     )

@@ -30,7 +30,7 @@ OPERATIONS: Final = ("claim", "extend", "complete", "release", "get")
 """Of a cache, those that requests wait for."""
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 RELEASED: Final = "released"
-SUBMISSIONS: Final = ("accepted", "full", "unavailable")
+SUBMISSIONS: Final = ("accepted", "conflict", "full", "unavailable")
 """What can come of a submission."""
 OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in Decision), *KINDS]))

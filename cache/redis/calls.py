@@ -18,7 +18,7 @@ from oncegate.cache.redis.connection.routes import Routes
 from oncegate.cache.redis.connection.send import LARGE_BYTES, persist
 from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.withdrawal import Withdrawal
-from oncegate.cache.redis.scripts import APPEND, CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
+from oncegate.cache.redis.scripts import APPEND, APPEND_NUMBERED, CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
 from oncegate.cache.store import Adopt, Then
 from oncegate.cache.transitions import check_duration, check_outcome, takeover_codes
 
@@ -190,6 +190,51 @@ class PendingEntry(Soon[str | None]):
         return None if reply is None else str(reply, "ascii")
 
 
+class Numbering:
+    """What a numbered entry takes: the fields of its aggregate and of its command in the hash ``numbers``, and the number
+    that is expected: ``b"*"`` for any but none, nothing for whichever it is.
+
+    ``known_ms`` is how long ago the command may have been appended to be known still; ``kept_ms`` for how long that is kept.
+    """
+
+    __slots__ = ("aggregate", "command", "expected", "kept_ms", "known_ms", "numbers")
+
+    def __init__(
+        self, numbers: bytes, aggregate: bytes, command: bytes, expected: bytes, known_ms: int, kept_ms: int
+    ) -> None:
+        self.numbers = numbers
+        self.aggregate = aggregate
+        self.command = command
+        self.expected = expected
+        self.known_ms = known_ms
+        self.kept_ms = kept_ms
+
+
+class Numbered:
+    """A numbered entry's id and number; without an id, the stream is at ``number``, which is not the one expected."""
+
+    __slots__ = ("entry", "number")
+
+    def __init__(self, entry: str, number: int) -> None:
+        self.entry = entry
+        self.number = number
+
+
+class PendingNumbered(Soon[Numbered | None]):
+    """A numbered entry on its way to a stream."""
+
+    __slots__ = ()
+
+    def read(self, reply: Reply) -> Numbered | None:
+        """Where it is, or what is in its way; ``None`` where the stream is full. Raises `CacheRefused`."""
+        if isinstance(reply, ReplyError):
+            raise CacheRefused(str(faults.of_reply(reply)))
+        if reply is None:
+            return None
+        parts = str(reply, "ascii").split(" ")
+        return Numbered(parts[0], int(parts[1])) if len(parts) > 1 else Numbered("", int(parts[0]))
+
+
 def claim_call(
     routes: Routes,
     key: str,
@@ -238,3 +283,19 @@ def entry_call(
     """An entry of ``fields`` for a stream of at most ``limit``, and its command."""
     pending = PendingEntry(routes, stream.encode(), then)
     return pending, APPEND.call_with(pending.key, b"%d" % limit, *fields)
+
+
+def numbered_call(
+    routes: Routes,
+    stream: str,
+    fields: Iterable[bytes],
+    limit: int,
+    numbering: Numbering,
+    then: Then[Numbered | None] | None = None,
+) -> tuple[PendingNumbered, bytes]:
+    """The same for an entry that gets its aggregate's next number."""
+    pending = PendingNumbered(routes, stream.encode(), then)
+    given = numbering
+    times = b"%d %d" % (given.known_ms, given.kept_ms)
+    head = (given.numbers, b"%d" % limit, given.expected, times, given.aggregate, given.command)
+    return pending, APPEND_NUMBERED.call_with(pending.key, *head, *fields)

@@ -2,6 +2,7 @@
 # Compiled: docs/decisions/0012-compiled.md
 
 import hashlib
+import re
 from importlib import resources
 from typing import Final
 
@@ -20,6 +21,15 @@ ASKING: Final = pack(b"ASKING")
 """Lets the command right behind it run on the node that its slot is being moved to."""
 
 
+_INCLUDE: Final = re.compile(rb"^ *-- include (\w+)\.lua\n", re.MULTILINE)
+
+
+def _read(name: str) -> bytes:
+    """A file of the folder ``lua``, with those that it includes in their places."""
+    text = resources.files(__package__).joinpath("lua", f"{name}.lua").read_bytes()
+    return _INCLUDE.sub(lambda line: _read(line[1].decode()), text)
+
+
 class Script:
     """A script file of the folder ``lua``, behind ``head``, called by its digest.
 
@@ -29,7 +39,7 @@ class Script:
     def __init__(self, name: str, arguments: int = 0, head: bytes = b"", *, keys: int = 1) -> None:
         self.name = name
         self._keys = b"%d" % keys
-        self.source = head + resources.files(__package__).joinpath("lua", f"{name}.lua").read_bytes()
+        self.source = head + _read(name)
         self.load = pack(b"SCRIPT", b"LOAD", self.source)
         digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
         self.digest = digest
@@ -62,6 +72,7 @@ PEEK: Final = Script("peek", 0)
 RESOLVE: Final = Script("resolve", 4)
 PURGE: Final = Script("purge", 2)
 APPEND: Final = Script("append")
+APPEND_NUMBERED: Final = Script("append_numbered", keys=2)
 MEMORY: Final = Script("memory", 0)
 OUTLAST: Final = Script("outlast", 2)
 PROLONG: Final = Script("prolong", 1)
@@ -80,6 +91,7 @@ SCRIPTS: Final = (
     RESOLVE,
     PURGE,
     APPEND,
+    APPEND_NUMBERED,
     MEMORY,
     OUTLAST,
     PROLONG,

@@ -16,7 +16,15 @@ from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.advice import advise_all
-from oncegate.cache.redis.calls import claim_call, entry_call, outcome_call, send_soon
+from oncegate.cache.redis.calls import (
+    Numbered,
+    Numbering,
+    claim_call,
+    entry_call,
+    numbered_call,
+    outcome_call,
+    send_soon,
+)
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Orphan, Reply
 from oncegate.cache.redis.connection.routes import Routes, Topology
@@ -208,6 +216,30 @@ class RedisCache:
         """The same by callback, as `PromptCache`'s are. ``False``: it can't, and ``then`` is never called."""
         routes = self._routes.get(loop)
         return routes is not None and send_soon(*entry_call(routes, stream, fields, limit, then), self._timeout)
+
+    async def append_numbered(
+        self, stream: str, fields: Iterable[bytes], *, limit: int, numbering: Numbering
+    ) -> Numbered | None:
+        """The same as `append` for an entry that gets its aggregate's next number, in the same step."""
+        routes = self._here() or await self._open()
+        entry, packed = numbered_call(routes, stream, fields, limit, numbering)
+        return entry.read(await self._send(routes, entry.key, packed))
+
+    def append_numbered_soon(
+        self,
+        stream: str,
+        fields: Iterable[bytes],
+        *,
+        limit: int,
+        numbering: Numbering,
+        loop: asyncio.AbstractEventLoop,
+        then: Then[Numbered | None],
+    ) -> bool:
+        """The same by callback, as `append_soon` is of `append`."""
+        routes = self._routes.get(loop)
+        if routes is None:
+            return False
+        return send_soon(*numbered_call(routes, stream, fields, limit, numbering, then), self._timeout)
 
     async def memory(self, stream: str) -> tuple[int, int, int]:
         """Bytes used where the stream under a Redis key is, bytes that may be (0: no limit), and the stream's entries.

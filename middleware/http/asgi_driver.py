@@ -158,7 +158,7 @@ class AsgiDriver:
         extensions = {name: given[name] for name in given if name not in _UNENFORCEABLE} if given else {}
         extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, exchange.record, run.confirm, attempt.token)
         if attempt.submission:
-            extensions[SUBMISSION_EXTENSION] = exchange.submission()
+            extensions[SUBMISSION_EXTENSION] = exchange.submission(attempt)
         return {**scope, "headers": exchange.headers(attempt), "extensions": extensions}
 
     async def _wait(self, verdict: Verdict) -> Step:

@@ -13,7 +13,14 @@ The gateway has no such middleware around it: there, `CrossOrigin` does the same
 
 from collections.abc import Iterable, Sequence
 
-REQUEST_HEADERS = ("Idempotency-Key", "Idempotency-Raise-On-Duplicate", "Prefer")
+REQUEST_HEADERS = (
+    "Idempotency-Key",
+    "Idempotency-Raise-On-Duplicate",
+    "Prefer",
+    "Expected-Version",
+    "If-Match",
+    "If-None-Match",
+)
 """Request headers that mean something here: for ``allow_headers``, beside the app's own."""
 
 EXPOSED_HEADERS = ("Idempotency-Key", "Idempotent-Replayed", "Cache-Status", "Retry-After", "Preference-Applied")

@@ -47,6 +47,7 @@ Step = Attempt | Verdict | Answer | AttemptView | Exception | None
 
 _MAX_ADMISSIONS: Final = 3
 """How often a request whose attempt was lost before it began is decided anew."""
+_ALWAYS_MS: Final = 2**52
 _IN_FLIGHT: Final = Decision.IN_FLIGHT  # members of an enumeration take long to look up
 
 
@@ -62,7 +63,7 @@ class Exchange(KeyedRequest):
     attempt: Attempt
     raised: BaseException | None
     _lost: int
-    _problem: tuple[str, str] | None
+    _problem: tuple[str, str, dict[str, Any] | None] | None
 
     # -- requested, admitted ------------------------------------------------------------------------------------------
 
@@ -107,10 +108,17 @@ class Exchange(KeyedRequest):
         view = given.get(SCOPE_EXTENSION) if given else None
         return view if isinstance(view, AttemptView) and view.record == self.record else None
 
-    def submission(self) -> Submission:
-        """What is accepted with the request, where its attempt is to be."""
-        policy = self.policy
-        return Submission(self.key or "", self.admission.fingerprint, policy.route, policy.stream, policy.travelling)
+    def submission(self, attempt: Attempt) -> Submission:
+        """What is accepted with the request, where its ``attempt`` is to be."""
+        policy, version, fingerprint = self.policy, self.version, self.admission.fingerprint
+        if version is None:
+            return Submission(self.key or "", fingerprint, policy.route, policy.stream, policy.travelling)
+        # A first attempt has found no record: one that was accepted longer ago than that has had its time, and the key is free
+        # again. What an attempt has taken over was in doubt, however long ago it was appended.
+        known_ms = policy.ttl_ms[State.SUCCEEDED] if attempt.number == 1 else _ALWAYS_MS
+        return Submission(
+            self.key or "", fingerprint, policy.route, policy.stream, policy.travelling, version, known_ms
+        )
 
     # -- run, recorded ------------------------------------------------------------------------------------------------
 
@@ -168,10 +176,11 @@ class Exchange(KeyedRequest):
             # A response that has begun can't be begun anew.
             self.raised = error if not begun else RuntimeError("confirmed after its response had begun")
         elif isinstance(error, Unconfirmed):
-            self._problem = "cache-unavailable", "The record cache can't be reached. Nothing was executed."
+            self._problem = "cache-unavailable", "The record cache can't be reached. Nothing was executed.", None
         elif isinstance(error, NotAccepted):
-            log.warning("record %s: not accepted: %s", self.record, kind_and_text(error)[1])
-            self._problem = error.slug, str(error)
+            level = logging.WARNING if error.members is None else logging.DEBUG  # else it is the caller's to mend
+            log.log(level, "record %s: not accepted: %s", self.record, kind_and_text(error)[1])
+            self._problem = error.slug, str(error), error.members
             # Submitting again is harmless, and takes over what is unknown. To execute it beside its copy would not be, which
             # a request can only ask for where the mode is "either".
             if error.copied and self.policy.mode == "either":
@@ -179,15 +188,15 @@ class Exchange(KeyedRequest):
         elif isinstance(error, NotProcessed):
             log.warning("record %s: nothing was sent: %s", self.record, kind_and_text(error)[1])
             detail = "No connection to the upstream. Nothing was executed; the key is free."
-            self._problem = "upstream-unreachable", detail
+            self._problem = "upstream-unreachable", detail, None
         elif isinstance(error, OutcomeUnknown):
             log.warning("record %s: the outcome is unknown: %s", self.record, note)
             detail = "The connection broke after the request was sent: its outcome is unknown."
-            self._problem = "upstream-failed", detail
+            self._problem = "upstream-failed", detail, None
         elif isinstance(error, ENDS_PROCESS):
             self.raised = error
         elif state is State.UNKNOWN:
-            self._problem = "upstream-failed", f"The attempt {note}: its outcome is unknown."
+            self._problem = "upstream-failed", f"The attempt {note}: its outcome is unknown.", None
         else:  # its failure, kept and raised again
             self.raised = error
             if client_gone:  # the server has no client left to answer
@@ -211,9 +220,9 @@ class Exchange(KeyedRequest):
     def failed(self) -> Answer | None:
         """The answer after `on_failure`; ``None`` where the server answers, since the app raised, or nothing was begun."""
         if self._problem is not None:
-            slug, detail = self._problem
+            slug, detail, extra = self._problem
             retryable = self.policy.settings.on_unknown == "retry" if slug == "upstream-failed" else None
-            return self.problem(slug, detail, attempt=self.attempt.number, retryable=retryable)
+            return self.problem(slug, detail, attempt=self.attempt.number, retryable=retryable, extra=extra)
         if not isinstance(self.raised, LeaseLost):
             self.observed(Decision.RUN.value, 500, self.attempt.number)
         return None

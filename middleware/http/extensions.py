@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from oncegate.middleware.rules.versions import AggregateVersion
+
 SCOPE_EXTENSION: Final = "oncegate.attempt"
 """``scope["extensions"]`` holds an `AttemptView` under this name while a request runs under enforcement."""
 
@@ -41,7 +43,8 @@ SUBMISSION_EXTENSION: Final = "oncegate.submission"
 @dataclass(frozen=True, slots=True)
 class Submission:
     """What is accepted together with a request: its key as text, its fingerprint, its route's pattern, and for which stream;
-    and which headers travel with it beside ``content-*``, in lower case.
+    and which headers travel with it beside ``content-*``, in lower case. ``version`` is there where the command gets a number;
+    ``known_ms`` is then how long ago it may have been accepted at most to get the one that it got.
     """
 
     key: str
@@ -49,3 +52,5 @@ class Submission:
     route: str
     stream: str
     travelling: frozenset[bytes] = frozenset()
+    version: AggregateVersion | None = None
+    known_ms: int = 0

@@ -42,6 +42,7 @@ from oncegate.middleware.rules.key import (
     scope_parts,
 )
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, PREFER, RAISE_HEADER, Policy
+from oncegate.middleware.rules.versions import AggregateVersion
 
 log = logging.getLogger("oncegate.http")
 
@@ -94,7 +95,11 @@ class KeyedRequest:
         "policy",
         "record",
         "scope",
+        "version",
     )
+
+    version: AggregateVersion | None
+    """Of a submission that gets a number: the aggregate, and what is expected of it."""
 
     def __init__(self, door: HttpDoor, policy: Policy, scope: Mapping[str, Any]) -> None:
         self.policy = policy
@@ -136,6 +141,8 @@ class KeyedRequest:
                 self._asked_async = wants_async(fields)
                 if self._asked_async or policy.mode == "async":
                     self.policy = policy = policy.submission
+                    aggregates = policy.aggregates
+                    self.version = None if aggregates is None else aggregates.version(fields, self.scope)
             if self.door.caller is not None:
                 caller: list[bytes] | None = named_caller(self.door.caller, self.scope)
             else:

@@ -37,6 +37,13 @@ _CHALLENGE = {
 }
 _NOT_HERE = {"upgrade-unsupported"}
 _OF_NAMED_CALLERS = {"caller-missing", "caller-failed"}
+_OF_VERSIONS = {
+    "aggregate-invalid",
+    "version-invalid",
+    "version-conflict",
+    "precondition-failed",
+    "precondition-required",
+}
 
 
 class NotOpenAPI(ValueError):
@@ -60,6 +67,8 @@ def problem_schema(slugs: list[str]) -> Description:
             "idempotency_key": {"type": "string"},
             "record": {"type": "string", "description": "An id that the logs carry too"},
             "original_result": {"type": "object", "description": "With code duplicate: the result that is there"},
+            "expected": {"description": "With another version than expected: the one that was expected"},
+            "current": {"type": "integer", "description": "With the same: the one that there is"},
         },
     }
 
@@ -78,10 +87,10 @@ def error_schema(slugs: list[str]) -> Description:
     }
 
 
-def slugs_of(settings: IdempotencySettings, *, named: bool = False) -> list[str]:
+def slugs_of(settings: IdempotencySettings, *, named: bool = False, numbered: bool = False) -> list[str]:
     """The problems that a request under ``settings`` may be answered with, in the order of `KINDS`. ``named``: an app names the
-    callers itself."""
-    never = set(_NOT_HERE)
+    callers itself. ``numbered``: its route numbers commands."""
+    never = set(_NOT_HERE) if numbered else _NOT_HERE | _OF_VERSIONS
     if not settings.require_key:
         never.add("key-missing")
     if not settings.require_scope and "scope" in settings.model_fields_set:  # else a cookie alone is refused
@@ -117,6 +126,7 @@ def accepted() -> Description:
                         "status": {**text, "enum": ["accepted"]},
                         "position": {**text, "description": "In the command stream"},
                         "command": {**text, "description": "Its id, which Location ends with"},
+                        "sequence": {"type": "integer", "description": "Its number, where its route numbers commands"},
                     },
                 }
             }
@@ -194,7 +204,8 @@ def _describe_operation(
     if policy.submission is not None and 202 not in responses:
         responses.setdefault("202", accepted())
     by_status: dict[int, list[str]] = {}
-    slugs = slugs_of(settings, named=named)
+    numbered = policy.submission is not None and policy.submission.aggregates is not None
+    slugs = slugs_of(settings, named=named, numbered=numbered)
     for slug in slugs:
         by_status.setdefault(KINDS[slug].status, []).append(slug)
     for status, those in by_status.items():

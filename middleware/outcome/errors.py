@@ -33,13 +33,15 @@ class Parked(NotProcessed):
 class NotAccepted(NotProcessed):
     """A submission was not accepted: send it again. ``slug`` is the problem that says why.
 
-    ``copied``: a copy of the command may have arrived all the same, and wait to be processed.
+    ``copied``: a copy of the command may have arrived all the same, and wait to be processed. ``members`` are the problem's
+    own, where it is for the caller to mend.
     """
 
-    def __init__(self, slug: str, detail: str, *, copied: bool = False) -> None:
+    def __init__(self, slug: str, detail: str, *, copied: bool = False, members: dict[str, Any] | None = None) -> None:
         super().__init__(detail)
         self.slug = slug
         self.copied = copied
+        self.members = members
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduced(self)

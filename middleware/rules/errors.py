@@ -42,6 +42,24 @@ class PayloadTooLarge(Refusal):
     slug = "payload-too-large"
 
 
+class AggregateInvalid(Refusal):
+    """A numbered command whose aggregate can't be told. Nothing was claimed."""
+
+    slug = "aggregate-invalid"
+
+
+class VersionInvalid(Refusal):
+    """The field that says which version is expected is none, or there are several. Nothing was claimed."""
+
+    slug = "version-invalid"
+
+
+class VersionMissing(Refusal):
+    """The route requires the version that is expected, and the request doesn't say it. Nothing was claimed."""
+
+    slug = "precondition-required"
+
+
 class RequestTimeout(Refusal):
     """The body did not arrive within ``body_timeout``. Nothing was claimed."""
 

@@ -82,6 +82,16 @@ class PathPattern:
                 return False
         return True
 
+    def first_run(self, path: str) -> str | None:
+        """What the first ``*`` stands for in ``path``; ``None`` where the pattern has none, or doesn't match."""
+        if self._whole is not None or not self.matches(path):
+            return None
+        at = _end(self._first, path, 0)
+        if not self._middle:
+            return path[at : _begin(self._last, path)]
+        part = self._middle[0]
+        return path[at : _begin(part, path[: _find(part, path, at, len(path))])]
+
 
 def _end(part: Sequence[str], path: str, at: int) -> int:
     """The end of a part that matches at ``at``; -1 if it doesn't match."""

@@ -17,6 +17,7 @@ from oncegate.middleware.rules.readings import (
     readings,
 )
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route
+from oncegate.middleware.rules.versions import Aggregates
 
 RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"
 PREFER: Final = b"prefer"
@@ -95,6 +96,8 @@ class Policy:
     """In the rules for submissions: where the commands go."""
     travelling: frozenset[bytes] = frozenset()
     """In the rules for submissions: the headers that go with them, beside ``content-*``; the key's line as it was sent."""
+    aggregates: Aggregates | None = None
+    """In the rules for submissions: how requests name their aggregates, where their commands are numbered."""
     process: str = ""
     """Who executes, in records, where the host's name doesn't say."""
 
@@ -143,7 +146,12 @@ def compile_policy(settings: IdempotencySettings, route: Route | None = None) ->
     # the upstream means by one. Without a record copies could not be recognised: it never fails open.
     kept = {"drop_headers": (), "max_response_body": _SUBMISSION_BYTES, "on_cache_down": "fail_closed"}
     submission = _compile(settings.model_copy(update=kept), route.path, {})
-    return replace(policy, mode=route.mode, submission=_submitted(submission, route))
+    submission = _submitted(submission, route)
+    if route.aggregate is not None:
+        aggregates = Aggregates(route.aggregate, route.path, require_version=route.require_version)
+        wanted = policy.wanted | aggregates.fields
+        policy, submission = replace(policy, wanted=wanted), replace(submission, wanted=wanted, aggregates=aggregates)
+    return replace(policy, mode=route.mode, submission=submission)
 
 
 def _submitted(policy: Policy, route: Route) -> Policy:

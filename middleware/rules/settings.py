@@ -36,6 +36,7 @@ ScopeParts = Annotated[
 ]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 """A namespace, a stream or a consumer: fit to be a part of a key in Redis."""
+Aggregate = Annotated[str, StringConstraints(pattern=r"^(path|header:[!#$%&'*+.^_`|~0-9A-Za-z-]+)$")]
 Mode = Literal["sync", "async", "either"]
 """Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
 Kind = Literal["success", "failure", "release", "unknown"]
@@ -193,7 +194,8 @@ class Route(Overrides):
 
     With ``mode = "async"`` (or ``"either"``, and ``Prefer: respond-async``) a request is not executed but appended to the
     command stream ``stream`` and answered 202; ``consumer`` (the stream's name, if not given) names whose processing is shown
-    to the caller.
+    to the caller. With ``aggregate`` (``"path"``: what the first ``*`` stands for; ``"header:NAME"``) it gets the next number of
+    the aggregate that it is about, and may say which version of it is expected: with ``require_version`` it has to.
 
     ``path`` is matched against the decoded, normalised path, below ASGI's ``root_path``; ``*`` stands for any run of
     characters, and frameworks' path parameters are understood: ``{id}`` (``{id:int}``) is one segment, ``{rest:path}`` any
@@ -210,6 +212,8 @@ class Route(Overrides):
     mode: Mode = "sync"
     stream: Name = "commands"
     consumer: Name | None = None
+    aggregate: Aggregate | None = None
+    require_version: bool = False
     status: Statuses = Field(default_factory=dict)
 
     @property
@@ -236,6 +240,18 @@ class Route(Overrides):
     def _enforces(self) -> "Route":
         if not self.methods and self.model_fields_set > {"path", "methods"}:
             raise ValueError("methods = [] switches enforcement off here: no other setting counts")
+        return self
+
+    @model_validator(mode="after")
+    def _numbers(self) -> "Route":
+        if self.aggregate is None:
+            if self.require_version:
+                raise ValueError('require_version needs aggregate: "path" or "header:NAME", whose version it is')
+            return self
+        if self.mode == "sync":
+            raise ValueError('aggregate needs mode = "async" or "either": what is executed at once gets no number')
+        if self.aggregate == "path" and len(parts_of(self.path)) < 2:
+            raise ValueError('aggregate = "path" needs a * in path, which stands for the aggregate\'s id')
         return self
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:

@@ -1,8 +1,6 @@
 """Between a gateway and Redis: a TCP proxy that can lose the reply to one command after Redis has executed it."""
 
-import hashlib
-from importlib import resources
-
+from oncegate.cache.redis.scripts import SCRIPTS
 from testing.proxy import BreakingProxy, Then
 
 
@@ -14,5 +12,4 @@ class LossyProxy(BreakingProxy):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def lose_reply_to(self, script: str, then: Then) -> None:
-        source = resources.files("oncegate.cache.redis").joinpath("lua", f"{script}.lua").read_bytes()
-        self.watch(hashlib.sha1(source).hexdigest().encode(), then)
+        self.watch(next(each.digest for each in SCRIPTS if each.name == script), then)

@@ -3,7 +3,7 @@
 What is in the stream is read behind the gateways' backs. That a command's second copy has no second effect is the consumer's
 business (tests/worker).
 
-Rules of docs/contract.md: R8.6.
+Rules of docs/contract.md: R8.6, R8.28, R8.30.
 """
 
 import asyncio
@@ -26,7 +26,11 @@ from testing.waiting import until
 from tests.system.conftest import UNHURRIED, Start
 from tests.system.proxy import LossyProxy
 
-ROUTES = [{"path": "/reports", "mode": "async", "require_key": True}, {"path": "/payments", "mode": "either"}]
+ROUTES: list[dict[str, Any]] = [
+    {"path": "/reports", "mode": "async", "require_key": True},
+    {"path": "/payments", "mode": "either"},
+]
+ROUTES += [{"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path", "stream": "orders"}]
 RETENTION = 1000
 """Seconds that the record of a dead gateway's attempt reads unknown."""
 RULES = {"lease": 300, "unknown_ttl": RETENTION, "on_unknown": "refuse"}
@@ -54,9 +58,9 @@ def begin(start: Start, ledger: Ledger, cache: str, namespace: str, **settings: 
     return start(ledger.url, cache, namespace=namespace, routes=ROUTES, **settings)
 
 
-def copies(server: RedisServer | SentinelGroup | ClusterGroup, namespace: str) -> list[Command]:
-    """What is in the stream, the oldest first."""
-    key = stream_key(namespace, "commands")
+def copies(server: RedisServer | SentinelGroup | ClusterGroup, namespace: str, name: str = "commands") -> list[Command]:
+    """What is in a stream, the oldest first."""
+    key = stream_key(namespace, name)
     entries = server.command("XRANGE", key, "-", "+")
     return [Command.read(fields) for _, fields in entries]
 
@@ -108,6 +112,44 @@ async def test_killed_between_append_and_record_the_retry_is_accepted_and_makes_
     assert first.command == second.command == accepted.json()["command"]
     assert (first.fingerprint, first.body, first.key) == (second.fingerprint, second.body, key)
     assert ledger.arrivals(key) == []
+
+
+async def test_one_with_a_number_keeps_it_whatever_dies_between_append_and_record(
+    start: Start, redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
+) -> None:
+    one = begin(start, ledger, proxy.url, namespace, cache_timeout=3)
+    other = begin(start, ledger, redis.url, namespace, cache_timeout=3).ready()
+    await warm(caller, one.ready())
+    for key in (fresh_key(), fresh_key()):
+        assert (await caller.post(one, key, "/orders/7")).status_code == 202
+    redis.command("DEL", *redis.command("KEYS", f"{namespace}:*"))
+    at_two = {"expected-version": "2"}
+    refused, killed = fresh_key(), fresh_key()
+
+    proxy.lose_reply_to("append_numbered", "cut")
+    assert slug(await caller.post(one, refused, "/orders/7", headers=at_two)) == "cache-unavailable"
+    assert slug(await caller.settled(other, fresh_key(), "/orders/7", headers=at_two)) == "version-conflict"
+    accepted = await caller.settled(other, refused, "/orders/7", headers=at_two)
+    assert (accepted.status_code, accepted.json()["sequence"]) == (202, 3)
+
+    redis.command("DEL", *redis.command("KEYS", f"{namespace}:*"))
+    proxy.lose_reply_to("append_numbered", "stall")
+    lost = caller.send(one, killed, "/orders/7", headers={"expected-version": "3"})
+    await until(lambda: proxy.lost, "it is appended, and the gateway does not know")
+    one.kill()
+    await asyncio.wait([lost])
+    assert lost.exception() is not None
+    later = (await caller.post(other, fresh_key(), "/orders/7")).json()
+    assert later["sequence"] == 5
+    redis.command("DEL", f"{namespace}:{later['command']}")
+    let_lease_lapse(redis, namespace)
+    again = await caller.post(other, killed, "/orders/7", headers={"expected-version": "3"})
+    assert (again.status_code, is_replay(again), again.json()["sequence"]) == (202, False, 4)
+    replay = await caller.post(other, killed, "/orders/7", headers={"expected-version": "3"})
+    assert (replay.content, is_replay(replay)) == (again.content, True)
+    entries = redis.command("XRANGE", stream_key(namespace, "orders"), "-", "+")
+    assert entries[3][0].decode() == again.json()["position"]
+    assert [command.sequence for command in copies(redis, namespace, "orders")] == [1, 2, 3, 4, 5]
 
 
 async def test_killed_before_the_append_the_retry_makes_the_only_copy(
@@ -236,6 +278,9 @@ async def test_behind_sentinel_commands_are_taken_before_and_after_a_failover(
         before = fresh_key()
         first = await caller.settled(gateway, before, "/reports")
         assert first.status_code == 202
+        numbered = fresh_key()
+        order = await caller.settled(gateway, numbered, "/orders/7", headers={"expected-version": "0"})
+        assert order.status_code == 202
         # What has not reached the replica is lost in a failover, as documented. Writes go there in their order.
         group.command("SET", "mark", 1)
         assert group.command("WAIT", 1, 30_000) == 1
@@ -244,6 +289,14 @@ async def test_behind_sentinel_commands_are_taken_before_and_after_a_failover(
         assert (again.content, is_replay(again)) == (first.content, True)
         after = fresh_key()
         assert (await caller.settled(gateway, after, "/reports")).status_code == 202
+        moved = await caller.settled(gateway, fresh_key(), "/orders/7", headers={"expected-version": "1"})
+        assert (moved.status_code, moved.json()["sequence"]) == (202, 2)
+        retry = await caller.settled(gateway, numbered, "/orders/7", headers={"expected-version": "0"})
+        assert (retry.content, is_replay(retry)) == (order.content, True)
+        group.command("DEL", *group.command("KEYS", f"{namespace}:*"))
+        retry = await caller.settled(gateway, numbered, "/orders/7", headers={"expected-version": "0"})
+        assert (retry.content, is_replay(retry)) == (order.content, False)
+        assert [command.sequence for command in copies(group, namespace, "orders")] == [1, 2]
         assert {command.key for command in copies(group, namespace)} == {before, after}
 
 
@@ -260,3 +313,19 @@ async def test_in_a_cluster_commands_are_taken_and_told_of(
         assert (told.status_code, told.json()["status"]) == (200, "accepted")
         assert (await caller.get(gateway, answer.headers["location"])).status_code == 404
     assert [command.key for command in copies(cluster_group, namespace)] == keys
+    for number, key in enumerate(keys):
+        headers = {"expected-version": str(number // 2)}
+        answer = await caller.post(gateway, key + "-numbered", f"/orders/{number % 2}", headers=headers)
+        assert (answer.status_code, answer.json()["sequence"]) == (202, number // 2 + 1)
+    assert [command.sequence for command in copies(cluster_group, namespace, "orders")] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+        4,
+        4,
+        5,
+        5,
+    ]

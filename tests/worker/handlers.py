@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from oncegate import NotProcessed, NotRetryable, OutcomeUnknown
 from oncegate.app.commands.executor import CommandContext
+from oncegate.middleware.consumers.executing import current
 
 _effects = -1
 
@@ -131,3 +132,10 @@ def book_once(payload: dict[str, Any], context: CommandContext) -> str:
     if payload.get("do") == "die-after" and context.attempt == 1:
         die()
     return "booked" if done else "booked before"
+
+
+def tell_of_its_number(payload: dict[str, Any], context: CommandContext) -> list[Any]:
+    if payload.get("do") == "reject" and not Path(payload["gate"]).exists():
+        raise NotRetryable("not yet")
+    (begun,) = current()
+    return [context.aggregate, context.sequence, begun.aggregate, begun.sequence]

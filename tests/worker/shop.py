@@ -198,6 +198,15 @@ class Shop:
         data, left = pipe.get(name).pttl(name).execute()
         return None if data is None else decode(data, left)
 
+    def submission_body(self, key: str) -> bytes:
+        """What answers the submission."""
+        pipe: Any = self.redis.pipeline()
+        data, left = pipe.get(self._key(key)).pttl(self._key(key)).execute()
+        response = decode(data, left).response
+        assert response is not None
+        assert response.body is not None
+        return response.body
+
     def state(self, key: str, consumer: str = "commands") -> str:
         record = self.record(key, consumer)
         return "absent" if record is None else record.state.value

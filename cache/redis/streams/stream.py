@@ -25,6 +25,8 @@ Fields = dict[bytes, bytes]
 """What an entry holds."""
 
 VERSION = b"1"
+MOST = 2**63 - 1
+"""The highest number that a command may have."""
 
 
 class NotACommand(ValueError):
@@ -57,6 +59,8 @@ class Command:
     wire are Latin-1, so that each octet is kept. ``attempts_before`` is how many attempts had been made when an operator drove
     it again, 0 on a first submission. ``accepted_at_ms`` is Unix time, for people. ``headers`` are the request's lines that
     travel with it, names in lower case, in their order: empty in entries of former versions, which bring ``content_type`` alone.
+    ``aggregate`` is the id of what the command is about, and ``sequence`` its number among the commands about that: both are
+    there, or neither; an entry gets its number as it is appended.
     """
 
     command: str
@@ -72,6 +76,8 @@ class Command:
     accepted_at_ms: int = 0
     attempts_before: int = 0
     headers: tuple[tuple[str, str], ...] = ()
+    aggregate: str = ""
+    sequence: int | None = None
 
     def fields(self) -> dict[bytes, bytes]:
         """The entry's fields, in the order in which they are written."""
@@ -88,6 +94,10 @@ class Command:
             b"traceparent": self.traceparent.encode("latin-1"),
             b"accepted_at": b"%d" % self.accepted_at_ms,
         }
+        if self.aggregate:
+            fields[b"aggregate"] = self.aggregate.encode()
+        if self.sequence is not None:
+            fields[b"sequence"] = b"%d" % self.sequence
         if self.headers:
             fields[b"headers"] = orjson.dumps(self.headers)
         if self.attempts_before:
@@ -125,6 +135,8 @@ class Command:
                 accepted_at_ms=int(fields.get(b"accepted_at") or 0),
                 attempts_before=int(fields.get(b"attempts_before") or 0),
                 headers=_headers(fields.get(b"headers") or b"[]"),
+                aggregate=fields.get(b"aggregate", b"").decode(),
+                sequence=_sequence(fields.get(b"sequence")),
             )
         except (ValueError, TypeError):
             raise NotACommand("the entry is no command: a field of it can't be read") from None
@@ -144,6 +156,15 @@ def _headers(kept: bytes) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in lines)
 
 
+def _sequence(digits: bytes | None) -> int | None:
+    if not digits:
+        return None
+    number = int(digits)
+    if not digits.isdigit() or not 0 < number <= MOST:
+        raise ValueError("a number has 63 bits, and is above 0")
+    return number
+
+
 def _fingerprint(digits: bytes) -> bytes:
     fingerprint = bytes.fromhex(digits.decode("ascii"))
     if len(fingerprint) != FINGERPRINT_BYTES:
@@ -154,6 +175,11 @@ def _fingerprint(digits: bytes) -> bytes:
 def stream_key(namespace: str, name: str) -> str:
     """The Redis key of a stream. Its braces put all that belongs to it in one slot of a cluster."""
     return f"{{{namespace}:stream:{name}}}"
+
+
+def numbers_key(namespace: str, name: str) -> str:
+    """The Redis key of the hash that has the last number of each aggregate of the stream."""
+    return stream_key(namespace, name) + ":numbers"
 
 
 def dead_letters_key(namespace: str, name: str) -> str:

@@ -317,6 +317,21 @@ def test_no_methods_are_a_route_without_enforcement() -> None:
     assert "methods = [] switches enforcement off here" in line
 
 
+def test_what_is_numbered_is_accepted_and_has_a_place_for_its_id() -> None:
+    accepted = {"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path", "require_version": True}
+    assert load({**REDIS, "routes": [accepted]}).routes[0].aggregate == "path"
+    for wrong, line in (
+        ({"mode": "sync"}, 'aggregate needs mode = "async" or "either"'),
+        ({"path": "/orders/{id}"}, 'aggregate = "path" needs a * in path'),
+        ({"aggregate": None}, "require_version needs aggregate"),
+        ({"aggregate": "header:"}, "routes.0.aggregate"),
+        ({"aggregate": "order"}, "routes.0.aggregate"),
+    ):
+        found = fault({**REDIS, "routes": [accepted | wrong]})
+        assert line in found
+        assert "\n" not in found
+
+
 def test_a_shared_cache_without_scope_and_namespace_gets_advice() -> None:
     assert load(UPSTREAM).advice() == []
     shared = UPSTREAM | {"cache": "redis://host"}

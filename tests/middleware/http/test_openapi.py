@@ -40,13 +40,23 @@ def test_enforced_operations_get_the_header_and_the_problems_and_others_nothing(
     post, get = result["paths"]["/payments"]["post"], result["paths"]["/payments"]["get"]
     assert get == {"responses": OK}
     assert [key["required"] for key in keys(post)] == [False]
-    statuses = {str(kind.status) for slug, kind in KINDS.items() if slug != "upgrade-unsupported"}
+    statuses = {str(kind.status) for slug, kind in KINDS.items() if slug != "upgrade-unsupported"} - {"412", "428"}
     assert set(post["responses"]) == statuses | {"200"}
     assert {"400", "409", "422"} <= statuses
     assert "Idempotent-Replayed" in post["responses"]["200"]["headers"]
     assert "Retry-After" in post["responses"]["409"]["headers"]
     schema = post["responses"]["422"]["content"]["application/problem+json"]["schema"]
     assert result["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"]["code"]["enum"]
+
+
+def test_a_route_that_numbers_its_commands_gets_what_is_said_of_versions() -> None:
+    route = Route(path="/orders/*", mode="async", require_key=True, aggregate="path")
+    responses = described({"/orders/{id}": {"post": {"responses": {}}}}, route)["paths"]["/orders/{id}"]["post"][
+        "responses"
+    ]
+    assert {"202", "412", "428"} <= set(responses)
+    assert "version-conflict" in responses["409"]["description"]
+    assert "sequence" in responses["202"]["content"]["application/json"]["schema"]["properties"]
 
 
 def test_each_route_gets_what_its_policy_says() -> None:

@@ -116,3 +116,22 @@ def test_the_work_grows_with_the_path_and_no_faster() -> None:
             PathPattern(pattern).matches(text)
             looks.append(text.looks)
         assert looks[1] <= 11 * looks[0], (pattern, looks)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "run"),
+    [
+        ("/orders/*", "/orders/7", "7"),
+        ("/orders/*", "/orders/", ""),
+        ("/orders/*", "/others/7", None),
+        ("/orders/*/items/*", "/orders/7/items/8", "7"),
+        ("/orders/*/items/*", "/orders/7/items/items/8", "7"),
+        ("/*/x/{id}/y/*", "/a/x/1/y/2", "a"),
+        ("/{tenant}/orders/*/cancel", "/t/orders/7/8/cancel", "7/8"),
+        ("/orders/{rest:path}", "/orders/7/8", "7/8"),
+        ("*", "/orders/7", "/orders/7"),
+        ("/orders/{id}", "/orders/7", None),
+    ],
+)
+def test_the_first_run_is_what_the_first_asterisk_stands_for(pattern: str, path: str, run: str | None) -> None:
+    assert PathPattern(pattern).first_run(path) == run

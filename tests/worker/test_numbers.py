@@ -1,0 +1,52 @@
+"""A command's aggregate and number, from the entry to the handler and what it stands on.
+
+Rules of docs/contract.md: R8.29.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from oncegate.app.cli.main import main
+from oncegate.cache.redis.streams.stream import Command, NotACommand
+from tests.worker.shop import Shop
+
+
+def result(shop: Shop, key: str) -> list[object]:
+    record = shop.record(key)
+    assert record is not None
+    assert record.response is not None
+    found: list[object] = json.loads(record.response.body or b"null")
+    return found
+
+
+def test_a_handler_and_its_inbox_know_aggregate_and_number_and_a_letter_that_is_driven_again_keeps_them(
+    shop: Shop,
+) -> None:
+    gate = shop.folder / "gate"
+    shop.submit("plain")
+    shop.submit("numbered", {"do": "reject", "gate": str(gate)}, aggregate="caf\xe9 ", sequence=2**63 - 1)
+    shop.start("tell_of_its_number")
+    shop.done()
+    assert result(shop, "plain") == ["", None, "", None]
+    assert shop.state("numbered") == "failed"
+    Path(gate).touch()
+    retry = ["commands", "retry", "--all", "--cache", shop.url, "--namespace", shop.namespace]
+    assert CliRunner().invoke(main, retry, env={"ONCEGATE_CACHE_TIMEOUT": "10"}).exit_code == 0
+    shop.becomes("numbered", "succeeded")
+    assert result(shop, "numbered") == ["caf\xe9 ", 2**63 - 1] * 2
+    shop.done()
+    told = json.loads(shop.submission_body("numbered"))
+    assert told["sequence"] == 2**63 - 1, "a submission that is written anew has it, too"
+
+
+@pytest.mark.parametrize("digits", [b"0", b"-1", b"9223372036854775808", b"1_0", b" 1", b"x"])
+def test_an_entry_whose_number_is_none_is_no_command(digits: bytes) -> None:
+    command = Command("a", "k", bytes(16), "POST", "/orders/7", "/orders/*", b"", aggregate="7", sequence=1)
+    assert Command.read(command.fields()) == command
+    assert Command.read(replace(command, aggregate="", sequence=None).fields()).sequence is None
+    with pytest.raises(NotACommand):
+        Command.read(command.fields() | {b"sequence": digits})
