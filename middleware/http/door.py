@@ -9,6 +9,7 @@ from oncegate.middleware.http.caller import Caller
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.redact import Redact
 from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.tokens.verifier import Tokens
 
 
 class HttpDoor:
@@ -33,6 +34,7 @@ class HttpDoor:
         "policies",
         "redact",
         "submit",
+        "tokens",
         "unread",
         "warn_of_signed_callers",
     )
@@ -52,6 +54,7 @@ class HttpDoor:
         cors: CrossOrigin | None,
         observe: Observe | None,
         caller: Caller | None,
+        tokens: Tokens | None,
         redact: Redact | None,
         warn_of_signed_callers: bool,
     ) -> None:
@@ -68,5 +71,6 @@ class HttpDoor:
         self.date_header = date_header
         self.observe = observe
         self.caller = caller
+        self.tokens = tokens
         self.redact = redact
         self.warn_of_signed_callers = warn_of_signed_callers

@@ -14,6 +14,7 @@ from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.http.redact import Redact
 from oncegate.middleware.rules.key import record_key, scope_parts
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.tokens.settings import JwtSettings
 from testing.asgi_client import Client
 from testing.waiting import until
 
@@ -158,6 +159,7 @@ class Door:
         observe: Observe | None = None,
         watch: Watch | None = None,
         caller: Caller | None = None,
+        jwt: JwtSettings | None = None,
         redact: Redact | None = None,
         **settings: Any,
     ) -> None:
@@ -176,6 +178,7 @@ class Door:
             observe=observe,
             watch=watch,
             caller=caller,
+            jwt=jwt,
             redact=redact,
         )
 
