@@ -20,7 +20,8 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
+from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:
     from oncegate.app.commands.submit import Submitter
@@ -37,10 +38,11 @@ def create_gateway(
     """The gateway for ``settings``, not started yet. ``observe`` is called for each enforced request.
 
     ``admin_token`` is an operators' token beside those in the settings; without any, records are not served.
-    Raises ``OSError`` where ``upstream_ca`` can't be read, ``ValueError`` for a URL that its user can't take.
+    Raises ``OSError`` where ``upstream_ca`` can't be read, `UnusableKeys` where no token could be verified, ``ValueError`` for a
+    URL that its user can't take.
     """
     rules = settings.idempotency
-    policies = Policies(rules, settings.routes)
+    policies = _policies(settings)
     cache = create_cache(settings)
     write = partial(try_writing, cache, settings.namespace)
     metrics = Metrics(
@@ -80,6 +82,7 @@ def create_gateway(
         body_timeout=settings.body_timeout,
         drain_timeout=settings.shutdown_timeout,
         cors=cors,
+        jwt=settings.jwt,
         date_header=True,  # uvicorn's own is off, so that forwarded responses keep the upstream's
         observe=_both(metrics.observed, observe),
         watch=metrics,
@@ -92,9 +95,10 @@ def create_gateway(
     readiness: Readiness = Readiness(
         probe=forwarder.probe, cache=cache, write=write, needs_cache=settings.ready_needs_cache
     )
-    tokens = [*map(parse, settings.admin_tokens), *([AdminToken.of("", admin_token)] if admin_token else [])]
-    operators = Bearer(tokens, metrics.login_refused) if tokens else None
-    create = partial(_operators_app, settings, policies, cache, metrics, readiness, operators)
+    known = [*map(parse, settings.admin_tokens), *([AdminToken.of("", admin_token)] if admin_token else [])]
+    operators = Bearer(known, metrics.login_refused) if known else None
+    tokens = middleware.door.tokens
+    create = partial(_operators_app, settings, policies, cache, metrics, readiness, operators, tokens)
     return Gateway(
         middleware,
         operations=Operations(settings.prefix, readiness, create, own_port=settings.ops_port),
@@ -109,6 +113,7 @@ def create_gateway(
         enter=metrics.enter,
         worker_died=metrics.worker_died,
         sample=_sampling(settings, cache, metrics),
+        prefetch=tokens.source.refresh if tokens is not None else None,
         fast_path=FastPath(
             middleware.door,
             forwarder,
@@ -119,6 +124,11 @@ def create_gateway(
         unread=middleware.door.unread,
         cors=cors,
     )
+
+
+def _policies(settings: GatewaySettings) -> Policies:
+    header = settings.jwt.header if settings.jwt is not None else TOKEN_HEADER
+    return Policies(settings.idempotency, settings.routes, header)
 
 
 def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Submitter | None":
@@ -152,7 +162,7 @@ def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Call
 
 def create_records(settings: GatewaySettings, cache: Cache) -> Records:
     """The operators' access to the records of the gateway for ``settings``."""
-    policies = Policies(settings.idempotency, settings.routes)
+    policies = _policies(settings)
     return Records(cache, settings.namespace, policies.all())
 
 
@@ -163,6 +173,7 @@ def _operators_app(
     metrics: Metrics,
     readiness: Readiness,
     operators: Bearer | None,
+    tokens: Tokens | None,
 ) -> App:
     """What is under the prefix. It loads FastAPI, which takes some tenths of a second."""
     from oncegate.app.operators.api import create_app
@@ -174,7 +185,7 @@ def _operators_app(
         policy=published(policies.with_methods()),
         operators=operators,
         records=create_records(settings, cache),
-        statuses=_statuses(settings, policies, cache, operators, readiness) if asynchronous else None,
+        statuses=_statuses(settings, policies, cache, operators, readiness, tokens) if asynchronous else None,
         streams=_streams(settings, cache, asynchronous) if asynchronous else None,
         cors=settings.cors.rules(),
     )
@@ -187,7 +198,12 @@ def _streams(settings: GatewaySettings, cache: Cache, consumers: dict[str, str])
 
 
 def _statuses(
-    settings: GatewaySettings, policies: Policies, cache: Cache, operators: Bearer | None, readiness: Readiness
+    settings: GatewaySettings,
+    policies: Policies,
+    cache: Cache,
+    operators: Bearer | None,
+    readiness: Readiness,
+    tokens: Tokens | None,
 ) -> "CommandStatuses":
     from oncegate.app.operators.commands_page import CommandStatuses
 
@@ -199,6 +215,7 @@ def _statuses(
         consumers=[route.consumer_name for route in settings.routes if route.mode != "sync"],
         rules=default,
         operators=operators,
+        tokens=tokens,
         draining=lambda: readiness.draining,
     )
 
@@ -242,7 +259,8 @@ def _read_headers(settings: GatewaySettings) -> set[str]:
     """The request headers that enforcement reads: a client's ``Connection`` must not remove them after they were read."""
     rules = [settings.idempotency, *(route.settings(settings.idempotency) for route in settings.routes)]
     names = {name for each in rules for name in (each.header, *each.aliases)}
-    return names | {part.removeprefix("header:") for each in rules for part in each.scope}
+    names |= {part.removeprefix("header:") for each in rules for part in each.scope if part.startswith("header:")}
+    return names if settings.jwt is None else names | {settings.jwt.header}
 
 
 def create_cache(settings: GatewaySettings) -> Cache:

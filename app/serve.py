@@ -28,6 +28,7 @@ from oncegate.app.settings.sources import ConfigurationError, admin_token
 from oncegate.app.telemetry import logs
 from oncegate.app.workers import REFUSED, Workers, unblock_signals
 from oncegate.middleware.admission.observe import Observe
+from oncegate.middleware.tokens.key_set import UnusableKeys
 
 log = logging.getLogger("oncegate.serve")
 
@@ -50,6 +51,8 @@ def serve(
         gateway = create_gateway(settings, observe=observe, admin_token=admin_token())
     except ConfigurationError as error:
         return _refused(str(error), USAGE)
+    except UnusableKeys as error:
+        return _refused(f"jwt: {error}", USAGE)
     except (OSError, ValueError) as error:
         return _refused(f"upstream_ca or a URL can't be used: {_reason(error)}", USAGE)
     try:

@@ -28,6 +28,7 @@ SECTIONS = {
         "IdempotencyMiddleware",
         "IdempotencySettings",
         "Route",
+        "JwtSettings",
         "Caller",
         "Redact",
         "StoredResponse",

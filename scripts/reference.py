@@ -11,18 +11,24 @@ from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.worker import WorkerSettings
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.tokens.settings import JwtSettings
 
 HEAD = """\
 # Configuration
 
-Generated from app/settings/gateway.py, app/settings/cors.py, app/settings/worker.py and middleware/rules/settings.py by
-`scripts/docs`: change it there.
+Generated from app/settings/gateway.py, app/settings/cors.py, app/settings/worker.py, middleware/rules/settings.py and
+middleware/tokens/settings.py by `scripts/docs`: change it there.
 
 Command line (`oncegate serve --help`) over environment over TOML file (`--config FILE`, or `ONCEGATE_CONFIG`) over defaults.
 In the environment a setting is `ONCEGATE_` and its name, in a table with two underscores: `ONCEGATE_UPSTREAM`,
 `ONCEGATE_IDEMPOTENCY__TTL`; lists and `ONCEGATE_ROUTES` are written as JSON. In the file, `"${NAME}"` is taken from the
 environment. A wrong or unknown setting stops the start with one line that names it, and exit code 2. Times are in seconds,
 sizes in bytes.
+"""
+JWT = """
+## `[jwt]`
+
+Needed where a `scope` names a token's claim, and looked at nowhere else. See [security](security.md#callers-with-tokens).
 """
 CORS = """
 ## `[cors]`
@@ -56,9 +62,14 @@ ROUTE_MEANING = {
 
 def main() -> None:
     """Write the page to standard output."""
-    lines = [HEAD, "## Top level", "", *table(GatewaySettings, without=("idempotency", "cors", "worker", "routes"))]
+    lines = [
+        HEAD,
+        "## Top level",
+        "",
+        *table(GatewaySettings, without=("idempotency", "jwt", "cors", "worker", "routes")),
+    ]
     lines += ["", "## `[idempotency]`", "", *table(IdempotencySettings)]
-    lines += [CORS, *table(CorsSettings), WORKER, *table(WorkerSettings)]
+    lines += [JWT, *table(JwtSettings), CORS, *table(CorsSettings), WORKER, *table(WorkerSettings)]
     lines += [ROUTES, *table(Route, without=tuple(IdempotencySettings.model_fields)), ""]
     sys.stdout.write("\n".join(lines))
 

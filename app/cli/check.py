@@ -20,11 +20,11 @@ _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", 
 @click.option("--strict", is_flag=True, help="Exit code 1 for advice too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
 def check(config: str | None, strict: bool, as_json: bool, **options: str | None) -> None:
-    """Look at the configuration, the cache and the upstream, each with a verdict and what to do about it.
+    """Look at the configuration, the cache, the upstream and the keys of tokens, each with a verdict and what to do about it.
 
     It writes one record to the cache and removes it again, and changes nothing else; the upstream gets one HEAD request, and is
     watched for as long as an idle connection is kept.
-    Exit codes: 0 the gateway can run, 1 it can't (cache or upstream), 2 the configuration is wrong.
+    Exit codes: 0 the gateway can run, 1 it can't (cache, upstream or keys), 2 the configuration is wrong.
     """
     import asyncio
     import logging

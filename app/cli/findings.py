@@ -19,6 +19,10 @@ from oncegate.cache.redis.streams.memory import StreamMemory
 from oncegate.cache.redis.streams.stream import CommandStream, GroupProgress
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.rules.route_advice import route_advice
+from oncegate.middleware.tokens.key_set import UnusableKeys
+from oncegate.middleware.tokens.key_source import KeySource
+from oncegate.middleware.tokens.open import all_claims
+from oncegate.middleware.tokens.settings import is_url
 
 SHORT_LEASE = 5.0
 """Seconds: a pause of a virtual machine, or of Redis while it forks, is easily as long."""
@@ -38,7 +42,7 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked: ``area`` is configuration, cache, stream or upstream; ``text`` one line without secrets."""
+    """One thing that was checked: ``area`` is configuration, cache, stream, jwks or upstream; ``text`` a line without secrets."""
 
     area: str
     severity: Severity
@@ -47,7 +51,7 @@ class Finding:
 
 async def examine(settings: GatewaySettings, admin_token: str | None) -> list[Finding]:
     """Check everything. Never raises for what it finds."""
-    areas = await asyncio.gather(_cache(settings), _streams(settings), _upstream(settings))
+    areas = await asyncio.gather(_cache(settings), _streams(settings), _keys(settings), _upstream(settings))
     return [*_configuration(settings, admin_token), *(finding for area in areas for finding in area)]
 
 
@@ -111,6 +115,18 @@ async def _streams(settings: GatewaySettings) -> list[Finding]:
         found.append(Finding("stream", Severity.GOOD, state))
         found += [Finding("stream", Severity.ADVICE, line) for line in advice]
     return found
+
+
+async def _keys(settings: GatewaySettings) -> list[Finding]:
+    if settings.jwt is None or not all_claims(settings.idempotency, settings.routes):
+        return []
+    where = redact(settings.jwt.jwks) if is_url(settings.jwt.jwks) else settings.jwt.jwks
+    try:
+        source = KeySource(settings.jwt)
+        keys = source.keys if source.keys is not None else await asyncio.to_thread(source.read)
+    except UnusableKeys as error:
+        return [Finding("jwks", Severity.FAILED, f"{where}: {error}; no token can be verified")]
+    return [Finding("jwks", Severity.GOOD, f"{where} has keys that tokens are verified by: {len(keys)}")]
 
 
 async def _upstream(settings: GatewaySettings) -> list[Finding]:

@@ -28,6 +28,7 @@ from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.responses import Headers
 from oncegate.middleware.rules.policy import Policy
+from oncegate.middleware.tokens.verifier import Tokens
 
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
 """Awaits an answer by the upstream, and answers with a problem where that fails (`oncegate.app.gateway.gateway`)."""
@@ -80,6 +81,8 @@ class FastPath:
             return CallbackDriver(exchange, self._forwarder, self._submit, request).begin(found)
         if found is None:
             return self._bypass(request, policy, exchange.headers())
+        if isinstance(found, Tokens):  # the other way can wait for its keys
+            return False
         request.answer(found)
         return True
 

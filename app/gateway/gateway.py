@@ -36,6 +36,7 @@ class Gateway:
     `start` and `stop` belong to the lifespan; ``drain`` is awaited between, when the server stops: attempts end there.
     ``enter`` passes a forked worker's number to what workers share; ``worker_died`` returns, for one that ended unasked, how many
     outcomes it took with it, and the ids of those records that are known. ``sample`` runs from start to stop, in one process.
+    ``prefetch`` is called at the start.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Gateway:
         enter: Callable[[int], None] = lambda _: None,
         worker_died: Callable[[int], tuple[int, list[str]]] = lambda _: (0, []),
         sample: Callable[[], Awaitable[None]] | None = None,
+        prefetch: Callable[[], object] | None = None,
         fast_path: FastPath | None = None,
         cors: CrossOrigin | None = None,
         unread: Unread | None = None,
@@ -75,6 +77,7 @@ class Gateway:
         self._enter = enter
         self.worker_died = worker_died
         self._sample = sample
+        self._prefetch = prefetch
         self._sampling: asyncio.Future[None] | None = None
         self._fast_path = fast_path
         self.direct: Callable[[InboundRequest], bool] | None = None
@@ -162,7 +165,12 @@ class Gateway:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def start(self) -> None:
-        """Check the cache. Raises `StartRefused` where it can't hold the guarantees; starts all the same where it is away."""
+        """Begin to fetch what requests will need; check the cache.
+
+        Raises `StartRefused` where it can't hold the guarantees; starts all the same where it is away.
+        """
+        if self._prefetch is not None:
+            self._prefetch()
         try:
             for line in await self._cache.check():
                 log.warning("%s", line)

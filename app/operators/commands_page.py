@@ -15,7 +15,7 @@ from fastapi import APIRouter, Header, HTTPException, Path, Request, Response
 
 from oncegate.app.operators.bearer import Bearer
 from oncegate.app.operators.models import PATTERN, CommandStatus, Missing
-from oncegate.app.operators.reply import NO_CACHE, answer, document, unavailable
+from oncegate.app.operators.reply import NO_CACHE, answer, document, problem, unavailable
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import Record, State, StoredResponse
@@ -23,10 +23,12 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.consumers.gate import is_dead
 from oncegate.middleware.http.asgi import Receive, Scope
 from oncegate.middleware.http.keyed_request import wanted_wait
-from oncegate.middleware.outcome.problems import original_result
+from oncegate.middleware.outcome.problems import original_result, token_challenge
 from oncegate.middleware.outcome.results import read_error
+from oncegate.middleware.rules.errors import CallerInvalid, CallerUnverifiable, Refusal
 from oncegate.middleware.rules.key import (
     RECORD_ID,
+    Fields,
     caller_of_id,
     execution_key,
     key_of_id,
@@ -35,6 +37,7 @@ from oncegate.middleware.rules.key import (
     scope_parts,
 )
 from oncegate.middleware.rules.policy import Policy
+from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.commands")
 
@@ -44,6 +47,8 @@ _PAUSES = Backoff(0.0025, 1.25, least=0.6, factor=1.5)
 _NAMELESS = scope_digest(None)
 _NO_COMMAND = "No such command, or not yours."
 
+_CHALLENGE = {"WWW-Authenticate": {"required": True, "schema": {"const": token_challenge(invalid=True)[1].decode()}}}
+
 router = APIRouter(tags=["callers"])
 
 
@@ -52,6 +57,7 @@ router = APIRouter(tags=["callers"])
     response_model=CommandStatus,
     response_description="How it stands.",
     responses={200: {"headers": {"Preference-Applied": {"schema": {"type": "string", "pattern": "^wait=[0-9]+$"}}}}}
+    | answer(401, "The token that names the caller does not hold.", _CHALLENGE)
     | answer(404, "There is no such command, or it is somebody else's.")
     | answer(500, "A record of it is damaged, or of a newer version.")
     | NO_CACHE,
@@ -66,11 +72,17 @@ async def show_command(
     """What became of an asynchronous command? For the caller that submitted it, and for operators.
 
     The caller is known by the headers of the route's scope (by default Authorization), which are to be sent as with the
-    submission. With [cors], OPTIONS is answered here too: a preflight.
+    submission; where the scope names a token's claims, by any token of the same caller. With [cors], OPTIONS is answered here
+    too: a preflight.
     """
     statuses: CommandStatuses = request.app.state.statuses
     try:
         return await statuses.show(request.scope, request.receive, identifier)
+    except CallerInvalid as error:
+        name, value = token_challenge(invalid=True)
+        return problem(401, str(error), headers={name.decode(): value.decode()})
+    except CallerUnverifiable as error:
+        return unavailable(str(error))
     except RecordUnreadable:
         raise
     except CacheError as error:
@@ -95,11 +107,13 @@ class CommandStatuses:
         consumers: Sequence[str],
         rules: Policy,
         operators: Bearer | None = None,
+        tokens: Tokens | None = None,
         draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cache = cache
         self._namespace = namespace
-        self._scopes = tuple(dict.fromkeys(policy.scope_names for policy in policies))
+        self._scopes = tuple({policy.scope_names: policy for policy in policies}.values())
+        self._tokens = tokens
         self._consumers = tuple(dict.fromkeys(consumers))
         self._rules = rules
         self._operators = operators
@@ -109,11 +123,12 @@ class CommandStatuses:
     @property
     def caller_headers(self) -> list[str]:
         """The headers by which callers are known."""
-        return [*dict.fromkeys(name.decode() for names in self._scopes for name in names)]
+        return [*dict.fromkeys(name.decode() for policy in self._scopes for name in policy.caller_headers)]
 
     async def show(self, scope: Scope, receive: Receive, identifier: str) -> Response:
-        """The status, to whom it belongs. Raises ``HTTPException`` (404), `CacheError`."""
-        if not RECORD_ID.fullmatch(identifier) or not self._may_see(scope, identifier):
+        """The status, to whom it belongs. Raises ``HTTPException`` (404), `CacheError`, and where a token would have to say who
+        the caller is and doesn't hold, `CallerInvalid` or `CallerUnverifiable`."""
+        if not RECORD_ID.fullmatch(identifier) or not await self._may_see(scope, identifier):
             raise HTTPException(404, _NO_COMMAND)
         key = key_of_id(self._namespace, identifier)
         claim = await self._cache.get(key)
@@ -134,12 +149,28 @@ class CommandStatuses:
                 self.waiters -= 1
         return document(describe(identifier, submission, execution), headers=applied)
 
-    def _may_see(self, scope: Scope, identifier: str) -> bool:
+    async def _may_see(self, scope: Scope, identifier: str) -> bool:
         if self._operators is not None and self._operators.brought(scope) is not None:
             return True
         given = caller_of_id(identifier)
-        own = [scope_digest(scope_parts(pick(scope["headers"], frozenset(names)), names)) for names in self._scopes]
-        return any(hmac.compare_digest(given, digest) for digest in own)
+        refusal: Refusal | None = None
+        for policy in self._scopes:
+            fields = pick(scope["headers"], frozenset(policy.caller_headers))
+            try:
+                await self._add_claims(fields, policy)
+            except Refusal as error:
+                refusal = error
+                continue
+            if hmac.compare_digest(given, scope_digest(scope_parts(fields, policy.scope_names))):
+                return True
+        if refusal is not None:
+            raise refusal
+        return False
+
+    async def _add_claims(self, fields: Fields, policy: Policy) -> None:
+        if self._tokens is None or not policy.claims or self._tokens.add_claims(fields, policy.claims):
+            return
+        self._tokens.add_claims(fields, policy.claims, waited=await self._tokens.refreshed())
 
     async def _execution(self, key: str, submission: Record | None) -> Record | None:
         """The execution record, of whichever consumer has one; that of this payload first."""

@@ -103,6 +103,7 @@ _PROBLEMS = {
     "aggregate-invalid": "The route numbers its commands by aggregate, and the request doesn't say which one it is about.",
     "version-invalid": "What says which version is expected is malformed, or there is more than one such field.",
     "caller-missing": "The route needs to know its caller and none of the scope's headers is there.",
+    "caller-invalid": "The token that names the caller is expired, forged, malformed, or somebody else's.",
     "request-timeout": "The body did not arrive in time. Nothing was executed.",
     "key-reused": "The key was used for another method, path, query or payload.",
     "in-flight": "The first request with this key is still being executed.",
@@ -118,6 +119,7 @@ _PROBLEMS = {
     "upstream-unreachable": "No connection: nothing was sent, and the key is free.",
     "upstream-failed": "The connection broke after the request was sent. retryable is true where on_unknown is retry.",
     "cache-unavailable": "The record cache can't be reached. Nothing was forwarded.",
+    "caller-unverifiable": "The keys that the caller's token is verified with can't be had. Nothing was claimed.",
     "overloaded": "Too many attempts are in flight. Nothing was claimed.",
     "upstream-timeout": "No response in time; the attempt goes on. retryable is false for what was not enforced and is not "
     "idempotent.",
@@ -125,8 +127,8 @@ _PROBLEMS = {
 _SOMETIMES_RETRYABLE = frozenset({"upstream-failed", "upstream-timeout"})
 _CHALLENGE = (
     _text(
-        "The scope's headers, one challenge each (RFC 9110 section 11.6.1); any of them will do.",
-        pattern='^Header name="[^"]+"(, Header name="[^"]+")*$',
+        "The scope's headers, one challenge each (RFC 9110 section 11.6.1), and Bearer (RFC 6750) for a token; any will do.",
+        pattern='^(Bearer (realm|error)="[^"]+"|Header name="[^"]+")(, Header name="[^"]+")*$',
     )
     | _REQUIRED
 )

@@ -63,7 +63,8 @@ class KeyRules(_Sent):
 
 
 class ScopeRules(_Sent):
-    headers: Annotated[list[str], Field(min_length=1, description="What tells callers apart")]
+    headers: Annotated[list[str], Field(description="What tells callers apart")]
+    claims: Annotated[list[str], Field(description="The same, of a verified token")]
     required: bool
 
 

@@ -10,6 +10,7 @@ from oncegate import __version__
 from oncegate.cache.record import State
 from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS
 from oncegate.middleware.rules.policy import Policy
+from oncegate.middleware.rules.settings import claims_of
 
 DRAFT = "draft-ietf-httpapi-idempotency-key-header-07"
 
@@ -40,7 +41,8 @@ def _route(policy: Policy, methods: Sequence[str]) -> dict[str, Any]:
         "required": settings.require_key,
         "generated_if_missing": settings.generate_key,
         "scope": {
-            "headers": [part.removeprefix("header:") for part in settings.scope],
+            "headers": [name.decode() for name in policy.scope_names if name not in policy.claims],
+            "claims": list(claims_of(settings)),
             "required": settings.require_scope,
         },
         "fingerprint": {"parts": ["method", "path", "query", "body"], "body": settings.fingerprint},

@@ -17,7 +17,16 @@ from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.rules.key import RECORD_ID, key_of_id, parse_key, pick, record_id, record_key, scope_parts
+from oncegate.middleware.rules.key import (
+    RECORD_ID,
+    claim_name,
+    key_of_id,
+    parse_key,
+    pick,
+    record_id,
+    record_key,
+    scope_parts,
+)
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, OURS, Policy
 
 log = logging.getLogger("oncegate.sampling")
@@ -123,15 +132,19 @@ class Records:
         raise NotARecord("too many records to look through all of them: give the caller, or the record's id")
 
     def callers(self, caller: Sequence[tuple[bytes, bytes]]) -> Sequence[Sequence[bytes] | None]:
-        """The callers that these field lines identify, one per scope that reads any of them; ``[None]`` without any line."""
+        """The callers that these field lines identify, one per scope that reads any of them; ``[None]`` without any line.
+
+        Whom a token names is given by its claims, as lines ``jwt:sub: alice``, not by the token: it would have expired by the
+        time that somebody looks, and then nothing distinguishes it from a forged one.
+        """
         if not caller:
             return [None]
-        lines = [(name.lower(), value) for name, value in caller]
+        lines = [(name if name.startswith(_CLAIM) else name.lower(), value) for name, value in caller]
         scopes = [scope_parts(pick(lines, frozenset(names)), names) for names in self._scopes]
         known = [scope for scope in scopes if scope is not None]
         if not known:
             names = dict.fromkeys(name.decode() for scope in self._scopes for name in scope)
-            raise NotARecord(f"no header tells who the caller is: give {' or '.join(names)}")
+            raise NotARecord(f"nothing here tells who the caller is: give {' or '.join(names)}")
         return known
 
     async def resolve(self, identifier: str, request: ResolveRequest, author: Author = NOBODY) -> Resolution:
@@ -206,6 +219,7 @@ def describe(identifier: str, held: Claim) -> dict[str, Any]:
     return summarise(identifier, held) | {"found": found, "response": response}
 
 
+_CLAIM = claim_name("")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _NOT_KEPT = frozenset(name.decode() for name in (*HOP_BY_HOP, *OF_THE_MOMENT, *OURS)) | {
@@ -244,10 +258,17 @@ def _plain_key(key: str) -> str:
 
 
 def header_lines(lines: Iterable[str]) -> list[tuple[bytes, bytes]]:
-    """Header lines as a person writes them, ``Name: value``. Raises `NotARecord`, without quoting them."""
+    """Header lines as a person writes them, ``Name: value``; a token's claims as ``jwt:name: value``.
+
+    Raises `NotARecord`, without quoting them.
+    """
     fields = []
     for line in lines:
         name, colon, value = line.partition(":")
+        if name.strip() == "jwt":  # a claim's name may be a URL
+            claim, colon, value = value.partition(": ")
+            fields.append((claim_name(claim), value.strip(" ").encode("utf-8", "surrogatepass")))
+            continue
         if not colon or not name.strip():
             raise NotARecord("a caller is given by header lines: Authorization: Bearer ...")
         fields.append(

@@ -20,6 +20,8 @@ from oncegate.cache.open import CACHE_SCHEMES, check_url
 from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either
 from oncegate.middleware.admission.callers import RATE
 from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds
+from oncegate.middleware.tokens.open import all_claims
+from oncegate.middleware.tokens.settings import JwtSettings
 
 LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
@@ -110,6 +112,7 @@ class GatewaySettings(BaseSettings):
         default_factory=IdempotencySettings, description="the rules for all routes"
     )
     cors: CorsSettings = Field(default_factory=CorsSettings, description="scripts of other origins, in browsers")
+    jwt: JwtSettings | None = Field(default=None, description="by what tokens are verified whose claims a scope names")
     worker: WorkerSettings = Field(default_factory=WorkerSettings, description="what `oncegate worker` goes by")
     routes: tuple[Route, ...] = Field(default=(), description="what differs on some paths")
 
@@ -179,6 +182,12 @@ class GatewaySettings(BaseSettings):
                         f"routes.{index}.consumer: is another one than an earlier route's with the same stream; "
                         "a caller is told of one consumer's processing: give both the same"
                     )
+        claims = all_claims(self.idempotency, self.routes)
+        if claims and self.jwt is None:
+            raise ValueError(
+                f"jwt: is missing, and a scope names a token's claim (jwt:{claims[0]}), which has to be verified: "
+                "set jwks in [jwt]"
+            )
         return self
 
     def _can_accept(self, where: str, route: Route, rules: IdempotencySettings) -> None:
@@ -207,15 +216,32 @@ class GatewaySettings(BaseSettings):
 
     def advice(self) -> list[str]:
         """Settings that are allowed and probably not meant, a line each, for the log at start."""
-        lines = []
+        lines = self._advice_on_tokens()
         if self.cache_scheme != "memory":
             if "scope" not in self.idempotency.model_fields_set:
                 lines.append(
                     "idempotency.scope is not set: callers are told apart by Authorization alone; those known by a "
-                    "client certificate would share keys, those by a cookie are refused, and signatures that change never match"
+                    "client certificate would share keys, those by a cookie are refused, and signatures that change never match; "
+                    'where tokens are JWTs, a retry with a refreshed one is executed again: scope = ["jwt:iss", "jwt:sub"]'
                 )
             if self.namespace == "default":
                 lines.append("namespace is not set: on a shared cache each service needs one of its own")
+        return lines
+
+    def _advice_on_tokens(self) -> list[str]:
+        if self.jwt is None:
+            return []
+        if not all_claims(self.idempotency, self.routes):
+            return ['jwt is set, and no scope names a claim: nobody is known by one; scope = ["jwt:iss", "jwt:sub"]']
+        lines = []
+        if not (self.jwt.issuer and self.jwt.audience):
+            lines.append(
+                "jwt.issuer or jwt.audience is not set: a token that was made for another service names a caller here, too"
+            )
+        if self.jwt.jwks.lower().startswith("http://"):
+            lines.append(
+                "jwt.jwks is fetched in clear: who can change it on its way can name any caller; https:// prevents it"
+            )
         return lines
 
 

@@ -21,6 +21,7 @@ from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.worker import WorkerSettings
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.tokens.settings import JwtSettings
 
 PREFIX = "ONCEGATE_"
 NOT_SETTINGS = {"ONCEGATE_CONFIG", "ONCEGATE_ADMIN_TOKEN"}
@@ -29,6 +30,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "idempotency": IdempotencySettings,
     "worker": WorkerSettings,
     "cors": CorsSettings,
+    "jwt": JwtSettings,
 }
 """The tables of the file that are settings of their own."""
 

@@ -8,6 +8,7 @@ from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.tokens.verifier import Tokens
 
 
 class HttpDoor:
@@ -32,6 +33,7 @@ class HttpDoor:
         "policies",
         "redact",
         "submit",
+        "tokens",
         "unread",
         "warn_of_signed_callers",
     )
@@ -51,6 +53,7 @@ class HttpDoor:
         cors: CrossOrigin | None,
         observe: Observe | None,
         caller: Caller | None,
+        tokens: Tokens | None,
         redact: Redact | None,
         warn_of_signed_callers: bool,
     ) -> None:
@@ -67,5 +70,6 @@ class HttpDoor:
         self.date_header = date_header
         self.observe = observe
         self.caller = caller
+        self.tokens = tokens
         self.redact = redact
         self.warn_of_signed_callers = warn_of_signed_callers

@@ -14,7 +14,9 @@ from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.keyed_request import notify
 from oncegate.middleware.outcome import responses
+from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
+from oncegate.middleware.tokens.verifier import Tokens
 
 _BYPASS: Final = Decision.BYPASS.value  # an enum's takes a call
 _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
@@ -35,12 +37,24 @@ def enter(door: HttpDoor, scope: Scope, receive: Receive, send: Send) -> Awaitab
             found = exchange.identify()
             if isinstance(found, str):
                 return AsgiDriver(exchange, receive, send).serve(found)
+            if isinstance(found, Tokens):
+                return _identified_later(exchange, found, receive, send)
             if found is not None:
                 return AsgiDriver(exchange, receive, send).decide(b"", found)
             if ATTEMPT_HEADER in exchange.fields:
                 scope = {**scope, "headers": exchange.headers()}
         send = Bypass(door.observe, policy, scope, send).send
     return door.app(scope, receive, send)
+
+
+async def _identified_later(exchange: Exchange, tokens: Tokens, receive: Receive, send: Send) -> None:
+    """Answer a request whose caller is known, or is not, once the keys that it takes have been looked for."""
+    found = exchange.identify(waited=await tokens.refreshed())
+    driver = AsgiDriver(exchange, receive, send)
+    if isinstance(found, str):
+        await driver.serve(found)
+    elif isinstance(found, Answer):
+        await driver.decide(b"", found)
 
 
 def _below(root: str, path: str, raw_path: bytes | None) -> tuple[str, bytes | None]:

@@ -28,8 +28,9 @@ from oncegate.middleware.outcome.problems import (
     login_challenge,
     original_result,
     problem,
+    token_challenge,
 )
-from oncegate.middleware.rules.errors import CallerMissing, KeyMissing, Refusal, TooManyKeys
+from oncegate.middleware.rules.errors import CallerInvalid, CallerMissing, KeyMissing, Refusal, TooManyKeys
 from oncegate.middleware.rules.key import (
     Fields,
     fingerprint,
@@ -43,6 +44,7 @@ from oncegate.middleware.rules.key import (
 )
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, PREFER, RAISE_HEADER, Policy
 from oncegate.middleware.rules.versions import AggregateVersion
+from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.http")
 
@@ -63,8 +65,18 @@ _named: Final = tuple.__new__
 """Makes a named tuple in half the time of its own constructor."""
 Headers = list[tuple[bytes, bytes]]
 
-_SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
-"""Authorization schemes whose value changes with each request."""
+_JWT: Final = b"Bearer eyJ"
+"""How a token begins that is a JWT: a refresh makes another one of it."""
+_SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ", _JWT)
+"""Authorization whose value changes: with each request, by its scheme, or with each token."""
+_SIGNATURES_CHANGE: Final = (
+    "Authorization changes with each request here (a signing scheme), so that no retry meets its own record: "
+    "set scope to a header that names the caller"
+)
+_TOKENS_CHANGE: Final = (
+    "Authorization changes with each token here (a JWT), so that a retry with a refreshed one is executed again: "
+    'scope = ["jwt:iss", "jwt:sub"] and [jwt] name the caller by what stays'
+)
 _SIGNED_INITIALS: Final = frozenset(scheme[:1] for scheme in _SIGNED)
 
 _COOKIE_ALONE: Final = (
@@ -119,10 +131,14 @@ class KeyedRequest:
 
     # -- the request for admission ------------------------------------------------------------------------------------
 
-    def identify(self, named: dict[bytes, bytes] | None = None) -> str | Answer | None:
+    def identify(
+        self, named: dict[bytes, bytes] | None = None, *, waited: bool | None = None
+    ) -> str | Answer | Tokens | None:
         """The look-up key of the request's record, ``None`` where no key came, or its answer where it is refused.
 
         ``named`` are the scope's headers by name, where a server has them so, without white space around the values.
+        `Tokens` where the keys come first by which its caller's token is verified: await their `refreshed`, and call this once
+        more, with what that returned as ``waited``.
         """
         policy, headers = self.policy, self.scope["headers"]
         if named is None or len(named) != len(headers):  # a name that comes twice has more than one value
@@ -146,6 +162,9 @@ class KeyedRequest:
             if self.door.caller is not None:
                 caller: list[bytes] | None = named_caller(self.door.caller, self.scope)
             else:
+                tokens = self.door.tokens
+                if tokens is not None and policy.claims and not tokens.add_claims(fields, policy.claims, waited=waited):
+                    return tokens
                 caller = request_scope(fields, policy, generated=self._generated)
         except Refusal as refusal:
             return self.problem(refusal.slug, str(refusal))
@@ -153,10 +172,7 @@ class KeyedRequest:
         self.record = record_id(look_up_key)
         if self.door.warn_of_signed_callers and is_signed(fields):
             self.door.warn_of_signed_callers = False
-            log.warning(
-                "Authorization changes with each request here (a signing scheme), so that no retry meets its own record: "
-                "set scope to a header that names the caller"
-            )
+            log.warning(_TOKENS_CHANGE if fields[b"authorization"][0].startswith(_JWT) else _SIGNATURES_CHANGE)
         return look_up_key
 
     def requested(self, look_up_key: str, body: bytes) -> AdmissionRequest:
@@ -262,11 +278,19 @@ class KeyedRequest:
         if self.key is not None:
             answer.headers.append((self.policy.key_names[0], self._key_line))
         if answer.status == 401:
-            named = self.door.caller is not None
-            answer.headers.append(login_challenge() if named else challenge(self.policy.scope_names))
+            answer.headers.append(self._challenge(slug))
         if answer.status in (408, 413) and self.scope.get("http_version", "1.1").startswith("1"):
             answer.headers.append((b"connection", b"close"))  # the rest of the body is not worth waiting for
         return self._answer(answer, slug, attempt, mismatch=mismatch)
+
+    def _challenge(self, slug: str) -> tuple[bytes, bytes]:
+        policy = self.policy
+        if self.door.caller is not None:
+            return login_challenge()
+        if policy.claims:
+            headers = [name for name in policy.scope_names if name not in policy.claims]
+            return token_challenge(headers, invalid=slug == CallerInvalid.slug)
+        return challenge(policy.scope_names)
 
     def _answer(self, answer: Answer, decision: str, attempt: int, *, mismatch: bool = False) -> Answer:
         self.observed(decision, answer.status, attempt, mismatch=mismatch)
@@ -327,7 +351,7 @@ def request_scope(fields: Fields, policy: Policy, *, generated: bool = False) ->
     if parts is not None:
         return parts
     if policy.settings.require_scope:
-        names = ", ".join(name.decode() for name in policy.scope_names)
+        names = ", ".join(name.decode() for name in policy.caller_headers)
         raise CallerMissing(f"This operation needs to know its caller: send {names}.")
     if policy.refuses_cookies and COOKIE in fields and not generated:
         raise CallerMissing(_COOKIE_ALONE)
@@ -335,7 +359,7 @@ def request_scope(fields: Fields, policy: Policy, *, generated: bool = False) ->
 
 
 def is_signed(fields: Fields) -> bool:
-    """Whether the Authorization header is of a scheme that signs each request, and so names a new caller each time."""
+    """Whether the Authorization header is one that changes while its caller stays: signed for each request, or a JWT."""
     values = fields.get(b"authorization")
     return values is not None and values[0][:1] in _SIGNED_INITIALS and values[0].startswith(_SIGNED)
 

@@ -29,9 +29,11 @@ from oncegate.middleware.rules.arguments import (
     given_routes,
     given_settings,
 )
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
 from oncegate.middleware.rules.route_advice import route_advice
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.tokens.open import open_tokens
+from oncegate.middleware.tokens.settings import JwtSettings
 
 log = logging.getLogger("oncegate.http")
 
@@ -51,8 +53,10 @@ class IdempotencyMiddleware:
     each answer, ``watch`` for attempts' events.
     ``caller`` names who sent a request with a key, by its ASGI scope, and takes the place of ``scope``:
     a function that gives a ``str``, ``int`` or ``UUID``; on ``None`` or ``""`` the request is refused (``caller-missing``), on
-    an error, too (``caller-failed``). ``redact`` gives what is to be kept of a response, by the ASGI scope and a
-    `StoredResponse`; where it gives ``None``, or fails, a retry gets the problem ``duplicate`` without the response.
+    an error, too (``caller-failed``).
+    ``jwt`` says by what a token is verified whose claims ``scope`` names. ``redact`` gives what is to be kept of a response, by
+    the ASGI scope and a `StoredResponse`; where it gives ``None``, or fails, a retry gets the problem ``duplicate`` without the
+    response.
 
     ``submit`` is called in the app's place for a request that is to be processed later: it accepts the command (see
     `oncegate.middleware.http.extensions.Submission`), answers 202, or raises `oncegate.middleware.outcome.errors.NotAccepted`.
@@ -61,7 +65,8 @@ class IdempotencyMiddleware:
     same store, in the same namespace, it steps aside for requests that the other enforces.
 
     Raises ``TypeError`` for an argument of another kind, ``ValueError`` for a namespace, limit or URL that can't be, and for an
-    asynchronous route without ``submit``; pydantic's ``ValidationError`` for a route's wrong override.
+    asynchronous route without ``submit``, a claim in a scope without ``jwt``, and a file of keys that can't be read; pydantic's
+    ``ValidationError`` for a route's wrong override.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class IdempotencyMiddleware:
         observe: Observe | None = None,
         watch: Watch | None = None,
         caller: Caller | None = None,
+        jwt: JwtSettings | None = None,
         redact: Redact | None = None,
     ) -> None:
         settings, routes = given_settings(settings, IdempotencySettings), given_routes(routes)
@@ -107,6 +113,7 @@ class IdempotencyMiddleware:
         for line in route_advice(routes):
             log.warning("%s", line)
         self.app = app
+        tokens = open_tokens(jwt, settings, routes)
         opened = given_cache(cache)
         self._own_cache = opened if isinstance(cache, str) else None
         limited = max_in_flight_per_caller > 0 or new_keys_per_caller
@@ -119,7 +126,7 @@ class IdempotencyMiddleware:
         self.door = HttpDoor(
             app,
             submit or app,  # without one, no route asks for it
-            Policies(settings, routes),
+            Policies(settings, routes, jwt.header if jwt is not None else TOKEN_HEADER),
             self.admissions,
             namespace=given_namespace(namespace),
             body_timeout=body_timeout,
@@ -129,6 +136,7 @@ class IdempotencyMiddleware:
             cors=cors,
             observe=observe,
             caller=caller,
+            tokens=tokens,
             redact=redact,
             warn_of_signed_callers=caller is None and "scope" not in settings.model_fields_set,
         )
@@ -152,6 +160,8 @@ class IdempotencyMiddleware:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 self.admissions.in_flight.closing = False
+                if self.door.tokens is not None:
+                    self.door.tokens.source.refresh()
             elif message["type"] == "lifespan.shutdown":
                 await self.drain(self._drain_timeout)
                 if self._own_cache is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from oncegate.middleware.outcome.problems import KINDS
 from oncegate.middleware.rules.policy import Policies, Policy
-from oncegate.middleware.rules.settings import IdempotencySettings
+from oncegate.middleware.rules.settings import IdempotencySettings, claims_of
 
 Description = dict[str, Any]
 
@@ -32,7 +32,7 @@ _REPLAYED = {
 }
 _RETRY_AFTER = {"description": "Seconds to wait before the same request is sent again", "schema": {"type": "integer"}}
 _CHALLENGE = {
-    "description": "By which headers a caller is known, of which one is needed; or that it has to log in",
+    "description": "By which headers a caller is known, of which one is needed; or that it has to log in, or its token to hold",
     "schema": {"type": "string"},
 }
 _NOT_HERE = {"upgrade-unsupported"}
@@ -44,6 +44,7 @@ _OF_VERSIONS = {
     "precondition-failed",
     "precondition-required",
 }
+_OF_TOKENS = {"caller-invalid", "caller-unverifiable"}
 
 
 class NotOpenAPI(ValueError):
@@ -99,6 +100,8 @@ def slugs_of(settings: IdempotencySettings, *, named: bool = False, numbered: bo
         never -= _OF_NAMED_CALLERS
     else:
         never.add("caller-failed")
+    if not claims_of(settings):
+        never |= _OF_TOKENS
     if settings.on_unknown == "retry":
         never.add("outcome-unknown")
     return [slug for slug in KINDS if slug not in never]
@@ -273,7 +276,7 @@ def _with_problem(response: Description, slugs: list[str]) -> Description:
         content[PROBLEM_TYPE] = {"schema": ours}
     elif theirs != ours and ours not in theirs.get("anyOf", ()):
         content[PROBLEM_TYPE] = {**content[PROBLEM_TYPE], "schema": {"anyOf": [theirs, ours]}}
-    if "caller-missing" in slugs:
+    if "caller-missing" in slugs or "caller-invalid" in slugs:
         response["headers"] = {"WWW-Authenticate": _CHALLENGE, **(response.get("headers") or {})}
     if any(KINDS[slug].retry_after for slug in slugs):
         response["headers"] = {"Retry-After": _RETRY_AFTER, **(response.get("headers") or {})}

@@ -50,6 +50,7 @@ KINDS: dict[str, _Kind] = {
     "aggregate-invalid": _Kind(400, "The aggregate can't be told", False, INVALID_REQUEST),
     "version-invalid": _Kind(400, "The expected version is invalid", False, INVALID_REQUEST),
     "caller-missing": _Kind(401, "The caller is not identified", False, INVALID_REQUEST),
+    "caller-invalid": _Kind(401, "The caller's token does not hold", False, INVALID_REQUEST),
     "request-timeout": _Kind(408, "The request did not arrive in time", True, INVALID_REQUEST),
     "key-reused": _Kind(422, "Idempotency-Key is already used", False, IDEMPOTENCY),
     "in-flight": _Kind(409, "A request is outstanding for this Idempotency-Key", True, IDEMPOTENCY, retry_after=True),
@@ -66,6 +67,7 @@ KINDS: dict[str, _Kind] = {
     "upstream-unreachable": _Kind(502, "The upstream can't be reached", True, FAULT),
     "upstream-failed": _Kind(502, "The upstream did not answer", False, FAULT),
     "cache-unavailable": _Kind(503, "The record cache is unavailable", True, FAULT, retry_after=True),
+    "caller-unverifiable": _Kind(503, "The caller's token can't be verified now", True, FAULT, retry_after=True),
     "overloaded": _Kind(503, "Too many requests are being executed", True, FAULT, retry_after=True),
     "upstream-timeout": _Kind(504, "The upstream did not answer in time", True, FAULT),
 }
@@ -127,6 +129,18 @@ def challenge(names: Iterable[bytes]) -> tuple[bytes, bytes]:
     scheme that browsers don't know and put no question about to their users.
     """
     return b"www-authenticate", b", ".join(b'Header name="%b"' % name for name in names)
+
+
+def token_challenge(names: Iterable[bytes] = (), *, invalid: bool = False) -> tuple[bytes, bytes]:
+    """The same where a token names the caller (RFC 6750 section 3): that one is needed, or that this one doesn't hold.
+
+    ``names`` are the headers that would do instead.
+    """
+    if invalid:
+        return b"www-authenticate", b'Bearer error="invalid_token"'
+    return b"www-authenticate", b", ".join(
+        [b'Bearer realm="oncegate"', *(b'Header name="%b"' % name for name in names)]
+    )
 
 
 def login_challenge() -> tuple[bytes, bytes]:

@@ -36,6 +36,18 @@ class CallerFailed(Refusal):
     slug = "caller-failed"
 
 
+class CallerInvalid(Refusal):
+    """The token that should name the caller does not hold: expired, forged, malformed, for somebody else. Nothing was claimed."""
+
+    slug = "caller-invalid"
+
+
+class CallerUnverifiable(Refusal):
+    """The keys that the caller's token would be verified with can't be had. Nothing was claimed."""
+
+    slug = "caller-unverifiable"
+
+
 class PayloadTooLarge(Refusal):
     """The body is over ``max_request_body``."""
 

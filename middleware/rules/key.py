@@ -132,7 +132,10 @@ def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None
 
 
 def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
-    """What identifies the caller: the scope's headers with all their values, or ``None`` without any of them."""
+    """What identifies the caller: the scope's headers with all their values, or ``None`` without any of them.
+
+    A verified token's claims are among ``fields`` under names of their own: see `claim_name`.
+    """
     only = fields.get(names[0]) if len(names) == 1 else None
     if only is not None and len(only) == 1:  # as a rule
         return [names[0], b"1", only[0]]
@@ -143,6 +146,11 @@ def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
         found = found or bool(values)
         parts += (name, b"%d" % len(values), *values)
     return parts if found else None
+
+
+def claim_name(claim: str) -> bytes:
+    """A claim of a token as a name in a scope: with a colon, which no header's has, so that neither is taken for the other."""
+    return b"jwt:" + claim.encode()
 
 
 def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:

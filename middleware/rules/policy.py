@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from oncegate.cache.codec import HOP_BY_HOP
 from oncegate.cache.record import State
+from oncegate.middleware.rules.key import claim_name
 from oncegate.middleware.rules.path_pattern import PathPattern
 from oncegate.middleware.rules.readings import (
     LONGEST,
@@ -16,7 +17,7 @@ from oncegate.middleware.rules.readings import (
     normalise,
     readings,
 )
-from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route
+from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route, claims_of
 from oncegate.middleware.rules.versions import Aggregates
 
 RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"
@@ -33,6 +34,8 @@ _GATEWAY_ERRORS: Final = frozenset({502, 504})
 _FAILED: Final = State.FAILED  # members of an enumeration take long to look up
 _STATES: Final = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
 
+TOKEN_HEADER: Final = "Authorization"  # noqa: S105 - a header's name
+"""Where a token comes, unless it is set otherwise."""
 OF_THE_MOMENT: Final = (b"date", b"set-cookie")
 """Never stored: what was true, or meant, for one answer only."""
 OURS: Final = (b"idempotent-replayed", b"idempotency-key")
@@ -64,6 +67,11 @@ class Policy:
     longest: int
     """Lengths of their names: most other headers are told from them by that alone, without being hashed."""
     scope_names: tuple[bytes, ...]
+    """The headers and claims that tell callers apart, in their order."""
+    claims: tuple[bytes, ...]
+    """Those among them that a verified token claims."""
+    caller_headers: tuple[bytes, ...]
+    """The headers that all of them are read from."""
     refuses_cookies: bool
     """Whether a key is refused that comes with a cookie and none of the scope's headers: nobody said what a scope is here."""
     wanted: frozenset[bytes]
@@ -134,18 +142,20 @@ def kind(status: int, overrides: Mapping[Any, Kind]) -> Kind:
     return "success" if 200 <= status < 400 else "failure"
 
 
-def compile_policy(settings: IdempotencySettings, route: Route | None = None) -> Policy:
+def compile_policy(
+    settings: IdempotencySettings, route: Route | None = None, token_header: str = TOKEN_HEADER
+) -> Policy:
     """The rules of ``route`` over ``settings``. Raises pydantic's ``ValidationError`` for an override that is wrong."""
     if route is None:
-        return _compile(settings, "*", {})
+        return _compile(settings, "*", {}, token_header)
     settings = route.settings(settings)
-    policy = _compile(settings, route.path, route.status)
+    policy = _compile(settings, route.path, route.status, token_header)
     if route.mode == "sync":
         return policy
     # What is answered to a submission is the gateway's own: nothing of it is left out, and its 202 is its success whatever
     # the upstream means by one. Without a record copies could not be recognised: it never fails open.
     kept = {"drop_headers": (), "max_response_body": _SUBMISSION_BYTES, "on_cache_down": "fail_closed"}
-    submission = _compile(settings.model_copy(update=kept), route.path, {})
+    submission = _compile(settings.model_copy(update=kept), route.path, {}, token_header)
     submission = _submitted(submission, route)
     if route.aggregate is not None:
         aggregates = Aggregates(route.aggregate, route.path, require_version=route.require_version)
@@ -159,16 +169,19 @@ def _submitted(policy: Policy, route: Route) -> Policy:
     return replace(policy, mode=route.mode, stream=route.stream, travelling=frozenset((*policy.key_names, *named)))
 
 
-def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind]) -> Policy:
+def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind], token_header: str) -> Policy:
     key_names = tuple(dict.fromkeys(name.lower().encode() for name in (settings.header, *settings.aliases)))
-    scope_names = tuple(dict.fromkeys(part.removeprefix("header:").lower().encode() for part in settings.scope))
+    claims = tuple(dict.fromkeys(map(claim_name, claims_of(settings))))
+    token = token_header.lower().encode()
+    scope_names = tuple(dict.fromkeys(map(_scope_name, settings.scope)))
+    caller_headers = tuple(dict.fromkeys(token if name in claims else name for name in scope_names))
     dropped = tuple(name.lower().encode() for name in settings.drop_headers)
     takeover = {State.FAILED} if settings.on_error == "retry" else set()
     if settings.on_unknown == "retry":
         takeover.add(State.UNKNOWN)
     own_headers = frozenset((*OURS, key_names[0]))
     refuses_cookies = "scope" not in settings.model_fields_set
-    wanted = {*key_names, *scope_names, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER}
+    wanted = {*key_names, *caller_headers, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER}
     if refuses_cookies:
         wanted.add(COOKIE)
     decisive = frozenset((*key_names, ATTEMPT_HEADER))
@@ -182,6 +195,8 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         shortest=min(map(len, decisive)),
         longest=max(map(len, decisive)),
         scope_names=scope_names,
+        claims=claims,
+        caller_headers=caller_headers,
         refuses_cookies=refuses_cookies,
         wanted=frozenset(wanted),
         unstored=frozenset((*HOP_BY_HOP, *OF_THE_MOMENT, *dropped)) | own_headers,
@@ -207,17 +222,28 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
     )
 
 
+def _scope_name(part: str) -> bytes:
+    kind, _, name = part.partition(":")
+    return claim_name(name) if kind == "jwt" else name.lower().encode()
+
+
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
 class Policies:
-    """All routes. Every request calls `match` first, so its results are cached, for a bounded number of short paths."""
+    """All routes. Every request calls `match` first, so its results are cached, for a bounded number of short paths.
 
-    def __init__(self, settings: IdempotencySettings, routes: Sequence[Route] = ()) -> None:
-        self._default = compile_policy(settings)
+    ``token_header`` is where the token comes whose claims a scope names.
+    """
+
+    def __init__(
+        self, settings: IdempotencySettings, routes: Sequence[Route] = (), token_header: str = TOKEN_HEADER
+    ) -> None:
+        self._default = compile_policy(settings, None, token_header)
         self._routes = [
-            (PathPattern(route.path), frozenset(route.methods), compile_policy(settings, route)) for route in routes
+            (PathPattern(route.path), frozenset(route.methods), compile_policy(settings, route, token_header))
+            for route in routes
         ]
         self._lower_case = [
             (PathPattern(route.path.lower()), methods, policy)

@@ -26,7 +26,8 @@ Bytes = Annotated[int, Field(ge=0)]
 FieldName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 """An HTTP field name (RFC 9110 section 5.1)."""
 Method = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Z-]+$")]
-ScopePart = Annotated[str, StringConstraints(pattern=r"^header:[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+ScopePart = Annotated[str, StringConstraints(pattern=r"^(header:[!#$%&'*+.^_`|~0-9A-Za-z-]+|jwt:[!-~]{1,128})$")]
+"""A header, or a claim of a verified token, by which callers are told apart."""
 # Kept as tuples. For type checkers any sequence will do, since a list is what most people write.
 FieldNames = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[FieldName, ...]))]
 Methods = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[Method, ...]))]
@@ -62,6 +63,9 @@ _OF_ONE_CONNECTION = re.compile(
 """Headers that can't travel with a command: they frame one message, or are made anew for it."""
 
 
+_OF_ONE_TOKEN = frozenset({"jwt:exp", "jwt:iat", "jwt:nbf", "jwt:jti"})
+
+
 class IdempotencySettings(BaseModel):
     """How idempotency keys are enforced. Each field's default is the one to start with; a `Route` may override any of them."""
 
@@ -87,7 +91,10 @@ class IdempotencySettings(BaseModel):
     on_cache_down: Literal["fail_closed", "fail_open"] = Field(
         default="fail_closed", description="without the cache: 503, or no enforcement"
     )
-    scope: ScopeParts = Field(default=("header:Authorization",), description="the headers that tell callers apart")
+    scope: ScopeParts = Field(
+        default=("header:Authorization",),
+        description="the headers (`header:Name`) and claims of a verified token (`jwt:sub`, see `[jwt]`) that tell callers apart",
+    )
     require_scope: bool = Field(default=False, description="refuse a caller without any of the scope's headers")
     require_key: bool = Field(default=False, description="refuse a request without a key")
     generate_key: bool = Field(default=False, description="make a key for a request without one")
@@ -133,6 +140,14 @@ class IdempotencySettings(BaseModel):
                 raise ValueError(f"{name} means something else in HTTP and can't carry the key")
         return value
 
+    @field_validator("scope")
+    @classmethod
+    def _lasting(cls, value: Sequence[str]) -> Sequence[str]:
+        for part in value:
+            if part in _OF_ONE_TOKEN:
+                raise ValueError(f"{part} is another one with each token, and names no caller")
+        return value
+
     @field_validator("forward_request_headers")
     @classmethod
     def _end_to_end(cls, value: Sequence[str]) -> Sequence[str]:
@@ -146,6 +161,11 @@ class IdempotencySettings(BaseModel):
         if self.require_key and self.generate_key:
             raise ValueError("require_key and generate_key exclude each other")
         return self
+
+
+def claims_of(settings: IdempotencySettings) -> tuple[str, ...]:
+    """The claims that a scope names."""
+    return tuple(part.removeprefix("jwt:") for part in settings.scope if part.startswith("jwt:"))
 
 
 class Overrides(BaseModel):

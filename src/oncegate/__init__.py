@@ -41,13 +41,16 @@ if TYPE_CHECKING:
     from oncegate.middleware.outcome.results import Codec
     from oncegate.middleware.rules.errors import (
         CallerFailed,
+        CallerInvalid,
         CallerMissing,
+        CallerUnverifiable,
         KeyInvalid,
         KeyMissing,
         Overloaded,
         Refusal,
     )
     from oncegate.middleware.rules.settings import IdempotencySettings, Route
+    from oncegate.middleware.tokens.settings import JwtSettings
 
 __version__ = "0.1.0"
 
@@ -61,7 +64,9 @@ __all__ = [
     "CacheUnavailable",
     "Caller",
     "CallerFailed",
+    "CallerInvalid",
     "CallerMissing",
+    "CallerUnverifiable",
     "Codec",
     "CommandContext",
     "CommandFailedError",
@@ -72,6 +77,7 @@ __all__ = [
     "IdempotencyMiddleware",
     "IdempotencySettings",
     "InFlightError",
+    "JwtSettings",
     "KeyInvalid",
     "KeyMissing",
     "KeyReusedError",
@@ -117,7 +123,17 @@ _HOMES = {
     "middleware.http.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),
     "middleware.consumers.delivery": ("Action", "Delivery", "DeliveryDecision", "SubscriptionSettings"),
     "middleware.consumers.derived_key": ("derive_key",),
-    "middleware.rules.errors": ("CallerFailed", "CallerMissing", "KeyInvalid", "KeyMissing", "Overloaded", "Refusal"),
+    "middleware.rules.errors": (
+        "CallerFailed",
+        "CallerInvalid",
+        "CallerMissing",
+        "CallerUnverifiable",
+        "KeyInvalid",
+        "KeyMissing",
+        "Overloaded",
+        "Refusal",
+    ),
+    "middleware.tokens.settings": ("JwtSettings",),
     "middleware.consumers.handling": ("NotRecorded",),
     "middleware.http.middleware": ("IdempotencyMiddleware",),
     "middleware.calls.idempotent": ("idempotent",),

@@ -13,6 +13,7 @@ from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.key import record_key, scope_parts
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.tokens.settings import JwtSettings
 from testing.asgi_client import Client
 from testing.waiting import until
 
@@ -159,6 +160,7 @@ class Door:
         observe: Observe | None = None,
         watch: Watch | None = None,
         caller: Caller | None = None,
+        jwt: JwtSettings | None = None,
         redact: Redact | None = None,
         **settings: Any,
     ) -> None:
@@ -179,6 +181,7 @@ class Door:
             observe=observe,
             watch=watch,
             caller=caller,
+            jwt=jwt,
             redact=redact,
         )
 

@@ -13,6 +13,7 @@ from oncegate.app.cli.findings import Finding, Severity, examine
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from testing.command_line import run
+from testing.issuer import Issuer, JwksServer
 from testing.servers import RedisServer, free_port
 from testing.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
 
@@ -51,6 +52,18 @@ async def test_what_is_probably_not_meant_is_advised_about(redis_url: str, setti
     assert finding.severity is Severity.ADVICE
     assert said in finding.text
     assert "short" not in finding.text.replace("shorter", "")
+
+
+async def test_keys_that_verify_tokens_are_looked_for() -> None:
+    issuer = Issuer()
+    scope = {"idempotency": {"scope": ["jwt:sub"]}}
+    with JwksServer(issuer.jwks()) as server:
+        (finding,) = await found("jwks", jwt={"jwks": server.url}, **scope)
+        assert (finding.severity, finding.text.endswith("verified by: 1")) == (Severity.GOOD, True)
+        server.status = 404
+        (finding,) = await found("jwks", jwt={"jwks": server.url}, **scope)
+        assert (finding.severity, "jwks: answered 404" in finding.text) == (Severity.FAILED, True)
+        assert await found("jwks", jwt={"jwks": server.url}) == [], "no scope names a claim"
 
 
 async def test_a_cache_that_would_lose_records_is_advised_about() -> None:

@@ -1,0 +1,138 @@
+"""Where an issuer's keys are: a file or a URL, read in a thread of its own, one reading at a time, now and then at most.
+
+Strategy. TLS, DNS and a hundred keys take longer than the event loop may stand still, and the middleware may serve several loops:
+so a thread reads, and who has to wait awaits its future. What was read last and was good is kept, however often the next
+reading fails.
+"""
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from oncegate.middleware.tokens.key_set import MAX_BYTES, KeySet, UnusableKeys, parse_keys
+from oncegate.middleware.tokens.settings import JwtSettings, is_url
+
+log = logging.getLogger("oncegate.tokens")
+
+_MISSING: Final = "a scope by a token's claim needs PyJWT: pip install 'oncegate[jwt]'"
+
+
+class KeySource:
+    """The keys that ``settings`` name. ``keys`` are the last good ones, ``None`` until there are any.
+
+    A file is read at once: raises `UnusableKeys` where that gives no keys, and where PyJWT is missing. A URL is read in the
+    background, from the first `refresh` on.
+    """
+
+    def __init__(self, settings: JwtSettings) -> None:
+        _check_installed(settings.jwks)
+        self.keys: KeySet | None = None
+        self.failed = False
+        """Whether the last reading gave no keys: one that is not known may be new."""
+        self._settings = settings
+        self._is_url = is_url(settings.jwks)
+        self._began = float("-inf")
+        self._reading: Future[None] | None = None
+        self._lock = threading.Lock()
+        self._client: Any = None
+        if not self._is_url:
+            self.keys = self.read()
+            self._began = monotonic() - settings.refresh_interval
+        self.stale_at = monotonic() + settings.max_age
+        """From this instant (of the monotonic clock) on they are to be read anew."""
+
+    def refresh(self) -> bool:
+        """Begin to read, unless that was done a short while ago. Whether a reading is under way."""
+        with self._lock:
+            if self._reading is not None:
+                return True
+            if monotonic() - self._began < self._settings.refresh_interval:
+                return False
+            self._began = monotonic()
+            self._reading = Future()
+            self._reading.set_running_or_notify_cancel()  # else who stops waiting would cancel it for all others
+        threading.Thread(target=self._read, name="oncegate-jwks", daemon=True).start()
+        return True
+
+    async def refreshed(self) -> bool:
+        """Wait until the reading under way is over, for ``timeout`` seconds at most. Whether it is."""
+        reading = self._reading
+        if reading is None:
+            return True
+        over = asyncio.wrap_future(reading)
+        try:
+            await asyncio.wait((over,), timeout=self._settings.timeout)
+        finally:
+            over.cancel()
+        return reading.done()
+
+    def read(self) -> KeySet:
+        """Read the keys now, in this thread. Raises `UnusableKeys`."""
+        try:
+            document = self._fetched() if self._is_url else self._from_file()
+        except UnusableKeys:
+            raise
+        except OSError as error:
+            raise UnusableKeys(f"jwks: can't be read: {error.strerror or type(error).__name__}") from None
+        except Exception as error:  # noqa: BLE001 - what httpx raises, and what TLS and DNS do below it
+            # Its text may quote a URL, and that a credential.
+            raise UnusableKeys(f"jwks: did not answer: {type(error).__name__}") from None
+        try:
+            return parse_keys(document, self._settings.algorithms)
+        except UnusableKeys as error:
+            raise UnusableKeys(f"jwks: {error}") from None
+
+    def _read(self) -> None:
+        """The thread."""
+        try:
+            self.keys = self.read()
+            self.failed = False
+        except Exception as error:  # noqa: BLE001 - whatever it is, requests must not wait for ever
+            self.failed = True
+            kept = "no request with a token can be verified until then" if self.keys is None else "the last ones count"
+            log.warning("%s; %s", error if isinstance(error, UnusableKeys) else type(error).__name__, kept)
+        self.stale_at = monotonic() + (self._settings.refresh_interval if self.failed else self._settings.max_age)
+        with self._lock:
+            reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.set_result(None)
+
+    def _from_file(self) -> bytes:
+        with Path(self._settings.jwks).open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+
+    def _fetched(self) -> bytes:
+        """All of the answer's body, at most one byte too many. Redirects are not followed: they could lead anywhere."""
+        import httpx
+
+        until = monotonic() + self._settings.timeout
+        headers = {"accept": "application/jwk-set+json, application/json", "accept-encoding": "identity"}
+        document = b""
+        if self._client is None:  # its TLS takes longer to be made than most fetches
+            alone = httpx.Limits(max_keepalive_connections=0)
+            self._client = httpx.Client(timeout=self._settings.timeout, limits=alone)
+        with self._client.stream("GET", self._settings.jwks, headers=headers) as response:
+            if response.status_code != 200:
+                raise UnusableKeys(f"jwks: answered {response.status_code}")
+            for piece in response.iter_raw(65536):
+                document += piece
+                if len(document) > MAX_BYTES:
+                    break
+                if monotonic() > until:
+                    raise UnusableKeys("jwks: did not answer in time")
+        return document
+
+
+def _check_installed(jwks: str) -> None:
+    try:
+        import cryptography  # noqa: F401 - without it PyJWT verifies no signature
+        import jwt  # noqa: F401
+
+        if is_url(jwks):
+            import httpx  # noqa: F401 - in the thread it would come too late to stop the start
+    except ImportError:
+        raise UnusableKeys(_MISSING) from None

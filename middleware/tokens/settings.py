@@ -1,0 +1,70 @@
+"""`JwtSettings`: what makes a token one whose claims name a caller."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints, field_validator
+
+from oncegate.middleware.rules.settings import FieldName, Seconds
+
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
+]
+"""Of RFC 7518 section 3.1 and RFC 8037, but for ``none``, which there is no way to allow."""
+SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Those with a public key; the others have one that must not be known, and are for who names them."""
+Algorithms = Annotated[
+    Sequence[str],
+    GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[Algorithm, ...], Field(min_length=1)])),
+]
+Texts = Annotated[
+    Sequence[str],
+    GetPydanticSchema(lambda _, handler: handler(tuple[Annotated[str, StringConstraints(min_length=1)], ...])),
+]
+
+
+class JwtSettings(BaseModel):
+    """By what a token is verified before its claims count, for a ``scope`` such as ``["jwt:iss", "jwt:sub"]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    jwks: str = Field(
+        min_length=1,
+        repr=False,
+        description="the keys that tokens are signed with (RFC 7517): a file, or a URL of https:// or http://",
+    )
+    issuer: str = Field(default="", description="what `iss` has to be; empty: it isn't looked at")
+    audience: Texts = Field(default=(), description="`aud` has to name one of these; empty: it isn't looked at")
+    algorithms: Algorithms = Field(
+        default=SIGNATURES,
+        description="how tokens may be signed, each by keys that are for it; HS256, HS384, HS512: only where named here",
+    )
+    leeway: Annotated[float, Field(ge=0, le=300)] = Field(
+        default=10, description="for the clocks of issuer and gateway, which differ"
+    )
+    header: FieldName = Field(
+        default="Authorization", description="where the token is, after `Bearer`; in another header also without"
+    )
+    refresh_interval: Seconds = Field(
+        default=10, description="at the least between two readings of `jwks`, for a token whose key is not known"
+    )
+    max_age: Seconds = Field(
+        default=3600, description="`jwks` is read anew after it, too: a key that is gone there counts no more"
+    )
+    timeout: Annotated[float, Field(gt=0, le=60)] = Field(
+        default=5, description="for `jwks` to be read; a request waits so long for a key that is not known"
+    )
+
+    @field_validator("jwks")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if "://" in value and (not is_url(value) or not parts.hostname or parts.username is not None):
+            raise ValueError("must be a file, or a URL of https:// or http:// without a user's name")
+        return value
+
+
+def is_url(jwks: str) -> bool:
+    """Whether it is fetched, not read."""
+    return jwks.lower().startswith(("https://", "http://"))
