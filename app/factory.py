@@ -72,6 +72,7 @@ def create_gateway(
         settings=rules,
         routes=settings.routes,
         namespace=settings.namespace,
+        secret=settings.given_secrets,
         max_in_flight=settings.max_in_flight,
         max_buffered=settings.max_buffered,
         max_unread=settings.max_unread,
@@ -144,7 +145,7 @@ def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Call
 def create_records(settings: GatewaySettings, cache: Cache) -> Records:
     """The operators' access to the records of the gateway for ``settings``."""
     policies = Policies(settings.idempotency, settings.routes)
-    return Records(cache, settings.namespace, policies.all())
+    return Records(cache, settings.namespace, policies.all(), settings.digests())
 
 
 def _operators_app(
@@ -189,6 +190,7 @@ def _statuses(
         policies=[policy for policy in routes if policy.submission is not None],
         consumers=[route.consumer_name for route in settings.routes if route.mode != "sync"],
         rules=default,
+        digests=settings.digests(),
         operators=operators,
         draining=lambda: readiness.draining,
     )

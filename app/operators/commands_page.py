@@ -25,13 +25,14 @@ from oncegate.middleware.http.asgi import Receive, Scope
 from oncegate.middleware.http.keyed_request import wanted_wait
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.results import read_error
+from oncegate.middleware.rules.digests import UNKEYED, Digests
 from oncegate.middleware.rules.key import (
     RECORD_ID,
     caller_of_id,
     execution_key,
     key_of_id,
     pick,
-    scope_digest,
+    scope_digests,
     scope_parts,
 )
 from oncegate.middleware.rules.policy import Policy
@@ -41,7 +42,6 @@ log = logging.getLogger("oncegate.commands")
 MAX_WAITERS = 1000
 """Requests of a process that wait for a command's end; more are answered at once."""
 _PAUSES = Backoff(0.0025, 1.25, least=0.6, factor=1.5)
-_NAMELESS = scope_digest(None)
 _NO_COMMAND = "No such command, or not yours."
 
 router = APIRouter(tags=["callers"])
@@ -94,6 +94,7 @@ class CommandStatuses:
         policies: Sequence[Policy],
         consumers: Sequence[str],
         rules: Policy,
+        digests: Digests = UNKEYED,
         operators: Bearer | None = None,
         draining: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -102,6 +103,8 @@ class CommandStatuses:
         self._scopes = tuple(dict.fromkeys(policy.scope_names for policy in policies))
         self._consumers = tuple(dict.fromkeys(consumers))
         self._rules = rules
+        self._digests = digests
+        self._nameless = scope_digests(None, digests)
         self._operators = operators
         self._draining = draining
         self.waiters = 0
@@ -118,7 +121,7 @@ class CommandStatuses:
         key = key_of_id(self._namespace, identifier)
         claim = await self._cache.get(key)
         submission = claim.record if claim is not None else None
-        if submission is None and identifier.endswith(_NAMELESS):
+        if submission is None and caller_of_id(identifier) in self._nameless:
             raise HTTPException(404, _NO_COMMAND)  # what a consumer did for no caller may never have been a request
         execution = await self._execution(key, submission)
         if not is_command(submission, execution):
@@ -138,7 +141,8 @@ class CommandStatuses:
         if self._operators is not None and self._operators.brought(scope) is not None:
             return True
         given = caller_of_id(identifier)
-        own = [scope_digest(scope_parts(pick(scope["headers"], frozenset(names)), names)) for names in self._scopes]
+        callers = [scope_parts(pick(scope["headers"], frozenset(names)), names) for names in self._scopes]
+        own = [digest for caller in callers for digest in scope_digests(caller, self._digests)]
         return any(hmac.compare_digest(given, digest) for digest in own)
 
     async def _execution(self, key: str, submission: Record | None) -> Record | None:

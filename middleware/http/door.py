@@ -8,6 +8,7 @@ from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.caller import Caller
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.redact import Redact
+from oncegate.middleware.rules.digests import Digests
 from oncegate.middleware.rules.policy import Policies
 
 
@@ -28,6 +29,7 @@ class HttpDoor:
         "caller",
         "cors",
         "date_header",
+        "digests",
         "namespace",
         "observe",
         "policies",
@@ -45,6 +47,7 @@ class HttpDoor:
         admissions: Admissions,
         *,
         namespace: str,
+        digests: Digests,
         body_timeout: float,
         buffered: Buffered,
         unread: Unread,
@@ -61,6 +64,7 @@ class HttpDoor:
         self._routed = len(policies.all()) > 1
         self.admissions = admissions
         self.namespace = namespace
+        self.digests = digests
         self.body_timeout = body_timeout
         self.buffered = buffered
         self.unread = unread

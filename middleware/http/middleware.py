@@ -29,6 +29,7 @@ from oncegate.middleware.rules.arguments import (
     given_routes,
     given_settings,
 )
+from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.policy import Policies
 from oncegate.middleware.rules.route_advice import route_advice
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
@@ -41,8 +42,9 @@ _NEEDS_ASYNCIO: Final = "IdempotencyMiddleware needs asyncio: use a server's asy
 class IdempotencyMiddleware:
     """Enforces idempotency keys in front of an ASGI app.
 
-    ``namespace`` separates services that share a cache (no colon in it). ``max_in_flight`` bounds the attempts of this
-    process, ``max_buffered`` the bytes of bodies that wait to be admitted, ``max_unread`` those of responses that wait for slow
+    ``namespace`` separates services that share a cache (no colon in it). ``secret``, 32 bytes or more, keys the digests of keys,
+    callers and payloads: a list of two while one replaces the other. ``max_in_flight`` bounds the attempts of this process,
+    ``max_buffered`` the bytes of bodies that wait to be admitted, ``max_unread`` those of responses that wait for slow
     readers, of what the server has not taken yet; ``body_timeout`` (seconds) bounds the arrival of an
     enforced request's body, and how long a client may stall over a response too large to keep; ``drain_timeout`` (seconds)
     bounds how long the lifespan's shutdown waits for attempts. ``date_header`` adds a Date to answers made here, for servers that
@@ -72,6 +74,7 @@ class IdempotencyMiddleware:
         settings: IdempotencySettings | None = None,
         routes: Sequence[Route] = (),
         namespace: str = "default",
+        secret: Secrets = None,
         max_in_flight: int = 1000,
         max_buffered: int = MAX_BUFFERED,
         max_unread: int = MAX_UNREAD,
@@ -111,6 +114,7 @@ class IdempotencyMiddleware:
             Policies(settings, routes),
             self.admissions,
             namespace=given_namespace(namespace),
+            digests=given_digests(secret),
             body_timeout=body_timeout,
             buffered=Buffered(max_buffered, self.admissions.in_flight.watch),
             unread=Unread(max_unread, self.admissions.in_flight.watch),

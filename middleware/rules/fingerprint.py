@@ -12,19 +12,13 @@ ever stored; it begins with a digest of everything, so no route that warns takes
 """
 # Compiled: docs/decisions/0012-compiled.md
 
-from hashlib import blake2b
-from typing import Final
-
-from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.middleware.rules.canonical_json import NotCanonical, canonical_json
-
-_BLANK: Final = blake2b(digest_size=FINGERPRINT_BYTES)
-"""To be copied, which takes less than to make one."""
-_OPERATION_BYTES: Final = 10
-_BLANK_OPERATION: Final = blake2b(digest_size=_OPERATION_BYTES)
+from oncegate.middleware.rules.digests import OPERATION_BYTES, UNKEYED, Digests
 
 
-def fingerprint(method: str, path: bytes, query: bytes, body: bytes, *, as_json: bool = False) -> bytes:
+def fingerprint(
+    method: str, path: bytes, query: bytes, body: bytes, *, as_json: bool = False, digests: Digests = UNKEYED
+) -> bytes:
     """The fingerprint of a request. ``path`` is as sent, still percent-encoded.
 
     With ``as_json``, a body that isn't JSON, repeats a member name or nests too deep is taken raw.
@@ -37,20 +31,20 @@ def fingerprint(method: str, path: bytes, query: bytes, body: bytes, *, as_json:
         except NotCanonical:
             pass
     name = method.encode("latin-1")
-    digest = _BLANK.copy()
+    digest = digests.payload.copy()
     digest.update(b"%d:%d:%d:%b:%b%b%b" % (len(name), len(path), len(query), kind, name, path, query))
     digest.update(body)
     return digest.digest()
 
 
-def forgiving(method: str, path: bytes, whole: bytes) -> bytes:
+def forgiving(method: str, path: bytes, whole: bytes, digests: Digests = UNKEYED) -> bytes:
     """The fingerprint under ``on_mismatch = "warn"`` of a request whose fingerprint under any other policy is ``whole``."""
     name = method.encode("latin-1")
-    digest = _BLANK_OPERATION.copy()
+    digest = digests.operation.copy()
     digest.update(b"%d:%b%b" % (len(name), name, path))
-    return digest.digest() + whole[_OPERATION_BYTES:]
+    return digest.digest() + whole[OPERATION_BYTES:]
 
 
 def same_operation(one: bytes, other: bytes) -> bool:
     """Whether two fingerprints that `forgiving` made are of the same method and path. False for any that it did not make."""
-    return one[:_OPERATION_BYTES] == other[:_OPERATION_BYTES]
+    return one[:OPERATION_BYTES] == other[:OPERATION_BYTES]

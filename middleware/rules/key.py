@@ -8,19 +8,14 @@ that most clients send. ``"abc"`` and ``abc`` name the same key.
 import re
 from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from typing import Any, Final
 
+from oncegate.middleware.rules.digests import UNKEYED, Digests
 from oncegate.middleware.rules.errors import KeyInvalid
 
 MAX_KEY_CHARACTERS: Final = 255
 _MAX_FIELD_BYTES: Final = 4096
 """Of a key's field value: room for every character escaped, and for parameters, which nobody is known to send."""
-_DIGEST_BYTES: Final = 15
-"""120 bits: no collision to be feared, and exactly 20 base64 characters without padding."""
-
-_BLANK: Final = blake2b(digest_size=_DIGEST_BYTES)
-"""To be copied, which takes less than to make one."""
 _STRING: Final = rb'"(?:[ !#-\[\]-~]|\\["\\])*"'
 _PARAMETER: Final = (
     rb" *; *[a-z*][a-z0-9_.*-]*"
@@ -36,7 +31,7 @@ _BASE64_TO_ID: Final = bytes.maketrans(b"+/", b"._")
 """An id begins with no ``-`` that a command line would take for an option, and holds no ``/``."""
 
 RECORD_ID: Final = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
-"""What `record_id` gives: two digests of `_DIGEST_BYTES`, in base64 but for two characters."""
+"""What `record_id` gives: two digests of 15 bytes, in base64 but for two characters."""
 
 Fields = dict[bytes, list[bytes]]
 """The field lines of interest of one request: lower-case name to values, in their order."""
@@ -129,14 +124,14 @@ def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
     return parts if found else None
 
 
-def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
+def record_key(namespace: str, key: str, scope: Sequence[bytes] | None, digests: Digests = UNKEYED) -> str:
     """``namespace:digest(key):digest(scope)``: neither the key nor a credential can be read back from it.
 
     The parts are length-prefixed before they are hashed, so that no crafted key or header reaches another's record.
     ``namespace`` holds no colon.
     """
     name = key.encode()
-    keyed, scoped = _BLANK.copy(), _BLANK.copy()
+    keyed, scoped = digests.name.copy(), digests.name.copy()
     keyed.update(b"%d:%b" % (len(name), name))
     if scope is not None and len(scope) == 3:  # one header with one value, as a rule
         header, count, value = scope
@@ -149,9 +144,19 @@ def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
     return f"{namespace}:{spelled[:20]}:{spelled[20:40]}"
 
 
-def scope_digest(scope: Sequence[bytes] | None) -> str:
+def key_digest(key: str, digests: Digests = UNKEYED) -> str:
+    """The part of a look-up key that comes from the idempotency key, 20 characters."""
+    return record_key("", key, None, digests)[1:21]
+
+
+def scope_digest(scope: Sequence[bytes] | None, digests: Digests = UNKEYED) -> str:
     """The last part of a look-up key: who the caller is, 20 characters."""
-    return record_key("", "", scope)[-20:]
+    return record_key("", "", scope, digests)[-20:]
+
+
+def scope_digests(scope: Sequence[bytes] | None, digests: Digests) -> list[str]:
+    """`scope_digest` by each secret in use."""
+    return [scope_digest(scope, each) for each in (digests, digests.former) if each is not None]
 
 
 def record_id(look_up_key: str) -> str:
