@@ -74,6 +74,7 @@ def create_gateway(
         settings=rules,
         routes=settings.routes,
         namespace=settings.namespace,
+        secret=settings.given_secrets,
         max_in_flight=settings.max_in_flight,
         max_in_flight_per_caller=settings.max_in_flight_per_caller,
         new_keys_per_caller=settings.new_keys_per_caller,
@@ -163,7 +164,7 @@ def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Call
 def create_records(settings: GatewaySettings, cache: Cache) -> Records:
     """The operators' access to the records of the gateway for ``settings``."""
     policies = _policies(settings)
-    return Records(cache, settings.namespace, policies.all())
+    return Records(cache, settings.namespace, policies.all(), settings.digests())
 
 
 def _operators_app(
@@ -214,6 +215,7 @@ def _statuses(
         policies=[policy for policy in routes if policy.submission is not None],
         consumers=[route.consumer_name for route in settings.routes if route.mode != "sync"],
         rules=default,
+        digests=settings.digests(),
         operators=operators,
         tokens=tokens,
         draining=lambda: readiness.draining,

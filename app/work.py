@@ -181,6 +181,7 @@ async def _work(
         worker_settings.consumer_name,
         cache=cache,
         namespace=settings.namespace,
+        secret=settings.given_secrets,
         settings=subscription_settings(settings),
         watch=metrics,
         name=worker_settings.name or "",

@@ -69,6 +69,11 @@ def _configuration(settings: GatewaySettings, admin_token: str | None) -> list[F
             f"upstream_keepalive is {settings.upstream_keepalive:g} s: many upstreams close idle connections sooner, "
             "and a request that meets the close may be of unknown outcome; 1.5 is safe"
         )
+    if settings.cache_scheme != "memory" and not (settings.secret or settings.secrets):
+        advice.append(
+            "secret is not set: who reads the cache or the logs can test guesses of keys, credentials and payloads against "
+            "their digests; set ONCEGATE_SECRET, and see docs/operations.md for records that there are already"
+        )
     if admin_token and len(admin_token) < SHORT_TOKEN:
         advice.append(f"ONCEGATE_ADMIN_TOKEN is shorter than {SHORT_TOKEN} characters: it opens every record")
     found = [Finding("configuration", Severity.ADVICE, line) for line in advice]

@@ -21,7 +21,6 @@ from oncegate.app.operators.records import Listing, NotARecord, Records, header_
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution, ResolveRequest
-from oncegate.middleware.rules.key import scope_digest
 
 Found = TypeVar("Found")
 
@@ -85,7 +84,7 @@ class SharedCache:
             try:
                 records = create_records(self._settings, cache)
                 scopes = None if caller is None else records.callers(header_lines(caller))
-                callers = None if scopes is None else frozenset(map(scope_digest, scopes))
+                callers = None if scopes is None else frozenset(records.digests_of(scopes))
                 theirs = replace(which, callers=callers)
                 return await purge(cache, self._settings.namespace, theirs, dry_run=dry_run, progress=progress)
             finally:

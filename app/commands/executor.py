@@ -1,6 +1,6 @@
 """The executor interface: what a worker hands a command to, the command's context, and the errors it may raise."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from oncegate.cache.redis.streams.stream import Command
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable
 from oncegate.middleware.rules.key import caller_of_id, key_line, scope_digest
 
-_NAMELESS = scope_digest(None)
+_NAMELESS = (scope_digest(None),)
 
 Confirm = Callable[[], Awaitable[None]]
 
@@ -59,8 +59,8 @@ class CommandContext:
         return {name: value for name, value in fields.items() if value}
 
 
-def context_of(command: Command, entry: str, attempt: int) -> CommandContext:
-    """The context of ``command``, which is in the stream as ``entry``."""
+def context_of(command: Command, entry: str, attempt: int, nameless: Collection[str] = _NAMELESS) -> CommandContext:
+    """The context of ``command``, which is in the stream as ``entry``. ``nameless`` is how no caller is spelled in ids."""
     caller = caller_of_id(command.command)
     return CommandContext(
         key=command.key,
@@ -73,7 +73,7 @@ def context_of(command: Command, entry: str, attempt: int) -> CommandContext:
         correlation=command.correlation,
         traceparent=command.traceparent,
         route=command.route,
-        caller="" if caller == _NAMELESS else caller,
+        caller="" if caller in nameless else caller,
         request_headers=command.headers,
         aggregate=command.aggregate,
         sequence=command.sequence,

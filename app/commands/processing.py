@@ -25,6 +25,7 @@ from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown, Parked
 from oncegate.middleware.outcome.raised import kind_and_place, kind_and_text
 from oncegate.middleware.outcome.results import read_error
+from oncegate.middleware.rules.key import scope_digests
 
 log = logging.getLogger("oncegate.worker")
 
@@ -73,6 +74,7 @@ class Processing:
         self._life = life
         self._alone = Alone()
         self._subscription = subscription
+        self._nameless = scope_digests(None, subscription.digests)
         self._executor = executor
         self._backoff = backoff
         self._recheck = recheck
@@ -134,7 +136,7 @@ class Processing:
 
     async def _execute(self, begun: Begun, command: Command, entry: bytes) -> float:
         """Execute a command that is to run and record what came of it; the least seconds until another attempt."""
-        context = context_of(command, entry.decode(), begun.attempt)
+        context = context_of(command, entry.decode(), begun.attempt, self._nameless)
         timeout = self._subscription.settings.timeout if self._executor.can_be_cut else None
         after = 0.0
         try:

@@ -25,6 +25,7 @@ from oncegate.middleware.http.asgi import Receive, Scope
 from oncegate.middleware.http.keyed_request import wanted_wait
 from oncegate.middleware.outcome.problems import original_result, token_challenge
 from oncegate.middleware.outcome.results import read_error
+from oncegate.middleware.rules.digests import UNKEYED, Digests
 from oncegate.middleware.rules.errors import CallerInvalid, CallerUnverifiable, Refusal
 from oncegate.middleware.rules.key import (
     RECORD_ID,
@@ -33,7 +34,7 @@ from oncegate.middleware.rules.key import (
     execution_key,
     key_of_id,
     pick,
-    scope_digest,
+    scope_digests,
     scope_parts,
 )
 from oncegate.middleware.rules.policy import Policy
@@ -44,7 +45,6 @@ log = logging.getLogger("oncegate.commands")
 MAX_WAITERS = 1000
 """Requests of a process that wait for a command's end; more are answered at once."""
 _PAUSES = Backoff(0.0025, 1.25, least=0.6, factor=1.5)
-_NAMELESS = scope_digest(None)
 _NO_COMMAND = "No such command, or not yours."
 
 _CHALLENGE = {"WWW-Authenticate": {"required": True, "schema": {"const": token_challenge(invalid=True)[1].decode()}}}
@@ -106,6 +106,7 @@ class CommandStatuses:
         policies: Sequence[Policy],
         consumers: Sequence[str],
         rules: Policy,
+        digests: Digests = UNKEYED,
         operators: Bearer | None = None,
         tokens: Tokens | None = None,
         draining: Callable[[], bool] = lambda: False,
@@ -116,6 +117,8 @@ class CommandStatuses:
         self._tokens = tokens
         self._consumers = tuple(dict.fromkeys(consumers))
         self._rules = rules
+        self._digests = digests
+        self._nameless = scope_digests(None, digests)
         self._operators = operators
         self._draining = draining
         self.waiters = 0
@@ -133,7 +136,7 @@ class CommandStatuses:
         key = key_of_id(self._namespace, identifier)
         claim = await self._cache.get(key)
         submission = claim.record if claim is not None else None
-        if submission is None and identifier.endswith(_NAMELESS):
+        if submission is None and caller_of_id(identifier) in self._nameless:
             raise HTTPException(404, _NO_COMMAND)  # what a consumer did for no caller may never have been a request
         execution = await self._execution(key, submission)
         if not is_command(submission, execution):
@@ -161,7 +164,8 @@ class CommandStatuses:
             except Refusal as error:
                 refusal = error
                 continue
-            if hmac.compare_digest(given, scope_digest(scope_parts(fields, policy.scope_names))):
+            own = scope_digests(scope_parts(fields, policy.scope_names), self._digests)
+            if any(hmac.compare_digest(given, digest) for digest in own):
                 return True
         if refusal is not None:
             raise refusal

@@ -17,14 +17,17 @@ from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
+from oncegate.middleware.rules.digests import UNKEYED, Digests
 from oncegate.middleware.rules.key import (
     RECORD_ID,
     claim_name,
+    key_digest,
     key_of_id,
     parse_key,
     pick,
     record_id,
     record_key,
+    scope_digest,
     scope_parts,
 )
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, OURS, Policy
@@ -72,9 +75,10 @@ class Listing:
 class Records:
     """The records of one ``namespace``, which were made by one of ``policies``."""
 
-    def __init__(self, cache: Cache, namespace: str, policies: Sequence[Policy]) -> None:
+    def __init__(self, cache: Cache, namespace: str, policies: Sequence[Policy], digests: Digests = UNKEYED) -> None:
         self._cache = cache
         self._namespace = namespace
+        self._digests = [each for each in (digests, digests.former) if each is not None]
         self._scopes = list(dict.fromkeys(policy.scope_names for policy in policies))
         # A record doesn't say which route it is of. What is kept for too long is replayed; what is forgotten too soon is
         # executed again: so the longest time counts.
@@ -114,10 +118,13 @@ class Records:
         ``key`` is as it is sent, quoted or bare; a bare one may hold what only a quoted one may hold on the wire.
         """
         plain = _plain_key(key)
-        digest = record_id(record_key(self._namespace, plain, None)).partition(":")[0]
         if caller is None:
-            return await self._of_digest(digest)
-        keys = dict.fromkeys(record_key(self._namespace, plain, scope) for scope in self.callers(caller))
+            found = [await self._of_digest(key_digest(plain, each)) for each in self._digests]
+            return [identifier for some in found for identifier in some]
+        scopes = self.callers(caller)
+        keys = dict.fromkeys(
+            record_key(self._namespace, plain, scope, each) for each in self._digests for scope in scopes
+        )
         held = await asyncio.gather(*[self._peek(look_up_key) for look_up_key in keys])
         return [record_id(key) for key, there in zip(keys, held, strict=True) if there is not None]
 
@@ -146,6 +153,10 @@ class Records:
             names = dict.fromkeys(name.decode() for scope in self._scopes for name in scope)
             raise NotARecord(f"nothing here tells who the caller is: give {' or '.join(names)}")
         return known
+
+    def digests_of(self, scopes: Sequence[Sequence[bytes] | None]) -> list[str]:
+        """The digests of these callers that records' ids may have."""
+        return [scope_digest(scope, each) for scope in scopes for each in self._digests]
 
     async def resolve(self, identifier: str, request: ResolveRequest, author: Author = NOBODY) -> Resolution:
         """Write an operator's resolution, and who its ``author`` is. The attempt's trace is kept, and the mark of a submission.

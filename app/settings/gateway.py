@@ -19,6 +19,7 @@ from oncegate.app.settings.worker import WorkerSettings
 from oncegate.cache.open import CACHE_SCHEMES, check_url
 from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either
 from oncegate.middleware.admission.callers import RATE
+from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds
 from oncegate.middleware.tokens.open import all_claims
 from oncegate.middleware.tokens.settings import JwtSettings
@@ -48,6 +49,17 @@ class GatewaySettings(BaseSettings):
     )
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default=1, description="processes that share the port")
     namespace: Name = Field(default="default", description="keeps the records of services on one cache apart")
+    secret: str = Field(
+        default="",
+        repr=False,
+        description="keys the digests of keys, callers and payloads: 32 bytes or more, in ONCEGATE_SECRET; no file holds it",
+    )
+    secret_file: str = Field(default="", description="a file with the secret, or with two of them, a line each")
+    secrets: tuple[str, ...] = Field(
+        default=(),
+        repr=False,
+        description='two, while the first replaces the second; "none" stands for no secret',
+    )
     cache_timeout: Seconds = Field(default=0.5, description="per command to the cache")
     memory_limit: Bytes = Field(default=268435456, description="bytes that memory:// may hold; then new keys get 503")
     max_in_flight: Annotated[int, Field(ge=1)] = Field(
@@ -165,6 +177,7 @@ class GatewaySettings(BaseSettings):
             raise ValueError("workers: memory:// is for one process; set workers = 1 or a shared cache, redis://")
         if self.ops_port and self.ops_port == self.port:
             raise ValueError("ops_port: is the same as port; leave it out to have operations there")
+        self._check_secrets()
         self._lease_outlives_time_outs("idempotency", self.idempotency)
         consumers: dict[str, str] = {}
         for index, route in enumerate(self.routes):
@@ -189,6 +202,25 @@ class GatewaySettings(BaseSettings):
                 "set jwks in [jwt]"
             )
         return self
+
+    def _check_secrets(self) -> None:
+        if self.secret and self.secrets:
+            raise ValueError("secrets: and secret exclude each other")
+        try:
+            self.digests()
+        except ValueError as error:
+            raise ValueError(f"secrets: {str(error).removeprefix('secret: ')}") from None
+
+    def digests(self) -> Digests:
+        """What keys, callers and payloads are digested with."""
+        return given_digests(self.given_secrets)
+
+    @property
+    def given_secrets(self) -> Secrets:
+        """The secrets as the public classes take them."""
+        if self.secrets:
+            return [None if each == "none" else each for each in self.secrets]
+        return self.secret or None
 
     def _can_accept(self, where: str, route: Route, rules: IdempotencySettings) -> None:
         if self.cache_scheme not in REDIS_SCHEMES:

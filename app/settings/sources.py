@@ -34,6 +34,8 @@ TABLES: dict[str, type[BaseModel]] = {
 }
 """The tables of the file that are settings of their own."""
 
+_SECRET = ("secret", "secrets")
+"""What stands in no file, but in the environment, or in a file of its own."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -64,6 +66,8 @@ def load(
     from_file = _read_file(config) if config else {}
     from_environment = _read_environment()
     merged = _over(_over(_over(defaults or {}, from_file), from_environment), arguments)
+    if merged.get("secret_file"):
+        merged["secrets"] = _secrets_of(str(merged["secret_file"]), merged)
     try:
         return GatewaySettings(**merged)
     except ValidationError as error:
@@ -79,8 +83,28 @@ def _read_file(config: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         place = re.search(r"\(at .*\)$", str(error))  # the rest of its text may repeat what the file holds
         raise ConfigurationError(f"{config}: is not valid TOML {place[0] if place else ''}".rstrip()) from None
+    for name in _SECRET:
+        given = data.get(name)
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, str) and value not in ("", "none") and not _VARIABLE.search(value):
+                raise ConfigurationError(
+                    f"{config}: {name}: is not to be in a file; name a variable, ${{ONCEGATE_SECRET}}"
+                )
     expanded: dict[str, Any] = _expand(data, config, "")
     return expanded
+
+
+def _secrets_of(path: str, merged: Mapping[str, Any]) -> list[str]:
+    """The secrets in the file at ``path``, a line each."""
+    if merged.get("secret") or merged.get("secrets"):
+        raise ConfigurationError("secret_file: excludes secret and secrets")
+    try:
+        lines = Path(path).read_text("utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"secret_file: can't be read: {getattr(error, 'strerror', 'no UTF-8')}") from None
+    if not lines:
+        raise ConfigurationError("secret_file: is empty")
+    return lines
 
 
 def _expand(value: Any, config: str, where: str) -> Any:

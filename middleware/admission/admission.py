@@ -29,15 +29,30 @@ from oncegate.middleware.rules.policy import Policy
 
 _POLLS: Final = Backoff(0.025, 1.25, least=0.6, factor=1.5)
 _MISMATCH: Final = Decision.MISMATCH  # members of an enumeration take long to look up
+_MOST_TURNS: Final = 3
+"""How often a claim is made anew that has met another one under the other secret."""
 _SHARED: Final = (State.SUCCEEDED, State.FAILED)
 """The outcomes that a waiter gets of the attempt that it waited for; of an unknown one the policy decides, by a claim."""
+
+
+class Address:
+    """Where a request's record is by one of the secrets, and its fingerprints by that one."""
+
+    __slots__ = ("fingerprint", "key", "whole")
+
+    def __init__(self, key: str, fingerprint: bytes, whole: bytes = b"") -> None:
+        self.key = key
+        self.fingerprint = fingerprint
+        self.whole = whole
 
 
 class AdmissionRequest:
     """A request for admission: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
     ``submission``: the command is to be accepted now and processed later. ``whole`` is the fingerprint as other policies than
-    ``on_mismatch = "warn"`` make it. What comes after it is kept here between `Admissions.claim` and `Admissions.admitted`.
+    ``on_mismatch = "warn"`` make it. ``other`` is where the record may be besides, while two secrets are in use; ``is_at_other``
+    says that the two were exchanged, since it is there. What comes after it is kept here between `Admissions.claim` and
+    `Admissions.admitted`.
     """
 
     # No dataclass: compiled, what those generate takes ten times as long.
@@ -46,8 +61,10 @@ class AdmissionRequest:
         "claim",
         "fingerprint",
         "has_slot",
+        "is_at_other",
         "key",
         "method",
+        "other",
         "policy",
         "raise_on_duplicate",
         "sent",
@@ -80,11 +97,21 @@ class AdmissionRequest:
         self.raise_on_duplicate = raise_on_duplicate
         self.submission = submission
         self.whole = whole
+        self.other: Address | None = None
+        self.is_at_other = False
         self.sent = 0.0
         self.attempt: Attempt | None = None
         self.has_slot = False
         self.task: asyncio.Task[None] | None = None
         """Has the answer, where the cache gives it to coroutines only."""
+
+    def exchange(self) -> None:
+        """Go by the other address from now on, where there is one."""
+        other = self.other
+        if other is not None:
+            self.other = Address(self.key, self.fingerprint, self.whole)
+            self.key, self.fingerprint, self.whole = other.key, other.fingerprint, other.whole
+            self.is_at_other = not self.is_at_other
 
 
 @dataclass(slots=True, init=False)  # as a `Record`: every replay makes one
@@ -183,7 +210,7 @@ class Admissions:
         request.claim = claim = _claim_of(request)
         if policy.fails_open:  # a claim that is won late must find it
             request.attempt = self._attempt(request)
-        cache = in_flight.prompt
+        cache = in_flight.prompt if request.other is None else None
         adopt = request.attempt.adopt if request.attempt is not None else None
         answered = partial(self._or_again, request, claim, then) if request.submission else then
         if cache is None or not cache.claim_soon(request.key, claim, loop=loop, adopt=adopt, then=answered):
@@ -245,7 +272,12 @@ class Admissions:
         """Call ``then`` with the answer, or with the error in its place, where the cache gives it to coroutines only."""
         answer: Claim | Exception
         try:
-            answer = await (self._claim(request) if request.has_slot else self._read(request))
+            if not request.has_slot:
+                answer = await self._read(request)
+            elif request.other is None:
+                answer = await self._claim(request)
+            else:
+                answer = await self._claim_at_either(request)
         except Exception as error:  # noqa: BLE001 - raised to who waits
             answer = error
         then(answer)
@@ -257,12 +289,47 @@ class Admissions:
         again = submit_again(claim, found)
         return found if again is None else await self._cache.claim(request.key, again, adopt=adopt)
 
+    async def _claim_at_either(self, request: AdmissionRequest) -> Claim:
+        """A claim while two secrets are in use: where the record is, and by the first secret where there is none.
+
+        The two addresses can't be claimed in one step. So who has won at one looks at the other afterwards: of two claims that
+        are made at once, by gateways that differ in which secret comes first, the later one sees the earlier one, and is
+        given back. Both may be; neither is executed then.
+        """
+        for _ in range(_MOST_TURNS):
+            if request.is_at_other:  # the first secret's comes first each time
+                request.exchange()
+            if await self._beside(request) is not None:
+                request.exchange()
+            request.claim = _claim_of(request)
+            if request.attempt is not None:
+                request.attempt = self._attempt(request)
+            found = await self._claim(request)
+            if not found.won:
+                return found
+            try:
+                beside = await self._beside(request)
+                if beside is None:
+                    return found
+                await self._cache.release(request.key, token=request.claim.token)
+            except Exception:
+                self.in_flight.withdraw(self._attempt(request))
+                raise
+            request.exchange()
+            if not _may_take_over(request, beside):
+                return beside
+        raise Overloaded("The request was overtaken again and again before it could begin: try again later.")
+
+    async def _beside(self, request: AdmissionRequest) -> Claim | None:
+        return None if request.other is None else await self._cache.get(request.other.key)
+
     async def _read(self, request: AdmissionRequest) -> Claim:
         """The record, which is in the way. Raises `Overloaded` or `TooManyKeys` where it isn't."""
         found = await self.in_flight.timed("get", self._cache.get(request.key))
-        if found is None or (
-            found.record.state in request.policy.takeover and found.record.fingerprint == request.fingerprint
-        ):
+        if found is None and request.other is not None:
+            request.exchange()
+            found = await self.in_flight.timed("get", self._cache.get(request.key))
+        if found is None or _may_take_over(request, found):
             callers = self.in_flight.callers
             if callers is not None and (seconds := callers.wait(request.key)) > 0:
                 raise TooManyKeys("The caller has sent too much at once: try again later.", seconds)
@@ -292,6 +359,10 @@ async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
     if attempt.outcome is None:
         return None
     return Claim(won=False, record=attempt.outcome, remaining_ms=attempt.policy.ttl_ms[attempt.outcome.state])
+
+
+def _may_take_over(request: AdmissionRequest, found: Claim) -> bool:
+    return found.record.state in request.policy.takeover and found.record.fingerprint == request.fingerprint
 
 
 def _set(reply: "asyncio.Future[Claim | Exception]", answer: Claim | Exception) -> None:

@@ -22,6 +22,7 @@ from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.calls.sync import CallingThreads, ThreadedCall
 from oncegate.middleware.outcome.results import Codec, command_form
 from oncegate.middleware.rules.arguments import given_settings
+from oncegate.middleware.rules.digests import Secrets
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing
 from oncegate.middleware.rules.key import caller_scope
 from oncegate.middleware.rules.key_text import KeyText, key_text
@@ -45,6 +46,7 @@ def idempotent(
     error_ttl: float | None = None,
     settings: IdempotencySettings | None = None,
     namespace: str = "default",
+    secret: Secrets = None,
     result_type: Any = None,
     codec: Codec[Any] | None = None,
     wait: float = 0.0,
@@ -59,8 +61,8 @@ def idempotent(
     but ``self``, in the JSON form that `CommandProcessor` compares commands by.
 
     A later call gets what the first one returned, kept as ``result_type`` (by default the return annotation's) or by ``codec``.
-    ``cache``, ``settings``, ``namespace``, ``wait``, ``raise_on_duplicate`` and ``max_in_flight`` are as for `CommandProcessor`;
-    ``ttl`` and ``error_ttl`` stand above ``settings``. A plain function is executed in the thread that calls it.
+    ``cache``, ``settings``, ``namespace``, ``secret``, ``wait``, ``raise_on_duplicate`` and ``max_in_flight`` are as for
+    `CommandProcessor`; ``ttl`` and ``error_ttl`` stand above ``settings``. A plain function is executed in the calling thread.
 
     Raises ``TypeError`` and ``ValueError`` at once for what can't be decorated so. A call raises what `CommandProcessor.process`
     raises, `KeyMissing` for ``None`` as the key, `CallerMissing` where ``caller`` gives none.
@@ -74,6 +76,7 @@ def idempotent(
             cache=cache,
             settings=_rules(settings, ttl=ttl, error_ttl=error_ttl),
             namespace=namespace,
+            secret=secret,
             result_type=_return_type(function) if result_type is None and codec is None else result_type or Any,
             codec=codec,
             max_in_flight=max_in_flight,

@@ -13,7 +13,7 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import AdmissionRequest, Admissions, Verdict
+from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.calls.errors import (
@@ -36,6 +36,7 @@ from oncegate.middleware.outcome.results import (
     within,
 )
 from oncegate.middleware.rules.arguments import check_callable, given_namespace, given_settings, is_async
+from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing, Overloaded
 from oncegate.middleware.rules.key import caller_scope, check_key, fingerprint, forgiving, record_id, record_key
 from oncegate.middleware.rules.policy import compile_policy
@@ -62,6 +63,8 @@ class CommandProcessor(Generic[Command, Result]):
     ``codec`` stores them in its own way instead. A result that can't be stored after all, that would not come back equal,
     or that is over ``max_response_body``, is recorded as a success without it.
 
+    ``secret``, 32 bytes or more, keys the digests of keys, callers and commands: a list of two while one replaces the other.
+
     ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
     `drain` is to be awaited before the process ends, `oncegate.cache.store.Cache.close` after it.
     """
@@ -75,6 +78,7 @@ class CommandProcessor(Generic[Command, Result]):
         cache: Cache | str,
         settings: IdempotencySettings | None = None,
         namespace: str = "default",
+        secret: Secrets = None,
         result_type: Any = Any,
         codec: Codec[Result] | None = None,
         max_in_flight: int = 1000,
@@ -88,6 +92,7 @@ class CommandProcessor(Generic[Command, Result]):
         cache: Cache | str,
         settings: IdempotencySettings | None = None,
         namespace: str = "default",
+        secret: Secrets = None,
         result_type: Any = Any,
         codec: Codec[Result] | None = None,
         max_in_flight: int = 1000,
@@ -100,6 +105,7 @@ class CommandProcessor(Generic[Command, Result]):
         cache: Cache | str,
         settings: IdempotencySettings | None = None,
         namespace: str = "default",
+        secret: Secrets = None,
         result_type: Any = Any,
         codec: Codec[Result] | None = None,
         max_in_flight: int = 1000,
@@ -113,6 +119,7 @@ class CommandProcessor(Generic[Command, Result]):
         self._in_loop = is_async(execute)
         self._name = name.encode()
         self._namespace = given_namespace(namespace)
+        self._digests = given_digests(secret)
         self._policy = compile_policy(given_settings(settings, IdempotencySettings))
         self._codec: Codec[Any] = codec or JsonCodec(result_type)
         self.cache = given_cache(cache)
@@ -143,20 +150,22 @@ class CommandProcessor(Generic[Command, Result]):
             return await self._call(command)
         if settings.require_scope and not caller:
             raise CallerMissing("This command needs to know its caller.")
-        key = record_key(self._namespace, check_key(idempotency_key), self._scope(caller))
-        whole = fingerprint("PROCESS", self._name, b"", self._form(command))
+        scope, form = self._scope(caller), self._form(command)
+        address = self._address(check_key(idempotency_key), scope, form, self._digests)
         request = AdmissionRequest(
-            key,
-            forgiving("PROCESS", self._name, whole) if self._policy.warns else whole,
+            address.key,
+            address.fingerprint,
             self._policy,
             min(wait, settings.max_wait) if wait > 0 else 0.0,  # NaN is not above 0, and would never be over
             bool(raise_on_duplicate or settings.raise_on_duplicate),
-            whole=whole,
+            whole=address.whole,
         )
+        if self._digests.former is not None:
+            request.other = self._address(idempotency_key, scope, form, self._digests.former)
         for _ in range(_MAX_ADMISSIONS):
             outcome = await self._admissions.admit(request)
             if isinstance(outcome, Verdict):
-                return self._answer(outcome, record_id(key))
+                return self._answer(outcome, record_id(request.key))
             run = _Run(outcome)
             task = self._admissions.in_flight.run(outcome, self._run(run, command))
             try:
@@ -171,6 +180,11 @@ class CommandProcessor(Generic[Command, Result]):
     async def drain(self, timeout: float = 30.0) -> int:
         """Wait for executions whose callers have left, and for outcomes not yet recorded; how many were left."""
         return await self._admissions.in_flight.drain(timeout)
+
+    def _address(self, key: str, scope: list[bytes] | None, form: bytes, digests: Digests) -> Address:
+        whole = fingerprint("PROCESS", self._name, b"", form, digests=digests)
+        marked = forgiving("PROCESS", self._name, whole, digests) if self._policy.warns else whole
+        return Address(record_key(self._namespace, key, scope, digests), marked, whole)
 
     def _scope(self, caller: str) -> list[bytes] | None:
         """The key's scope: calls of different scopes never meet."""

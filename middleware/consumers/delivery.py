@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.middleware.outcome.results import command_form, octets
+from oncegate.middleware.rules.digests import UNKEYED, Digests
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import RECORD_ID, caller_scope, check_key, fingerprint, key_of_id, record_key
 from oncegate.middleware.rules.key_text import key_text
@@ -188,27 +189,29 @@ class Rejected(Exception):
     """A delivery that can't be enforced as the settings want it. The text says why, without the key."""
 
 
-def command_key(namespace: str, delivery: Delivery, settings: SubscriptionSettings) -> str | None:
+def command_key(
+    namespace: str, delivery: Delivery, settings: SubscriptionSettings, digests: Digests = UNKEYED
+) -> str | None:
     """The look-up key of a delivered command, ``None`` where it has none and needs none. Raises `Rejected`."""
     if delivery.record:
         if not RECORD_ID.fullmatch(_text(delivery.record, "record's id")):
             raise Rejected("The record's id is not one of a gateway's.")
         return key_of_id(namespace, delivery.record)
     if delivery.key is not None:
-        return record_key(namespace, _checked(delivery.key, "key"), _scope(delivery))
+        return record_key(namespace, _checked(delivery.key, "key"), _scope(delivery), digests)
     if settings.on_missing_key == "run":
         return None
     if settings.on_missing_key == "message_id" and delivery.message_id:
         # A scope of their own: no key that a caller chooses is taken for a broker's id.
         scope = [b"message", *(_scope(delivery) or ())]
-        return record_key(namespace, _checked(delivery.message_id, "message's id"), scope)
+        return record_key(namespace, _checked(delivery.message_id, "message's id"), scope, digests)
     raise Rejected("The message has no idempotency key, and the consumer takes none without.")
 
 
-def delivery_fingerprint(delivery: Delivery) -> bytes:
+def delivery_fingerprint(delivery: Delivery, digests: Digests = UNKEYED) -> bytes:
     """The fingerprint of this command's payload. Raises `Rejected` for a payload or a fingerprint that is none."""
     if delivery.fingerprint is None:
-        return fingerprint("DELIVERY", b"", b"", _payload(delivery.payload))
+        return fingerprint("DELIVERY", b"", b"", _payload(delivery.payload), digests=digests)
     try:
         given = octets(delivery.fingerprint)
     except TypeError:

@@ -25,7 +25,7 @@ from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, Claim, ClaimRequest, Record
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import AdmissionRequest, Admissions, Verdict
+from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.in_flight import NOBODY
 from oncegate.middleware.admission.observe import Watch
@@ -49,6 +49,7 @@ from oncegate.middleware.consumers.once import Once, leave
 from oncegate.middleware.consumers.origin import Origin, origin_of
 from oncegate.middleware.consumers.sole_handler import SoleHandler
 from oncegate.middleware.rules.arguments import check_watch, given_namespace, given_settings
+from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.key import execution_key, record_id
 
@@ -62,7 +63,8 @@ class Subscription:
     """Lets each command be executed at most once at a time by ``consumer``, and never again once that is recorded.
 
     ``consumer`` names these records' owner: 1 to 64 letters, digits, ``.``, ``_`` and ``-``, the same over all processes
-    that share the work and for as long as records live. ``aliases`` are its former names. ``namespace`` is the gateway's.
+    that share the work and for as long as records live. ``aliases`` are its former names. ``namespace`` is the gateway's, and
+    ``secret`` is, 32 bytes or more, by which keys, callers and payloads are digested: a list of two while one replaces the other.
     ``name`` is who this process is, in records and for operators, where the host's name doesn't say.
 
     ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
@@ -75,6 +77,7 @@ class Subscription:
         *,
         cache: Cache | str,
         namespace: str = "default",
+        secret: Secrets = None,
         aliases: Sequence[str] = (),
         settings: SubscriptionSettings | None = None,
         watch: Watch | None = None,
@@ -94,6 +97,7 @@ class Subscription:
         self.name = name
         self.aliases = tuple(aliases)
         self.namespace = given_namespace(namespace)
+        self.digests = given_digests(secret)
         self.settings = given_settings(settings, SubscriptionSettings)
         self.cache = given_cache(cache)
         self._policy = self.settings.policy(consumer, name)
@@ -146,21 +150,23 @@ class Subscription:
 
     async def _decide(self, delivery: Delivery, origin: Origin) -> Begun:
         try:
-            key = command_key(self.namespace, delivery, self.settings)
-            if key is None:
+            address = self._address(delivery, self.digests)
+            if address is None:
                 return self._unprotected(origin)
-            fingerprint, before = delivery_fingerprint(delivery), attempts_before(delivery)
+            other, before = self._other_address(delivery), attempts_before(delivery)
         except Rejected as error:
             return Begun(DeliveryDecision.REJECTED, reason=str(error))
         except Overloaded as error:
             return Begun(DeliveryDecision.UNAVAILABLE, reason=str(error))
-        record = record_id(key)
-        if self._admissions.in_flight.owes(execution_key(key, self.consumer)):
-            # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
-            return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
+        record, of_gateway = record_id(address.key), delivery.fingerprint is not None
         try:
-            allowed = await self._read_records(key, fingerprint, delivery.fingerprint is not None, before)
-            return allowed if isinstance(allowed, Begun) else await self._admit(key, fingerprint, allowed, origin)
+            if other is not None and await self._is_at(other, address, of_gateway):
+                address, other = other, address
+            if any(self._owes(each) for each in (address, other)):
+                # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
+                return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
+            allowed = await self._read_records(address.key, address.fingerprint, of_gateway, before)
+            return allowed if isinstance(allowed, Begun) else await self._admit(address, other, allowed, origin)
         except RecordUnreadable as error:
             return Begun(DeliveryDecision.UNREADABLE, record, reason=f"{error}.")
         except (CacheFull, Overloaded) as error:
@@ -171,9 +177,44 @@ class Subscription:
                 decision = DeliveryDecision.UNCHECKED
             return Begun(decision, record, reason=f"The record cache can't be reached: {error}.")
 
-    async def _admit(self, key: str, fingerprint: bytes, allowed: Allowance, origin: Origin) -> Begun:
+    def _owes(self, address: Address | None) -> bool:
+        return address is not None and self._admissions.in_flight.owes(execution_key(address.key, self.consumer))
+
+    def _address(self, delivery: Delivery, digests: Digests) -> Address | None:
+        """Where a command's record is by ``digests``, ``None`` where it has no key and needs none. Raises `Rejected`."""
+        key = command_key(self.namespace, delivery, self.settings, digests)
+        return None if key is None else Address(key, delivery_fingerprint(delivery, digests))
+
+    def _other_address(self, delivery: Delivery) -> Address | None:
+        """Where it may be besides, while two secrets are in use. A command of a gateway's says itself where it is."""
+        former = self.digests.former
+        return None if former is None or delivery.record else self._address(delivery, former)
+
+    async def _is_at(self, other: Address, address: Address, of_gateway: bool) -> bool:
+        """Whether what is known of the command is at ``other``, and nothing at ``address``."""
+        try:
+            there = await self._is_recorded(other.key, of_gateway)
+            return there and not await self._is_recorded(address.key, of_gateway)
+        except CacheUnavailable:
+            if self.settings.on_cache_down != "run":
+                raise
+            return False
+
+    async def _is_recorded(self, key: str, of_gateway: bool) -> bool:
+        names = [execution_key(key, name) for name in (self.consumer, *self.aliases)]
+        return any(await asyncio.gather(*map(self.cache.peek, [*names, key] if of_gateway else names)))
+
+    async def _admit(self, address: Address, other: Address | None, allowed: Allowance, origin: Origin) -> Begun:
+        key, fingerprint = address.key, address.fingerprint
         own = execution_key(key, self.consumer)
-        outcome = await self._admissions.admit(AdmissionRequest(own, fingerprint, self._first))
+        request = AdmissionRequest(own, fingerprint, self._first)
+        if other is not None:
+            request.other = Address(execution_key(other.key, self.consumer), other.fingerprint)
+        outcome = await self._admissions.admit(request)
+        if request.is_at_other and other is not None:  # it has just been recorded there
+            if isinstance(outcome, Verdict):
+                return self._decided(DeliveryDecision.IN_FLIGHT, other.key, outcome.record, other.fingerprint)
+            key, fingerprint = other.key, other.fingerprint
         found: Record | None = None
         if isinstance(outcome, Verdict):
             found = outcome.record

@@ -7,6 +7,7 @@ from oncegate.middleware.admission.observe import Observe
 from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.cors import CrossOrigin
+from oncegate.middleware.rules.digests import Digests
 from oncegate.middleware.rules.policy import Policies
 from oncegate.middleware.tokens.verifier import Tokens
 
@@ -28,6 +29,7 @@ class HttpDoor:
         "caller",
         "cors",
         "date_header",
+        "digests",
         "namespace",
         "observe",
         "policies",
@@ -46,6 +48,7 @@ class HttpDoor:
         admissions: Admissions,
         *,
         namespace: str,
+        digests: Digests,
         body_timeout: float,
         buffered: Buffered,
         unread: Unread,
@@ -63,6 +66,7 @@ class HttpDoor:
         self._routed = len(policies.all()) > 1
         self.admissions = admissions
         self.namespace = namespace
+        self.digests = digests
         self.body_timeout = body_timeout
         self.buffered = buffered
         self.unread = unread

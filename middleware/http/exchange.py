@@ -29,6 +29,7 @@ from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotPro
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.raised import kind_and_text, outcome_of
 from oncegate.middleware.rules.errors import Overloaded
+from oncegate.middleware.rules.key import record_id
 
 log = logging.getLogger("oncegate.http")
 
@@ -77,6 +78,8 @@ class Exchange(KeyedRequest):
 
     def on_claimed(self, reply: Any) -> Step:
         """The cache has answered the claim: a `Claim`, or an error. Raises nothing: who calls back has nothing to do with it."""
+        if self.other_key:
+            self.record = record_id(self.admission.key)
         try:
             outcome = self.door.admissions.admitted(self.admission, reply)
             if isinstance(outcome, Attempt):
@@ -106,7 +109,10 @@ class Exchange(KeyedRequest):
         """The attempt of another middleware around this one, where it is under the same key of the same caller."""
         given = self.scope.get("extensions")
         view = given.get(SCOPE_EXTENSION) if given else None
-        return view if isinstance(view, AttemptView) and view.record == self.record else None
+        if not isinstance(view, AttemptView):
+            return None
+        same = view.record == self.record or (self.other_key != "" and view.record == record_id(self.other_key))
+        return view if same else None
 
     def submission(self, attempt: Attempt) -> Submission:
         """What is accepted with the request, where its ``attempt`` is to be."""

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State
-from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
+from oncegate.middleware.admission.admission import Address, AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Observe
@@ -104,6 +104,7 @@ class KeyedRequest:
         "door",
         "fields",
         "key",
+        "other_key",
         "policy",
         "record",
         "scope",
@@ -118,6 +119,8 @@ class KeyedRequest:
         self.fields: Fields = {}
         self.key: str | None = None
         self.record = ""
+        self.other_key = ""
+        """The look-up key by the other secret, while two are in use."""
         self.applied: int | None = None
         self.door = door
         self.scope = scope
@@ -168,7 +171,10 @@ class KeyedRequest:
                 caller = request_scope(fields, policy, generated=self._generated)
         except Refusal as refusal:
             return self.problem(refusal.slug, str(refusal))
-        look_up_key = record_key(self.door.namespace, self.key, caller)
+        digests = self.door.digests
+        look_up_key = record_key(self.door.namespace, self.key, caller, digests)
+        if digests.former is not None:
+            self.other_key = record_key(self.door.namespace, self.key, caller, digests.former)
         self.record = record_id(look_up_key)
         if self.door.warn_of_signed_callers and is_signed(fields):
             self.door.warn_of_signed_callers = False
@@ -179,12 +185,12 @@ class KeyedRequest:
         """Its request for admission by `oncegate.middleware.admission.admission.Admissions`."""
         scope, policy, fields = self.scope, self.policy, self.fields
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
-        as_json = len(body) <= policy.json_bytes
-        whole = fingerprint(method, path, scope.get("query_string", b""), body, as_json=as_json)
+        as_json, digests = len(body) <= policy.json_bytes, self.door.digests
+        whole = fingerprint(method, path, scope.get("query_string", b""), body, as_json=as_json, digests=digests)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
-        return AdmissionRequest(
+        requested = AdmissionRequest(
             look_up_key,
-            forgiving(method, path, whole) if policy.warns else whole,
+            forgiving(method, path, whole, digests) if policy.warns else whole,
             policy,
             wanted_wait(fields, policy) if PREFER in fields else 0,
             wants_error(fields, policy) if RAISE_HEADER in fields else policy.raise_on_duplicate,
@@ -192,6 +198,12 @@ class KeyedRequest:
             whole,
             method,
         )
+        former = digests.former
+        if former is not None:
+            whole = fingerprint(method, path, scope.get("query_string", b""), body, as_json=as_json, digests=former)
+            marked = forgiving(method, path, whole, former) if policy.warns else whole
+            requested.other = Address(self.other_key, marked, whole)
+        return requested
 
     def headers(self, attempt: Attempt | None = None) -> Headers:
         """The request's headers as the app gets them: the attempt's number is ours, never the client's."""

@@ -29,6 +29,7 @@ from oncegate.middleware.rules.arguments import (
     given_routes,
     given_settings,
 )
+from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
 from oncegate.middleware.rules.route_advice import route_advice
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
@@ -43,7 +44,8 @@ _NEEDS_ASYNCIO: Final = "IdempotencyMiddleware needs asyncio: use a server's asy
 class IdempotencyMiddleware:
     """Enforces idempotency keys in front of an ASGI app.
 
-    ``namespace`` separates services that share a cache (no colon in it). ``max_in_flight`` bounds the attempts of this
+    ``namespace`` separates services that share a cache (no colon in it). ``secret``, 32 bytes or more, keys the digests of keys,
+    callers and payloads: a list of two while one replaces the other. ``max_in_flight`` bounds the attempts of this
     process, ``max_in_flight_per_caller`` those of one caller (0: no limit), ``new_keys_per_caller`` the new keys of one, as
     ``"600/m"`` (per s, m or h), ``max_buffered`` the bytes of bodies that wait to be admitted, ``max_unread`` those of
     responses that wait for slow readers, of what the server has not taken yet; ``body_timeout`` (seconds) bounds the arrival of
@@ -78,6 +80,7 @@ class IdempotencyMiddleware:
         settings: IdempotencySettings | None = None,
         routes: Sequence[Route] = (),
         namespace: str = "default",
+        secret: Secrets = None,
         max_in_flight: int = 1000,
         max_in_flight_per_caller: int = 0,
         new_keys_per_caller: str = "",
@@ -129,6 +132,7 @@ class IdempotencyMiddleware:
             Policies(settings, routes, jwt.header if jwt is not None else TOKEN_HEADER),
             self.admissions,
             namespace=given_namespace(namespace),
+            digests=given_digests(secret),
             body_timeout=body_timeout,
             buffered=Buffered(max_buffered, self.admissions.in_flight.watch),
             unread=Unread(max_unread, self.admissions.in_flight.watch),

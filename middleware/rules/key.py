@@ -19,24 +19,15 @@ ever stored; it begins with a digest of everything, so no route that warns takes
 import re
 from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from typing import Any, Final
 
-from oncegate.cache.record import FINGERPRINT_BYTES
 from oncegate.middleware.rules.canonical_json import NotCanonical, canonical_json
+from oncegate.middleware.rules.digests import OPERATION_BYTES, UNKEYED, Digests
 from oncegate.middleware.rules.errors import KeyInvalid
 
 MAX_KEY_CHARACTERS: Final = 255
 _MAX_FIELD_BYTES: Final = 4096
 """Of a key's field value: room for every character escaped, and for parameters, which nobody is known to send."""
-_DIGEST_BYTES: Final = 15
-"""120 bits: no collision to be feared, and exactly 20 base64 characters without padding."""
-
-_BLANK: Final = blake2b(digest_size=_DIGEST_BYTES)
-"""To be copied, which takes less than to make one; so are the two below."""
-_BLANK_FINGERPRINT: Final = blake2b(digest_size=FINGERPRINT_BYTES)
-_OPERATION_BYTES: Final = 10
-_BLANK_OPERATION: Final = blake2b(digest_size=_OPERATION_BYTES)
 _STRING: Final = rb'"(?:[ !#-\[\]-~]|\\["\\])*"'
 _PARAMETER: Final = (
     rb" *; *[a-z*][a-z0-9_.*-]*"
@@ -52,7 +43,7 @@ _BASE64_TO_ID: Final = bytes.maketrans(b"+/", b"._")
 """An id begins with no ``-`` that a command line would take for an option, and holds no ``/``."""
 
 RECORD_ID: Final = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
-"""What `record_id` gives: two digests of `_DIGEST_BYTES`, in base64 but for two characters."""
+"""What `record_id` gives: two digests of 15 bytes, in base64 but for two characters."""
 
 Fields = dict[bytes, list[bytes]]
 """The field lines of interest of one request: lower-case name to values, in their order."""
@@ -153,14 +144,14 @@ def claim_name(claim: str) -> bytes:
     return b"jwt:" + claim.encode()
 
 
-def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
+def record_key(namespace: str, key: str, scope: Sequence[bytes] | None, digests: Digests = UNKEYED) -> str:
     """``namespace:digest(key):digest(scope)``: neither the key nor a credential can be read back from it.
 
     The parts are length-prefixed before they are hashed, so that no crafted key or header reaches another's record.
     ``namespace`` holds no colon.
     """
     name = key.encode()
-    keyed, scoped = _BLANK.copy(), _BLANK.copy()
+    keyed, scoped = digests.name.copy(), digests.name.copy()
     keyed.update(b"%d:%b" % (len(name), name))
     if scope is not None and len(scope) == 3:  # one header with one value, as a rule
         header, count, value = scope
@@ -173,9 +164,19 @@ def record_key(namespace: str, key: str, scope: Sequence[bytes] | None) -> str:
     return f"{namespace}:{spelled[:20]}:{spelled[20:40]}"
 
 
-def scope_digest(scope: Sequence[bytes] | None) -> str:
+def key_digest(key: str, digests: Digests = UNKEYED) -> str:
+    """The part of a look-up key that comes from the idempotency key, 20 characters."""
+    return record_key("", key, None, digests)[1:21]
+
+
+def scope_digest(scope: Sequence[bytes] | None, digests: Digests = UNKEYED) -> str:
     """The last part of a look-up key: who the caller is, 20 characters."""
-    return record_key("", "", scope)[-20:]
+    return record_key("", "", scope, digests)[-20:]
+
+
+def scope_digests(scope: Sequence[bytes] | None, digests: Digests) -> list[str]:
+    """`scope_digest` by each secret in use."""
+    return [scope_digest(scope, each) for each in (digests, digests.former) if each is not None]
 
 
 def record_id(look_up_key: str) -> str:
@@ -229,7 +230,9 @@ def key_line(key: str) -> str:
     return f'"{escaped}"'
 
 
-def fingerprint(method: str, path: bytes, query: bytes, body: bytes, *, as_json: bool = False) -> bytes:
+def fingerprint(
+    method: str, path: bytes, query: bytes, body: bytes, *, as_json: bool = False, digests: Digests = UNKEYED
+) -> bytes:
     """The fingerprint of a request. ``path`` is as sent, still percent-encoded.
 
     With ``as_json``, a body that isn't JSON, repeats a member name or nests too deep is taken raw.
@@ -242,20 +245,20 @@ def fingerprint(method: str, path: bytes, query: bytes, body: bytes, *, as_json:
         except NotCanonical:
             pass
     name = method.encode("latin-1")
-    digest = _BLANK_FINGERPRINT.copy()
+    digest = digests.payload.copy()
     digest.update(b"%d:%d:%d:%b:%b%b%b" % (len(name), len(path), len(query), kind, name, path, query))
     digest.update(body)
     return digest.digest()
 
 
-def forgiving(method: str, path: bytes, whole: bytes) -> bytes:
+def forgiving(method: str, path: bytes, whole: bytes, digests: Digests = UNKEYED) -> bytes:
     """The fingerprint under ``on_mismatch = "warn"`` of a request whose fingerprint under any other policy is ``whole``."""
     name = method.encode("latin-1")
-    digest = _BLANK_OPERATION.copy()
+    digest = digests.operation.copy()
     digest.update(b"%d:%b%b" % (len(name), name, path))
-    return digest.digest() + whole[_OPERATION_BYTES:]
+    return digest.digest() + whole[OPERATION_BYTES:]
 
 
 def same_operation(one: bytes, other: bytes) -> bool:
     """Whether two fingerprints that `forgiving` made are of the same method and path. False for any that it did not make."""
-    return one[:_OPERATION_BYTES] == other[:_OPERATION_BYTES]
+    return one[:OPERATION_BYTES] == other[:OPERATION_BYTES]

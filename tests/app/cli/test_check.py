@@ -17,7 +17,12 @@ from testing.issuer import Issuer, JwksServer
 from testing.servers import RedisServer, free_port
 from testing.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
 
-QUIET: dict[str, Any] = {"namespace": "checked", "idempotency": {"scope": ["header:X-Api-Key"]}, "cache_timeout": 10}
+QUIET: dict[str, Any] = {
+    "namespace": "checked",
+    "secret": "a secret of 32 bytes, or of more",
+    "idempotency": {"scope": ["header:X-Api-Key"]},
+    "cache_timeout": 10,
+}
 """Settings without anything to advise about, for a machine that may stand still for a while."""
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 
@@ -39,6 +44,7 @@ async def test_a_good_configuration_is_good(redis_url: str) -> None:
     [
         ({"idempotency": {}}, "idempotency.scope is not set"),
         ({"namespace": "default"}, "namespace is not set"),
+        ({"secret": ""}, "secret is not set"),
         ({"idempotency": QUIET["idempotency"] | {"lease": 2}, "cache_timeout": 0.5}, "idempotency.lease is 2 s"),
         ({"routes": [{"path": "/a", "lease": 3}], "cache_timeout": 0.5}, "routes.0.lease is 3 s"),
         ({"upstream_keepalive": 60}, "upstream_keepalive is 60 s"),

@@ -51,6 +51,10 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "ready_needs_cache",
             "sample_records",
             "admin_tokens",
+            "secret",
+            "secret_file",
+            "secrets",
+            "encryption_keys",
         }
     ) == {
         "upstream": "http://127.0.0.1:9000",
