@@ -105,6 +105,11 @@ class AdmissionRequest:
         self.task: asyncio.Task[None] | None = None
         """Has the answer, where the cache gives it to coroutines only."""
 
+    @property
+    def first_key(self) -> str:
+        """The look-up key by the first secret, by which its caller is known here, wherever the record is."""
+        return self.key if self.other is None or not self.is_at_other else self.other.key
+
     def exchange(self) -> None:
         """Go by the other address from now on, where there is one."""
         other = self.other
@@ -198,13 +203,13 @@ class Admissions:
         if `give_up` is called before. With every slot taken, the record is only read: some answers need no attempt.
         """
         in_flight, policy = self.in_flight, request.policy
-        if self.is_full(request.key):
+        if self.is_full(request.first_key):
             request.has_slot = False
             request.task = in_flight.in_background(self._deliver(request, then))
             return
         in_flight.slots += 1
         if in_flight.callers is not None:
-            in_flight.callers.take(request.key)
+            in_flight.callers.take(request.first_key)
         request.has_slot = True
         request.sent = monotonic()
         request.claim = claim = _claim_of(request)
@@ -235,7 +240,7 @@ class Admissions:
                     attempt = request.attempt or self._attempt(request)
                     attempt.won(answer)
                     if attempt.number > 1 and in_flight.callers is not None:
-                        in_flight.callers.not_new(request.key)
+                        in_flight.callers.not_new(request.first_key)
                     return attempt
             # A full cache is up, and can refuse.
             elif (
@@ -244,9 +249,9 @@ class Admissions:
                 and not isinstance(answer, CacheFull)
             ):
                 return request.attempt
-            in_flight.leave(request.key)
+            in_flight.leave(request.first_key)
             if in_flight.callers is not None:
-                in_flight.callers.not_new(request.key)
+                in_flight.callers.not_new(request.first_key)
             request.attempt = None
         if isinstance(answer, Claim):
             return self._judge(request, answer)
@@ -261,12 +266,15 @@ class Admissions:
             request.task.cancel()
         if request.has_slot:
             request.has_slot = False
-            self.in_flight.leave(request.key)
+            self.in_flight.leave(request.first_key)
             if is_cancelled:
                 self.in_flight.withdraw(request.attempt or self._attempt(request))
 
     def _attempt(self, request: AdmissionRequest) -> Attempt:
-        return Attempt(self.in_flight, request.key, request.claim, request.policy, request.sent)
+        attempt = Attempt(self.in_flight, request.key, request.claim, request.policy, request.sent)
+        if request.is_at_other:
+            attempt.first_key = request.first_key
+        return attempt
 
     async def _deliver(self, request: AdmissionRequest, then: Callable[[Claim | Exception], None]) -> None:
         """Call ``then`` with the answer, or with the error in its place, where the cache gives it to coroutines only."""
@@ -331,7 +339,7 @@ class Admissions:
             found = await self.in_flight.timed("get", self._cache.get(request.key))
         if found is None or _may_take_over(request, found):
             callers = self.in_flight.callers
-            if callers is not None and (seconds := callers.wait(request.key)) > 0:
+            if callers is not None and (seconds := callers.wait(request.first_key)) > 0:
                 raise TooManyKeys("The caller has sent too much at once: try again later.", seconds)
             raise Overloaded("Too many requests are being executed: try again later.")
         return found

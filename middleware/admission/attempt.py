@@ -55,6 +55,7 @@ class Attempt:
         "_timer",
         "claim",
         "fingerprint",
+        "first_key",
         "has_slot",
         "held_since",
         "is_over",
@@ -109,6 +110,8 @@ class Attempt:
         """Tries to record the outcome, where the cache did not take it at once."""
         self.is_over = False
         """It has answered, or nothing of it runs any more; its slot is free once it is ``visible``."""
+        self.first_key = self.key
+        """By which its caller has a slot: another one where its record was found by another secret."""
         self.has_slot = True
         """Whether it counts towards ``max_in_flight``."""
         self.lasts = False

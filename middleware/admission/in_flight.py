@@ -109,7 +109,7 @@ class InFlight(Runtime):
         if self._attempts.pop(attempt.token, None) is None:
             return
         if attempt.has_slot:
-            self.leave(attempt.key)
+            self.leave(attempt.first_key)
         else:
             self._freed -= 1
         if attempt.lasts:
@@ -125,7 +125,7 @@ class InFlight(Runtime):
         """The attempt runs on, but gives up its slot: how long it takes depends on its client."""
         if attempt.has_slot:
             attempt.has_slot = False
-            self.leave(attempt.key)
+            self.leave(attempt.first_key)
             self._freed += 1
 
     def keep_trying(self, attempt: Attempt) -> None:

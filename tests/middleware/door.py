@@ -11,6 +11,7 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Observe, Watch
 from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.rules.digests import Secrets
 from oncegate.middleware.rules.key import record_key, scope_parts
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from oncegate.middleware.tokens.settings import JwtSettings
@@ -162,6 +163,7 @@ class Door:
         caller: Caller | None = None,
         jwt: JwtSettings | None = None,
         redact: Redact | None = None,
+        secret: Secrets = None,
         **settings: Any,
     ) -> None:
         self.cache = cache
@@ -183,6 +185,7 @@ class Door:
             caller=caller,
             jwt=jwt,
             redact=redact,
+            secret=secret,
         )
 
     def begin(

@@ -140,3 +140,17 @@ def test_a_bounded_number_of_callers_is_remembered_the_latest_ones() -> None:
 def test_what_is_no_rate_is_refused(door: MakeDoor, rate: str) -> None:
     with pytest.raises(ValueError, match="600/m"):
         door(Answering(201), new_keys_per_caller=rate)
+
+
+async def test_a_caller_is_one_caller_while_a_secret_is_replaced(door: MakeDoor) -> None:
+    old, new = "o" * 32, "n" * 32
+    before = door(app := Answering(500, 201), secret=old)
+    assert (await before.send(headers=ALICE)).status == 500
+    there = door(app, secret=[new, old], max_in_flight_per_caller=1, new_keys_per_caller="2/h")
+    assert (await there.send(headers=ALICE)).status == 201, "a new attempt at the old address"
+    for _ in range(3):
+        assert (await there.send(headers=ALICE)).replayed
+    callers = there.middleware.admissions.in_flight.callers
+    assert callers is not None
+    assert not callers._running
+    assert [(await there.send(key=f"a-{number}", headers=ALICE)).status for number in range(3)] == [201, 201, 429]
