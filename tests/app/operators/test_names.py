@@ -45,7 +45,7 @@ async def test_who_may_read_changes_nothing() -> None:
         assert (await post(client, f"{record}/release", OLD_BOB, {})).status_code == 200
 
 
-@pytest.mark.parametrize("token", ["wrong", "alice", "bob:write", TOKENS[1]])
+@pytest.mark.parametrize("token", ["wrong", "alice", "bob:write", TOKENS[1]], ids=["none", "name", "role", "setting"])
 async def test_what_is_nobody_s_token_opens_nothing(token: str) -> None:
     async with served("http://127.0.0.1:1", admin_tokens=TOKENS) as (client, _):
         refused = await client.get("/_oncegate/records/", headers=by(token))
@@ -90,7 +90,11 @@ def test_a_name_that_would_split_a_setting_is_refused() -> None:
     assert "NAME has 1 to 64" in done.stderr
 
 
-@pytest.mark.parametrize("setting", [ALICE, f"alice:{ALICE}", "alice:admin:" + "0" * 64, "alice:read:" + "0" * 63, ""])
+@pytest.mark.parametrize(
+    "setting",
+    [ALICE, f"alice:{ALICE}", "alice:admin:" + "0" * 64, "alice:read:" + "0" * 63, ""],
+    ids=["token", "token behind a name", "no such access", "short", "empty"],
+)
 def test_a_token_in_the_place_of_its_digest_is_refused_and_not_repeated(setting: str) -> None:
     with pytest.raises(ValueError, match="NAME:read:DIGEST") as refused:
         GatewaySettings(upstream="http://127.0.0.1:1", admin_tokens=(setting,))
