@@ -88,6 +88,7 @@ def test_a_module_runs_as_it_does_where_it_was_started(tmp_path: Path) -> None:
 
 def test_it_is_a_child_that_can_be_killed_and_waited_for() -> None:
     with Forked("-c", "print('up', flush=True); __import__('signal').pause()", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         assert process.poll() is None
         process.kill()
@@ -117,6 +118,7 @@ def test_orphans_below_a_test_are_not_its_children() -> None:
     """They would stay as zombies, and tests that wait for one's end would wait for ever."""
     program = "import os, time; pid = os.fork(); print(pid, flush=True) if pid else time.sleep(600)"
     with Forked("-c", program, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
         orphan = int(process.stdout.readline())
         process.wait(60)
     try:
