@@ -190,10 +190,9 @@ _TEXTS = st.binary(max_size=6).filter(lambda text: not HOP_BY_HOP & {text}) | st
     st.booleans(),
     st.sampled_from([Trace(), WHO, ENDED, replace(ENDED, note='"why"')]),
 )
-def test_a_sealed_response_reads_the_same_whoever_reads_it(
+def test_any_response_reads_as_it_was_written(
     lines: list[tuple[bytes, bytes]], state: State, body: bytes | None, submission: bool, trace: Trace
 ) -> None:
-    """Requests split the head where its quotes are, if they can; operators, who want its trace, have JSON parsed."""
     response = StoredResponse(201, tuple(lines), body, 1_700_000_000_250)
     record = Record(state, TOKEN, PRINT, 7, response, trace=trace, submission=submission)
     assert decode(encode(record), 1) == record == decode(encode(record), 1, traced=True)
