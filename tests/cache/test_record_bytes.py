@@ -212,6 +212,11 @@ def test_what_later_versions_add_to_a_sealed_head_is_not_minded(head: str) -> No
     assert decode(sealed(head), 1).response == StoredResponse(201, ((b"a", b"b"),), b"", 7)
 
 
+def test_a_body_is_known_to_be_omitted_wherever_its_mark_is() -> None:
+    response = decode(sealed('{"h":[["a","b"]],"s":201,"t":7,"later":1,"o":1'), 1).response
+    assert response == StoredResponse(201, ((b"a", b"b"),), None, 7)
+
+
 @pytest.mark.parametrize(
     "head", ['{"h":[["a","b","c"]],"s":201,"t":7', '{"h":[["a","b"]],"s":201', '{"h":[["a","b"],[]],"s":201,"t":7']
 )
