@@ -190,10 +190,9 @@ _TEXTS = st.binary(max_size=6).filter(lambda text: not HOP_BY_HOP & {text}) | st
     st.booleans(),
     st.sampled_from([Trace(), WHO, ENDED, replace(ENDED, note='"why"')]),
 )
-def test_a_sealed_response_reads_the_same_whoever_reads_it(
+def test_any_response_reads_as_it_was_written(
     lines: list[tuple[bytes, bytes]], state: State, body: bytes | None, submission: bool, trace: Trace
 ) -> None:
-    """Requests split the head where its quotes are, if they can; operators, who want its trace, have JSON parsed."""
     response = StoredResponse(201, tuple(lines), body, 1_700_000_000_250)
     record = Record(state, TOKEN, PRINT, 7, response, trace=trace, submission=submission)
     assert decode(encode(record), 1) == record == decode(encode(record), 1, traced=True)
@@ -211,6 +210,11 @@ def test_a_sealed_response_reads_the_same_whoever_reads_it(
 )
 def test_what_later_versions_add_to_a_sealed_head_is_not_minded(head: str) -> None:
     assert decode(sealed(head), 1).response == StoredResponse(201, ((b"a", b"b"),), b"", 7)
+
+
+def test_a_body_is_known_to_be_omitted_wherever_its_mark_is() -> None:
+    response = decode(sealed('{"h":[["a","b"]],"s":201,"t":7,"later":1,"o":1'), 1).response
+    assert response == StoredResponse(201, ((b"a", b"b"),), None, 7)
 
 
 @pytest.mark.parametrize(
