@@ -82,11 +82,11 @@ class ParkedMessages:
         self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str, attempts: int, reason: str
     ) -> None:
         """Store a message whose turn it is and that has failed for good, for operators: its aggregate waits for it."""
-        if self._lock(connection, message.aggregate) != message.sequence - 1:
-            return
         its = and_(self._own(self.parked, message.aggregate), self.parked.c.sequence == message.sequence)
         values = {"attempts": attempts, "dead": True, "reason": reason}
-        if not connection.execute(update(self.parked).where(its).values(values)).rowcount:
+        if connection.execute(update(self.parked).where(its).values(values)).rowcount:
+            return
+        if self._lock(connection, message.aggregate) == message.sequence - 1:
             self._store(connection, message, aggregate_id, arguments, **values)
 
     def _store(
