@@ -40,7 +40,7 @@ class Door:
         self.redis = server.client()
         self.namespace = namespace
 
-    async def send(self, path: str, key: str | None = None, body: bytes = b"{}", **fields: Any) -> httpx.Response:
+    async def send(self, path: str, key: str | None = None, body: bytes = b"{}", /, **fields: Any) -> httpx.Response:
         """POST; names of ``fields`` with ``_`` for ``-``."""
         named = {name.replace("_", "-"): value for name, value in fields.items()}
         headers: Any = {"idempotency-key": key or uuid4().hex, **ALICE, **named}
