@@ -40,9 +40,7 @@ class Door:
         self.redis = server.client()
         self.namespace = namespace
 
-    async def send(
-        self, path: str, key: str | None = None, body: bytes = b"{}", **fields: str | bytes
-    ) -> httpx.Response:
+    async def send(self, path: str, key: str | None = None, body: bytes = b"{}", /, **fields: Any) -> httpx.Response:
         """POST; names of ``fields`` with ``_`` for ``-``."""
         named = {name.replace("_", "-"): value for name, value in fields.items()}
         headers: Any = {"idempotency-key": key or uuid4().hex, **ALICE, **named}
@@ -63,14 +61,14 @@ class Door:
 
 @asynccontextmanager
 async def opened(server: RedisServer, fast_path: bool, **settings: Any) -> AsyncIterator[Door]:
-    settings = {"namespace": uuid4().hex, "cache_timeout": 10.0, "routes": ROUTES} | settings
+    given: dict[str, Any] = {"namespace": uuid4().hex, "cache_timeout": 10.0, "routes": ROUTES, **settings}
     async with (
         Upstream(answering(OK)) as upstream,
-        served(upstream.url, cache=server.url, **settings) as (client, gateway),
+        served(upstream.url, cache=server.url, **given) as (client, gateway),
     ):
         if not fast_path:
             gateway._fast_path = gateway.direct = None
-        yield Door(client, gateway, server, settings["namespace"])
+        yield Door(client, gateway, server, given["namespace"])
 
 
 @pytest.fixture(params=[True, False], ids=["fast path", "task"])
@@ -212,7 +210,7 @@ async def test_a_header_may_name_the_aggregate(door: Door) -> None:
         assert (sent.status_code, sent.json()["sequence"]) == (202, number)
     assert door.given("accounts") == [("caf\xe9", 1), ("caf\xe9", 2)]
     for fields in ({}, {"x_account": ""}, {"x_account": b"\xff"}):
-        refused = await door.send("/accounts", prefer="respond-async", **fields)  # type: ignore[arg-type]  # of both kinds
+        refused = await door.send("/accounts", prefer="respond-async", **fields)
         assert (refused.status_code, refused.json()["code"]) == (400, "aggregate-invalid")
     executed = await door.send("/accounts", expected_version="x", if_match='"1"', if_none_match="*")
     assert executed.status_code == 201, "what is executed at once is the upstream's to judge"
