@@ -1,8 +1,8 @@
 """`scripts/bench relay`: how many messages a second relays take from PostgreSQL and remove, and what order costs.
 
 The broker takes each message at once, so what is measured is the relay and its database. Each relay is a process of its own.
-Ways: ``in order`` is what `oncegate relay` does; ``skip locked`` takes the oldest rows that nobody has, and has no order: what many
-outboxes do. Backlogs: the rows of 1,000 aggregates; and half of all rows in one aggregate.
+Ways: ``in order`` is what `oncegate relay` does; ``skip locked`` takes the oldest rows that nobody has, and has no order: what
+many outboxes do. Backlogs: the rows of 1,000 aggregates; and half of all rows in one aggregate.
 """
 
 import asyncio
