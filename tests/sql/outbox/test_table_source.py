@@ -42,9 +42,13 @@ def source(engine: Any, **options: Any) -> TableSource:
 @pytest.fixture
 async def engine(place: Place) -> AsyncIterator[Any]:
     table = checkpoint_table(MetaData())
-    place.in_a_thread(lambda: place.run(lambda session: table.create(session.connection(), checkfirst=True)))
-    for statement in [MADE, "TRUNCATE events, oncegate_checkpoint"] if place.is_postgresql else [ON_SQLITE]:
-        place.in_a_thread(lambda statement=statement: place.execute(statement))
+
+    def make() -> None:
+        place.run(lambda session: table.create(session.connection(), checkfirst=True))
+        for statement in [MADE, "TRUNCATE events, oncegate_checkpoint"] if place.is_postgresql else [ON_SQLITE]:
+            place.execute(statement)
+
+    place.in_a_thread(make)
     assert isinstance(place, AsyncPlace)
     engine = create_async_engine(place.url)
     yield engine
