@@ -1,9 +1,11 @@
 """The command line of ``oncegate check``."""
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
+
+from oncegate.app.cli.usage import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,19 +19,31 @@ _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", 
 @click.option("--upstream", metavar="URL", help="As for serve.")
 @click.option("--cache", metavar="URL", help="As for serve.")
 @click.option("--config", metavar="FILE", help="As for serve.")
+@click.option("--database", metavar="URL", help="Look at an outbox in this database, and at nothing else.")
+@click.option("--schema", metavar="NAME", help="Where its tables are.")
 @click.option("--strict", is_flag=True, help="Exit code 1 for advice too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
-def check(config: str | None, strict: bool, as_json: bool, **options: str | None) -> None:
+def check(
+    config: str | None, strict: bool, as_json: bool, database: str | None, schema: str | None, **options: str | None
+) -> None:
     """Look at the configuration, the cache, the upstream and the keys of tokens, each with a verdict and what to do about it.
 
     It writes one record to the cache and removes it again, and changes nothing else; the upstream gets one HEAD request, and is
     watched for as long as an idle connection is kept.
+    With --database it looks at an outbox instead: its tables, what the role may, transactions that are open for long, what waits.
     Exit codes: 0 the gateway can run, 1 it can't (cache, upstream or keys), 2 the configuration is wrong.
     """
     import asyncio
     import logging
 
     from oncegate.app.cli.findings import Finding, Severity, examine
+
+    if database is not None:
+        with one_line():
+            from oncegate.sql.outbox.examine import examine as examine_database
+
+            seen = examine_database(database, schema)
+        _end([Finding(each.area, Severity(each.severity), each.text) for each in seen], strict=strict, as_json=as_json)
     from oncegate.app.settings.sources import ConfigurationError, admin_token, load
 
     try:
@@ -39,7 +53,13 @@ def check(config: str | None, strict: bool, as_json: bool, **options: str | None
         _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
         sys.exit(2)
     logging.getLogger("oncegate").addHandler(logging.NullHandler())  # each warning is a finding, printed below
-    found = asyncio.run(examine(settings, token))
+    _end(asyncio.run(examine(settings, token)), strict=strict, as_json=as_json)
+
+
+def _end(found: "Sequence[Finding]", *, strict: bool, as_json: bool) -> NoReturn:
+    """Show what was found, and end with the exit code for it."""
+    from oncegate.app.cli.findings import Severity
+
     _show(found, as_json=as_json)
     worst = {finding.severity for finding in found}
     sys.exit(1 if Severity.FAILED in worst or (strict and Severity.ADVICE in worst) else 0)

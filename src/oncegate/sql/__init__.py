@@ -35,6 +35,7 @@ from oncegate.sql.outbox.outbox_source import OutboxSource
 from oncegate.sql.outbox.relay import Relay
 from oncegate.sql.outbox.sequences import Sequences, VersionConflict
 from oncegate.sql.outbox.source import Backlog, OutboxMessage, Refusal, Source
+from oncegate.sql.outbox.table_source import TableSource
 
 __all__ = [
     "Added",
@@ -61,5 +62,6 @@ __all__ = [
     "SequenceInvalid",
     "Sequences",
     "Source",
+    "TableSource",
     "VersionConflict",
 ]

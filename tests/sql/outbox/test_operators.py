@@ -61,6 +61,35 @@ def test_what_holds_an_aggregate_up_is_listed_and_retried_or_discarded(
     assert sink.numbers() == {"a": [2], "b": [1]}
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_check_says_what_keeps_an_outbox_from_being_published(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    if kind == "postgresql":
+        server: PostgreSQLServer = request.getfixturevalue("postgresql")
+        url = server.url(server.database(), "psycopg")
+    place = SyncPlace(url)
+    place.execute("CREATE TABLE other (x INTEGER)")
+    missing = invoke("check", "--database", url)
+    assert (missing.returncode, missing.stdout.count("oncegate outbox create")) == (1, 3)
+    invoke("outbox", "create", "--database", url)
+    added(place, "a")
+    healthy = invoke("check", "--database", url, "--strict")
+    assert healthy.returncode == 0, healthy.stdout
+    assert "1 rows wait, none for long" in healthy.stdout
+    place.execute("UPDATE oncegate_outbox SET added_at = '2020-01-01 00\\:00\\:00', dead = true")
+    advice = json.loads(invoke("check", "--database", url, "--json").stdout)["findings"]
+    assert [each["text"].partition(",")[0] for each in advice if each["verdict"] == "advice"] == [
+        "1 rows wait",
+        "1 rows were refused",
+    ]
+    assert invoke("check", "--database", url, "--strict").returncode == 1
+    if kind == "postgresql":
+        place.execute("ALTER TABLE oncegate_outbox DROP COLUMN refusal")
+        assert "no column refusal" in invoke("check", "--database", url).stdout
+
+
 def test_what_is_printed_makes_the_tables(tmp_path: Path) -> None:
     printed = invoke("outbox", "create", "--database", "sqlite://", "--print").stdout
     place = SyncPlace(f"sqlite:///{tmp_path}/shop.db")

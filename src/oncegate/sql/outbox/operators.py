@@ -12,7 +12,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from oncegate.sql.database.access import NotDone, database_url, in_database, in_transaction
 from oncegate.sql.database.types import utc
-from oncegate.sql.outbox.tables import outbox_table, sequence_table
+from oncegate.sql.outbox.tables import checkpoint_table, outbox_table, sequence_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,8 @@ def check_there(connection: Connection, table: Table) -> None:
         raise NotDone(f"there is no table {table.fullname}: oncegate outbox create --database URL{schema}")
 
 
-def _tables(schema: str | None) -> tuple[Table, Table]:
-    return outbox_table(MetaData(), schema), sequence_table(MetaData(), schema)
+def _tables(schema: str | None) -> tuple[Table, ...]:
+    return tuple(make(MetaData(), schema) for make in (outbox_table, sequence_table, checkpoint_table))
 
 
 def _row(row: Any) -> OutboxRow:

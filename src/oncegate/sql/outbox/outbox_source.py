@@ -1,9 +1,7 @@
 """The outbox's table as a source: rows are locked while they are published, and removed one by one as they are confirmed."""
 
 import os
-import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import orjson
@@ -13,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from oncegate.cache.backoff import Backoff
 from oncegate.sql.database.types import utc
 from oncegate.sql.outbox.aggregates import check_name
+from oncegate.sql.outbox.alone import Alone
 from oncegate.sql.outbox.held import HeldConnection
 from oncegate.sql.outbox.source import Backlog, OutboxMessage, Refusal
 from oncegate.sql.outbox.statements import LIMITS, RelayStatements
@@ -57,7 +56,7 @@ class OutboxSource:
         self._keep = keep
         self._pauses = pauses or Backoff(1.0, 60.0, least=0.5)
         self._held: HeldConnection | None = None
-        self._alone = _Alone(engine.url.database) if not self._is_postgresql else None
+        self._alone = Alone(engine.url.database) if not self._is_postgresql else None
         self._after = os.urandom(32)  # so that several relays begin at different aggregates
         self._wide = True
         """Of each aggregate only a few rows are taken."""
@@ -158,35 +157,6 @@ class OutboxSource:
         await self.let_go()
         if self._alone is not None:
             self._alone.close()
-
-
-class _Alone:
-    """That one relay is at work on a database of SQLite: a lock on a file beside it, which ends with the process."""
-
-    def __init__(self, database: str | None) -> None:
-        in_memory = not database or database == ":memory:" or database.startswith("file:")
-        self._file = "" if in_memory else f"{database}-relay"
-        self._lock: sqlite3.Connection | None = None
-
-    def got(self) -> bool:
-        """Whether it is this one."""
-        if not self._file or self._lock is not None:
-            return True
-        lock = sqlite3.connect(self._file, isolation_level=None, timeout=0, check_same_thread=False)
-        try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError:
-            lock.close()
-            return False
-        self._lock = lock
-        return True
-
-    def close(self) -> None:
-        """Another one may go on."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            with suppress(sqlite3.Error):
-                lock.close()
 
 
 def _message(row: Any) -> OutboxMessage:
