@@ -78,12 +78,19 @@ class Issuer:
         return {name: value for name, value in made.items() if value is not None}
 
     def token(
-        self, sub: Any = "alice", *, key: SigningKey | None = None, headers: dict[str, Any] | None = None, **claims: Any
+        self,
+        sub: Any = "alice",
+        *,
+        key: SigningKey | None = None,
+        algorithm: str | None = None,
+        headers: dict[str, Any] | None = None,
+        **claims: Any,
     ) -> str:
         key = key or self.keys[-1]
         named = {} if key.identifier is None else {"kid": key.identifier}
+        members = self.claims(sub, **claims)
         return jwt.encode(
-            self.claims(sub, **claims), key.private, algorithm=key.algorithm, headers={**named, **(headers or {})}
+            members, key.private, algorithm=algorithm or key.algorithm, headers={**named, **(headers or {})}
         )
 
     def lines(self, *args: Any, **claims: Any) -> list[tuple[str, str]]:
@@ -113,6 +120,8 @@ class JwksServer:
         self.body = body
         self.status = 200
         self.fetched = 0
+        self.drips = False
+        """Whether it sends a byte at a time, with pauses."""
         self._go = threading.Event()
         self._go.set()
         outer = self
@@ -124,7 +133,13 @@ class JwksServer:
                 self.send_response(outer.status)
                 self.send_header("content-length", str(len(outer.body)))
                 self.end_headers()
-                self.wfile.write(outer.body)
+                try:
+                    for number in range(len(outer.body) if outer.drips else 0):
+                        self.wfile.write(outer.body[number : number + 1])
+                        time.sleep(0.01)
+                    self.wfile.write(b"" if outer.drips else outer.body)
+                except OSError:
+                    pass  # who fetches had enough
 
             def log_message(self, *args: Any) -> None:
                 pass

@@ -41,7 +41,7 @@ def _route(policy: Policy, methods: Sequence[str]) -> dict[str, Any]:
         "required": settings.require_key,
         "generated_if_missing": settings.generate_key,
         "scope": {
-            "headers": [name.decode() for name in policy.scope_names if name not in policy.claims],
+            "headers": [part.removeprefix("header:") for part in settings.scope if part.startswith("header:")],
             "claims": list(claims_of(settings)),
             "required": settings.require_scope,
         },

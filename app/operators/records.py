@@ -151,7 +151,7 @@ class Records:
         known = [scope for scope in scopes if scope is not None]
         if not known:
             names = dict.fromkeys(name.decode() for scope in self._scopes for name in scope)
-            raise NotARecord(f"nothing here tells who the caller is: give {' or '.join(names)}")
+            raise NotARecord(f"no header tells who the caller is: give {' or '.join(names)}")
         return known
 
     def digests_of(self, scopes: Sequence[Sequence[bytes] | None]) -> list[str]:

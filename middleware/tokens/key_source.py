@@ -118,7 +118,7 @@ class KeySource:
         with self._client.stream("GET", self._settings.jwks, headers=headers) as response:
             if response.status_code != 200:
                 raise UnusableKeys(f"jwks: answered {response.status_code}")
-            for piece in response.iter_raw(65536):
+            for piece in response.iter_raw():
                 document += piece
                 if len(document) > MAX_BYTES:
                     break

@@ -138,7 +138,7 @@ async def test_operators_give_the_claims_not_a_token(there: Scene) -> None:
     lines = [f"jwt:iss: {ISSUER}", "jwt:sub: alice", "jwt:https://a/b: c: d"]
     expected = [b"jwt:iss", b"1", ISSUER.encode(), b"jwt:sub", b"1", b"alice", b"jwt:https://a/b", b"1", b"c: d"]
     assert records.callers(header_lines(lines)) == [expected]
-    with pytest.raises(NotARecord, match="nothing here tells who the caller is: give jwt:iss or jwt:sub"):
+    with pytest.raises(NotARecord, match="no header tells who the caller is: give jwt:iss or jwt:sub"):
         records.callers(header_lines([f"Authorization: Bearer {there.issuer.token()}"]))
 
 

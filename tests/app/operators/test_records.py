@@ -348,7 +348,7 @@ async def test_the_policy_is_published() -> None:
         "unknown": ["502", "504"],
         "not_kept": ["307-308", "401", "403", "408", "425", "429"],
     }
-    assert default["scope"] == {"headers": ["Authorization"], "required": False}
+    assert default["scope"] == {"headers": ["Authorization"], "claims": [], "required": False}
 
 
 async def test_what_was_looked_at_is_what_is_resolved_even_if_a_retry_takes_over_meanwhile() -> None:

@@ -46,6 +46,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "idempotency",
             "cors",
             "worker",
+            "jwt",
             "log_level",
             "log_format",
             "ready_needs_cache",

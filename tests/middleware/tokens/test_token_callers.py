@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R4.28, R4.29, R6.6, R6.15, R6.16, R6.17, R6.18, R6.19.
 """
 
+import json
 import logging
 import time
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ import pytest
 from oncegate import IdempotencyMiddleware, IdempotencySettings, JwtSettings, MemoryCache, Route
 from oncegate.middleware.rules.key import record_key, scope_parts
 from oncegate.middleware.tokens import verifier
+from oncegate.middleware.tokens.key_set import UnusableKeys
+from oncegate.middleware.tokens.key_source import KeySource
 from testing.issuer import Issuer, SigningKey
 from testing.waiting import until
 from tests.middleware.door import Answered, Answering, Door
@@ -145,7 +148,49 @@ async def test_a_header_of_its_own_needs_no_scheme(tmp_path: Path) -> None:
     assert app.calls == 1
 
 
+async def test_a_token_is_signed_as_its_key_and_the_settings_have_it(tmp_path: Path) -> None:
+    """Whatever it says: of one RSA key there are signatures by six algorithms, which are all valid."""
+    key = SigningKey("rsa", bits=2048)
+    issuer, file = Issuer(key), tmp_path / "jwks.json"
+    without = {name: value for name, value in key.jwk().items() if name != "alg"}
+    for jwk, allowed, counts in (
+        (key.jwk(), ["RS256", "PS256", "RS512"], {"RS256"}),
+        (without, ["PS256", "HS256"], {"PS256"}),
+        (without, ["RS256", "PS256"], {"RS256", "PS256"}),
+    ):
+        file.write_text(json.dumps({"keys": [jwk]}))
+        made = door(Answering(201), at(file, algorithms=allowed))
+        for algorithm in ("RS256", "PS256", "RS512"):
+            call = await made.send(headers=issuer.lines(algorithm=algorithm))
+            assert call.status == (201 if algorithm in counts else 401), (algorithm, counts)
+
+
+async def test_a_token_and_a_key_may_have_no_id(tmp_path: Path) -> None:
+    issuer = Issuer(SigningKey(None), SigningKey(None))
+    made = door(app := Answering(201), at(issuer.write(tmp_path / "jwks.json")))
+    for key in issuer.keys:
+        assert (await made.send(headers=issuer.lines(key=key))).status == 201
+    assert (await made.send(headers=issuer.lines(key=SigningKey(None)))).code == "caller-invalid"
+    assert app.calls == 1
+
+
 # -- the issuer's keys
+
+
+def test_what_a_url_answers_is_bounded(there: Scene) -> None:
+    def refused(why: str, timeout: float = 30) -> None:
+        with pytest.raises(UnusableKeys, match=rf"^jwks: {why}$"):
+            KeySource(JwtSettings(jwks=there.server.url, timeout=timeout)).read()
+
+    assert len(KeySource(JwtSettings(jwks=there.server.url)).read()) == 1
+    there.server.body = b" " * 3_000_000
+    refused("has more than 262144 bytes")
+    there.server.drips = True
+    refused("did not answer in time", timeout=0.2)
+    there.server.drips, there.server.status = False, 302
+    refused("answered 302")
+    there.server.hold()
+    refused("did not answer: ReadTimeout", timeout=0.2)
 
 
 async def test_until_there_are_keys_nothing_is_claimed(there: Scene) -> None:
