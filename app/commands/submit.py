@@ -15,6 +15,7 @@ import orjson
 
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.encrypted import encrypted
 from oncegate.cache.redis.streams.memory import MemorySamples
 from oncegate.cache.redis.streams.stream import Command, stream_key
 from oncegate.middleware.http.asgi import Receive, Scope, Send
@@ -67,7 +68,7 @@ class Submitter:
             raise NotAccepted("overloaded", _NO_MEMORY)
         position: str | Exception | None
         try:
-            position = await self._cache.append(key, command.parts(), limit=self._limit)
+            position = await self._cache.append(key, self._parts(command), limit=self._limit)
         except CacheUnavailable as error:
             position = error
         status, headers, body = self._answer(command, position)
@@ -105,8 +106,15 @@ class Submitter:
 
         loop = asyncio.get_running_loop()
         is_sent = False
-        is_sent = self._cache.append_soon(key, command.parts(), limit=self._limit, loop=loop, then=answered)
+        is_sent = self._cache.append_soon(key, self._parts(command), limit=self._limit, loop=loop, then=answered)
         return is_sent
+
+    def _parts(self, command: Command) -> list[bytes]:
+        """The entry's fields, names and values in turn, for Redis."""
+        encryption = self._cache.encryption
+        if encryption is None:
+            return command.parts()
+        return [part for pair in encrypted(command.fields(), encryption).items() for part in pair]
 
     def _answer(self, command: Command, position: str | Exception | None) -> Response:
         """The response by what the stream has answered: the entry's id, ``None`` where it is full. Raises `NotAccepted`."""
