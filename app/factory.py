@@ -267,4 +267,9 @@ def _read_headers(settings: GatewaySettings) -> set[str]:
 
 def create_cache(settings: GatewaySettings) -> Cache:
     """The cache that ``settings.cache`` names. Its connections are opened when they are needed."""
-    return open_cache(settings.cache, timeout=settings.cache_timeout, memory_limit=settings.memory_limit)
+    return open_cache(
+        settings.cache,
+        timeout=settings.cache_timeout,
+        memory_limit=settings.memory_limit,
+        encryption_keys=settings.encryption_keys,
+    )

@@ -199,6 +199,7 @@ async def _work(
             prefix=settings.prefix,
             ttl=settings.idempotency.ttl,
         ),
+        encryption=cache.encryption,
     )
     worker = Worker(
         Group(stream, reading, worker_settings.consumer_name, name, limits),

@@ -17,7 +17,8 @@ offset size field
 
 A record in flight is at least 55 bytes; of what comes after them scripts read only the mark, and neither do scripts or
 readers mind members of the JSON head that they don't know, so that versions can add to both. The head: ``h``
-header lines (Latin-1), ``s`` status, ``t`` completion in Unix ms, ``o`` body omitted.
+header lines (Latin-1), ``s`` status, ``t`` completion in Unix ms, ``o`` body omitted. Encrypted, ``h`` and ``s`` are in ``e``
+(base64, see oncegate.cache.encryption), and the body is ciphertext; versions before can't read that, and say so.
 
 What was added is the trace, for people, and every part of it may be missing: ``g`` gateway, ``m`` method, ``r`` the route's
 pattern (none: the default one), ``b`` begin in Unix ms, ``d`` duration in ms, ``n`` a note. It is part of the head where there
@@ -38,21 +39,17 @@ sealed what a release restored, of which nothing is replayed.
 
 import re
 import struct
-from binascii import b2a_hex
-from dataclasses import replace
+from binascii import a2b_base64, b2a_base64, b2a_hex
 from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
 import orjson
 
+from oncegate.cache.encryption import Encryption
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import (
-    DEFAULT_ROUTE,
     FINGERPRINT_BYTES,
-    MAX_GATEWAY_BYTES,
-    MAX_NOTE_BYTES,
-    MAX_ROUTE_BYTES,
     NO_TRACE,
     TOKEN_BYTES,
     ClaimRequest,
@@ -62,6 +59,7 @@ from oncegate.cache.record import (
     Trace,
     stored_response,
 )
+from oncegate.cache.trace import add_trace, read_trace, trace_of, trace_of_outcome
 
 VERSION: Final = 1
 STATE_CODES: Final = {
@@ -106,9 +104,6 @@ _LAST_INSTANT_MS: Final = 253402300799999
 """The end of the year 9999: later instants can't be written down (RFC 3339)."""
 BODILESS: Final[frozenset[int]] = frozenset((204, 304))
 """The statuses of answers that never have a body (RFC 9110 section 6.4.1)."""
-_METHODS: Final = {"POST": "P", "PATCH": "A", "PUT": "U", "DELETE": "D"}
-"""Those that are spelled in one character: memory counts."""
-_SPELLED: Final = {letter: method for method, letter in _METHODS.items()}
 _is_name: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 _is_length: Final = re.compile(rb"[0-9]{1,18}").fullmatch
@@ -139,8 +134,10 @@ def encode_restored(record: Record) -> bytes:
     return fixed + (b'{"a":1}' if record.submission else b"")
 
 
-def encode(record: Record) -> bytes:
-    """The bytes of ``record``. A lapsed record has no bytes of its own (raises ``ValueError``): lapsing is how it reads."""
+def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"") -> bytes:
+    """The bytes of ``record``; its response is encrypted for the look-up ``key``, where there is an ``encryption``.
+
+    A lapsed record has no bytes of its own (raises ``ValueError``): lapsing is how it reads."""
     state, response, trace = record.state, record.response, record.trace
     if record.lapsed or state is _ABSENT:
         raise ValueError("only a record as stored has bytes")
@@ -157,12 +154,18 @@ def encode(record: Record) -> bytes:
     lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     # The mark comes first: there it is looked for.
     head: dict[str, Any] = {"a": 1} if record.submission else {}
-    head["h"], head["s"], head["t"] = lines, status, completed_at_ms
+    if encryption is None or not encryption.encrypts:
+        head["h"], head["s"] = lines, status
+    else:
+        packed_head = encryption.encrypt(orjson.dumps([lines, status]), b"head", key, token)
+        head["e"] = b2a_base64(packed_head, newline=False).decode("ascii")
+        body = None if body is None else encryption.encrypt(body, b"body", key, token)
+    head["t"] = completed_at_ms
     if body is None:
         head["o"] = 1
         body = b""
     if trace.note or trace.took_ms is None:
-        _add_trace(head, trace, begun=trace.took_ms is None)
+        add_trace(head, trace, begun=trace.took_ms is None)
         packed = _open(head)
     else:  # as a rule
         common = _common_members(trace.gateway, trace.method, trace.route)
@@ -185,11 +188,20 @@ def _check_of_flight(fixed: bytes, apart: bytes) -> int:
     return crc32(fixed[_TOKEN_AT:_ATTEMPT_AT], crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT])))
 
 
-def decode(data: bytes, remaining_ms: int, *, traced: bool = False, size: int = -1) -> Record:
+def decode(
+    data: bytes,
+    remaining_ms: int,
+    *,
+    traced: bool = False,
+    size: int = -1,
+    encryption: Encryption | None = None,
+    key: bytes = b"",
+) -> Record:
     """The record as it reads with ``remaining_ms`` left to live. Raises `RecordUnreadable`, with no part of the data in its text.
 
     Its trace is read only if ``traced``: no request needs it, and each would pay for it.
     With ``size``, the bytes of the whole record, ``data`` ends where the body begins, which reads as empty then.
+    What is encrypted is opened by ``encryption`` for the look-up ``key``.
     A record in flight has lapsed exactly when what it has left is no more than its own retention.
     """
     if not data or data[0] != VERSION:
@@ -199,12 +211,14 @@ def decode(data: bytes, remaining_ms: int, *, traced: bool = False, size: int = 
     if remaining_ms < 0:
         raise RecordUnreadable("a record without an expiry is damaged")
     try:
-        return _decode(data, remaining_ms, traced, size)
+        return _decode(data, remaining_ms, traced, size, encryption, key)
     except (struct.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise RecordUnreadable("a record is damaged") from error
 
 
-def _decode(data: bytes, remaining_ms: int, traced: bool, size: int) -> Record:
+def _decode(
+    data: bytes, remaining_ms: int, traced: bool, size: int, encryption: Encryption | None, key: bytes
+) -> Record:
     # Of a record in flight, what is taken for the length belongs to its retention.
     _, code, token, fingerprint, attempt, length = _OUTCOME.unpack_from(data)
     state = _STORED[code]
@@ -233,12 +247,24 @@ def _decode(data: bytes, remaining_ms: int, traced: bool, size: int) -> Record:
             if plain is not None:
                 return Record(state, token, fingerprint, attempt, plain)
     head: dict[str, Any] = orjson.loads(packed)
+    if "e" in head:
+        body = _open_encrypted(head, body, size, encryption, key, token)
     headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
     if sealed < 0 or size >= 0:  # a seal proves nothing of what is not whole
         _check_response(packed, sealed, head, headers, body)
     response = stored_response(head["s"], headers, None if "o" in head else body, head["t"])
-    trace = _trace_of_outcome(head) if traced else NO_TRACE
+    trace = trace_of_outcome(head) if traced else NO_TRACE
     return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
+
+
+def _open_encrypted(
+    head: dict[str, Any], body: bytes, size: int, encryption: Encryption | None, key: bytes, token: bytes
+) -> bytes:
+    """Put the status and the header lines of an encrypted response into ``head``; its body. Raises `RecordUnreadable`."""
+    if encryption is None:
+        raise RecordUnreadable("the record is encrypted, and encryption_keys are not set")
+    head["h"], head["s"] = orjson.loads(encryption.decrypt(a2b_base64(head["e"]), b"head", key, token))
+    return body if size >= 0 or "o" in head else encryption.decrypt(body, b"body", key, token)
 
 
 def _plain_response(packed: bytes, body: bytes) -> StoredResponse | None:
@@ -306,7 +332,7 @@ def _read_alone(data: bytes, start: int, code: bytes, traced: bool) -> Trace:
         seal = members[_SEALS[code[0]]]
         if seal != f"{crc32(data[: -_SEAL_BYTES - len(seal)]):08x}0":
             raise ValueError("the seal is another record's")
-    return _trace_of(members) if traced else NO_TRACE
+    return trace_of(members) if traced else NO_TRACE
 
 
 def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
@@ -324,14 +350,14 @@ def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
         raise ValueError("the seal is another record's")
     lapsed = remaining_ms <= retention_ms
     state = State.UNKNOWN if lapsed else _IN_FLIGHT
-    trace = _read_trace(apart) if traced else NO_TRACE
+    trace = read_trace(apart) if traced else NO_TRACE
     submission = apart.startswith(_MARKED)
     return Record(state, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms, trace, submission)
 
 
 def _open_apart(trace: Trace, submission: bool) -> bytes:
     members: dict[str, Any] = {"a": 1} if submission else {}
-    _add_trace(members, trace)
+    add_trace(members, trace)
     return _open(members)
 
 
@@ -340,26 +366,11 @@ def _open(members: dict[str, Any]) -> bytes:
     return orjson.dumps(members)[:-1] + b"," if members else b"{"
 
 
-def _add_trace(members: dict[str, Any], trace: Trace, *, begun: bool = True) -> None:
-    if trace.gateway:
-        members["g"] = _cut(trace.gateway, MAX_GATEWAY_BYTES)
-    if trace.method:
-        members["m"] = _METHODS.get(trace.method) or _cut(trace.method, MAX_ROUTE_BYTES)
-    if trace.route and trace.route != DEFAULT_ROUTE:
-        members["r"] = _cut(trace.route, MAX_ROUTE_BYTES)
-    if trace.begun_at_ms and begun:
-        members["b"] = trace.begun_at_ms
-    if trace.took_ms is not None:
-        members["d"] = trace.took_ms
-    if trace.note:
-        members["n"] = _cut(trace.note, MAX_NOTE_BYTES)
-
-
 @lru_cache(maxsize=256)
 def _common_members(gateway: str, method: str, route: str) -> bytes:
     """The trace members common to all attempts of a process under one policy, each with a comma behind it."""
     members: dict[str, Any] = {}
-    _add_trace(members, Trace(gateway, method=method, route=route))
+    add_trace(members, Trace(gateway, method=method, route=route))
     return _open(members)[1:]
 
 
@@ -371,40 +382,6 @@ def _rest_of_claim(retention_ms: int, gateway: str, method: str, route: str) -> 
     """
     fixed = _FLIGHT.pack(VERSION, b"I", b"", b"", 1, retention_ms, b"A", 0)
     members: dict[str, Any] = {}
-    _add_trace(members, Trace(gateway, method=method, route=route))
+    add_trace(members, Trace(gateway, method=method, route=route))
     apart = _open(members) + b'"b":'
     return fixed[_ATTEMPT_AT:] + apart, crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT]))
-
-
-def _cut(text: str, most: int) -> str:
-    if len(text) <= most and text.isascii():
-        return text
-    return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
-
-
-def _read_trace(data: bytes) -> Trace:
-    """The trace that stands by itself in ``data``. What can't be read is no trace: a record must not fail for the want of one."""
-    if not data:
-        return NO_TRACE
-    try:
-        members = orjson.loads(data)
-    except ValueError:
-        return NO_TRACE
-    return _trace_of(members) if isinstance(members, dict) else NO_TRACE
-
-
-def _trace_of_outcome(head: dict[str, Any]) -> Trace:
-    trace = _trace_of(head)
-    return trace if trace.took_ms is None else replace(trace, begun_at_ms=head["t"] - trace.took_ms)
-
-
-def _trace_of(members: dict[str, Any]) -> Trace:
-    gateway, begun, took, note, method, route = (members.get(name) for name in "gbdnmr")
-    return Trace(
-        gateway if isinstance(gateway, str) else "",
-        begun if type(begun) is int else 0,  # true is no number
-        took if type(took) is int else None,
-        note if isinstance(note, str) else "",
-        _SPELLED.get(method, method) if isinstance(method, str) else "",
-        route if isinstance(route, str) else DEFAULT_ROUTE if isinstance(method, str) else "",
-    )

@@ -1,6 +1,6 @@
 """Opens a cache by its URL, or checks one that a user gives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, parse_address
@@ -12,10 +12,13 @@ _CALLS = ("claim", "extend", "complete", "release", "get")
 """The calls that every entry point makes."""
 
 
-def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = None) -> "Cache":
+def open_cache(
+    url: str, *, timeout: float = 0.5, memory_limit: int | None = None, encryption_keys: Sequence[str] = ()
+) -> "Cache":
     """The cache at ``url``: ``memory://``, or what `RedisCache.from_url` takes. Its connections are opened when they are needed.
 
-    ``timeout`` (s) bounds each command to Redis, ``memory_limit`` (bytes) what is held in memory.
+    ``timeout`` (s) bounds each command to Redis, ``memory_limit`` (bytes) what is held in memory. ``encryption_keys`` encrypt
+    what is in Redis (see `RedisCache.from_url`), and change nothing in memory.
     Raises ``TypeError`` for no text, ``ValueError`` for a URL that can't be used, without repeating it: it may hold credentials.
     """
     if not isinstance(url, str):
@@ -24,7 +27,7 @@ def open_cache(url: str, *, timeout: float = 0.5, memory_limit: int | None = Non
         scheme = check_url(url)
     except ValueError as error:
         raise ValueError(f"cache {error}") from None
-    return _STORES[scheme](url, timeout, memory_limit)
+    return _STORES[scheme](url, timeout, memory_limit, encryption_keys)
 
 
 def check_url(url: str) -> str:
@@ -40,19 +43,19 @@ def check_url(url: str) -> str:
     return scheme
 
 
-def _in_memory(_url: str, _: float, memory_limit: int | None) -> "Cache":
+def _in_memory(_url: str, _: float, memory_limit: int | None, _keys: Sequence[str]) -> "Cache":
     from oncegate.cache.memory.store import DEFAULT_LIMIT_BYTES, MemoryCache
 
     return MemoryCache(DEFAULT_LIMIT_BYTES if memory_limit is None else memory_limit)
 
 
-def _in_redis(url: str, timeout: float, _: int | None) -> "Cache":
+def _in_redis(url: str, timeout: float, _: int | None, keys: Sequence[str]) -> "Cache":
     from oncegate.cache.redis.store import RedisCache  # not needed, so not loaded, on the embedded cache
 
-    return RedisCache.from_url(url, timeout=timeout)
+    return RedisCache.from_url(url, timeout=timeout, encryption_keys=keys)
 
 
-_STORES: dict[str, Callable[[str, float, int | None], "Cache"]] = {
+_STORES: dict[str, Callable[[str, float, int | None, Sequence[str]], "Cache"]] = {
     "memory": _in_memory,
     **dict.fromkeys(REDIS_SCHEMES, _in_redis),
 }

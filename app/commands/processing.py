@@ -14,7 +14,9 @@ from oncegate.app.commands.alone import Alone
 from oncegate.app.commands.executor import CommandFailed, CommandPutOff, CommandRefused, Executor, context_of
 from oncegate.app.commands.submission_life import SubmissionLife
 from oncegate.cache.backoff import Backoff
+from oncegate.cache.encryption import Encryption
 from oncegate.cache.record import StoredResponse
+from oncegate.cache.redis.streams.encrypted import decrypted, encrypted_death
 from oncegate.cache.redis.streams.stream import Command, NotACommand
 from oncegate.middleware.consumers.begun import FAILED, Begun, Recording
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, entry_time, instant
@@ -70,6 +72,7 @@ class Processing:
         recheck: Backoff,
         worker: str,
         life: SubmissionLife,
+        encryption: Encryption | None = None,
     ) -> None:
         self._life = life
         self._alone = Alone()
@@ -79,6 +82,7 @@ class Processing:
         self._backoff = backoff
         self._recheck = recheck
         self._worker = worker
+        self._encryption = encryption
 
     async def process(self, entry: bytes, fields: Mapping[bytes, bytes], tries: int) -> Disposition:
         """Process one entry. ``tries`` counts how often it was tried, this time included. Raises
@@ -88,7 +92,8 @@ class Processing:
         if meant_for and meant_for != self._subscription.consumer.encode():
             return DONE
         try:
-            command = Command.read(dict(fields))
+            encryption = self._encryption
+            command = Command.read(dict(fields) if encryption is None else decrypted(fields, encryption))
         except NotACommand as error:
             log.error("entry %s: is no command, and becomes a dead letter: %s", entry.decode(), error)
             self._subscription.dead_lettered("undecodable")
@@ -194,23 +199,22 @@ class Processing:
         if begun.run:
             reason = "rejected" if isinstance(begun.raised, NotRetryable) else DeliveryDecision.EXHAUSTED.value
         log.error("record %s: becomes a dead letter after %d attempts: %s", begun.named, begun.attempt, reason)
-        dead = self._dead(entry, reason, begun.attempt, (kind, text or begun.reason))
+        dead = self._dead(entry, reason, begun.attempt, (kind, text or begun.reason), command.command)
         return replace(dead, copy_of="" if begun.run else command.command)
 
-    def _dead(self, entry: bytes, reason: str, attempts: int, error: tuple[str, str]) -> Disposition:
+    def _dead(self, entry: bytes, reason: str, attempts: int, error: tuple[str, str], command: str = "") -> Disposition:
         kind, text = (part.encode("utf-8", "backslashreplace") for part in error)
-        return Disposition(
-            death={
-                b"dead.consumer": self._subscription.consumer.encode(),
-                b"dead.reason": reason.encode(),
-                b"dead.attempts": b"%d" % attempts,
-                b"dead.error_type": kind[:MAX_ERROR_BYTES],
-                b"dead.error": text[:MAX_ERROR_BYTES],
-                b"dead.entry": entry,
-                b"dead.worker": self._worker.encode(),
-                b"dead.at": b"%d" % (time() * 1000),
-            }
-        )
+        death = {
+            b"dead.consumer": self._subscription.consumer.encode(),
+            b"dead.reason": reason.encode(),
+            b"dead.attempts": b"%d" % attempts,
+            b"dead.error_type": kind[:MAX_ERROR_BYTES],
+            b"dead.error": text[:MAX_ERROR_BYTES],
+            b"dead.entry": entry,
+            b"dead.worker": self._worker.encode(),
+            b"dead.at": b"%d" % (time() * 1000),
+        }
+        return Disposition(death=encrypted_death(death, command, self._encryption) if command else death)
 
 
 def _kept_error(response: StoredResponse | None) -> tuple[str, str]:

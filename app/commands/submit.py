@@ -21,6 +21,7 @@ import orjson
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis.calls import Numbered, Numbering
 from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.encrypted import encrypted
 from oncegate.cache.redis.streams.memory import MemorySamples
 from oncegate.cache.redis.streams.stream import Command, numbers_key, stream_key
 from oncegate.middleware.http.asgi import Receive, Scope, Send
@@ -93,10 +94,10 @@ class Submitter:
         try:
             numbering = self._numbering(command, submission)
             if numbering is None:
-                appended = await self._cache.append(key, command.parts(), limit=self._limit)
+                appended = await self._cache.append(key, self._parts(command), limit=self._limit)
             else:
                 appended = await self._cache.append_numbered(
-                    key, command.parts(), limit=self._limit, numbering=numbering
+                    key, self._parts(command), limit=self._limit, numbering=numbering
                 )
         except CacheUnavailable as error:
             appended = error
@@ -137,12 +138,19 @@ class Submitter:
         is_sent = False
         numbering = self._numbering(command, submission)
         if numbering is None:
-            is_sent = self._cache.append_soon(key, command.parts(), limit=self._limit, loop=loop, then=answered)
+            is_sent = self._cache.append_soon(key, self._parts(command), limit=self._limit, loop=loop, then=answered)
         else:
             is_sent = self._cache.append_numbered_soon(
-                key, command.parts(), limit=self._limit, numbering=numbering, loop=loop, then=answered
+                key, self._parts(command), limit=self._limit, numbering=numbering, loop=loop, then=answered
             )
         return is_sent
+
+    def _parts(self, command: Command) -> list[bytes]:
+        """The entry's fields, names and values in turn, for Redis."""
+        encryption = self._cache.encryption
+        if encryption is None:
+            return command.parts()
+        return [part for pair in encrypted(command.fields(), encryption).items() for part in pair]
 
     def _numbering(self, command: Command, submission: Submission) -> Numbering | None:
         """What the command needs to get its aggregate's next number; ``None`` where it gets none."""

@@ -16,9 +16,11 @@ from typing import Any
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.records import NOBODY, NotARecord, summarise
 from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.cache.encryption import Encryption
 from oncegate.cache.errors import GroupMissing, RecordUnreadable
 from oncegate.cache.record import Claim
 from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.encrypted import shown
 from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
 from oncegate.cache.store import Cache
 from oncegate.middleware.outcome.instants import instant
@@ -91,12 +93,20 @@ class Commands:
     Raises `oncegate.cache.errors.CacheError`.
     """
 
-    def __init__(self, stream: CommandStream, cache: Cache, namespace: str, consumer: str) -> None:
+    def __init__(
+        self,
+        stream: CommandStream,
+        cache: Cache,
+        namespace: str,
+        consumer: str,
+        encryption: Encryption | None = None,
+    ) -> None:
         self._stream = stream
         self._cache = cache
         self.name = stream.name
         self.namespace = namespace
         self._consumer = consumer
+        self._encryption = encryption
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -118,13 +128,16 @@ class Commands:
                 return {"unread": group.unread, "pending": group.pending, **gone}
         return {"unread": length, "pending": 0, **gone}
 
+    def _letter(self, entry: str, fields: Mapping[bytes, bytes]) -> Letter:
+        return Letter(entry, shown(fields, self._encryption))
+
     async def letters(self, *, after: str = "-", last: str = "+") -> AsyncIterator[Letter]:
         """The dead letters, the oldest first; those behind ``after``, up to ``last``."""
         start = after if after == "-" else f"({after}"
         while True:
             some = await self._stream.letters(start, last, _AT_ONCE)
             for entry, fields in some:
-                yield Letter(entry, fields)
+                yield self._letter(entry, fields)
             if len(some) < _AT_ONCE:
                 return
             start = f"({some[-1][0]}"
@@ -145,7 +158,7 @@ class Commands:
         if ENTRY_ID.fullmatch(identifier):
             some = await self._stream.letters(identifier, identifier, 1)
             if some:
-                return [Letter(entry, fields) for entry, fields in some]
+                return [self._letter(entry, fields) for entry, fields in some]
         elif not RECORD_ID.fullmatch(identifier):
             raise NotAnId(
                 "an id is that of a command (two digests with a colon between), or of an entry: 1795281703248-0"
@@ -157,7 +170,7 @@ class Commands:
         return [await self._of_pending(each) for each in await self._stream.pending(self._consumer, limit)]
 
     async def _of_pending(self, held: PendingEntry) -> dict[str, Any]:
-        letter = Letter(held.entry, await self._stream.entry(held.entry) or {})
+        letter = self._letter(held.entry, await self._stream.entry(held.entry) or {})
         execution = await self._execution(letter.command)
         return {
             "entry": held.entry,
@@ -174,7 +187,7 @@ class Commands:
         letters = await self.find(identifier)
         command = letters[0].command if letters else identifier
         if not letters and ENTRY_ID.fullmatch(identifier):
-            command = Letter(identifier, await self._stream.entry(identifier) or {}).command
+            command = self._letter(identifier, await self._stream.entry(identifier) or {}).command
         submission = await self._peek(key_of_id(self.namespace, command)) if RECORD_ID.fullmatch(command) else None
         execution = await self._execution(command)
         if not letters and submission is None and execution is None:
@@ -256,7 +269,8 @@ async def open_commands(settings: GatewaySettings, cache: Cache, stream: str, co
     """The commands of a stream, by a connection to its Redis that lasts as long as the context. ``cache`` stays its owner's."""
     client = StreamClient(settings.cache, timeout=max(SECONDS, settings.cache_timeout))
     try:
-        yield Commands(CommandStream(client, settings.namespace, stream), cache, settings.namespace, consumer)
+        entries = CommandStream(client, settings.namespace, stream)
+        yield Commands(entries, cache, settings.namespace, consumer, settings.encryption())
     finally:
         await client.close()
 

@@ -16,6 +16,7 @@ from oncegate.app.settings.admin_tokens import parse
 from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.upstream_url import UpstreamAddress, split_url
 from oncegate.app.settings.worker import WorkerSettings
+from oncegate.cache.encryption import Encryption, given_encryption
 from oncegate.cache.open import CACHE_SCHEMES, check_url
 from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either
 from oncegate.middleware.admission.callers import RATE
@@ -59,6 +60,12 @@ class GatewaySettings(BaseSettings):
         default=(),
         repr=False,
         description='two, while the first replaces the second; "none" stands for no secret',
+    )
+    encryption_keys: tuple[str, ...] = Field(
+        default=(),
+        repr=False,
+        description="encrypt what is kept of responses and commands in Redis: id:base64 of 32 bytes; the first one encrypts, "
+        'all decrypt; "none" as the first: not yet',
     )
     cache_timeout: Seconds = Field(default=0.5, description="per command to the cache")
     memory_limit: Bytes = Field(default=268435456, description="bytes that memory:// may hold; then new keys get 503")
@@ -202,6 +209,19 @@ class GatewaySettings(BaseSettings):
                 "set jwks in [jwt]"
             )
         return self
+
+    @field_validator("encryption_keys")
+    @classmethod
+    def _keys(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            given_encryption(value)
+        except ValueError as error:
+            raise ValueError(str(error).removeprefix("encryption_keys: ")) from None
+        return value
+
+    def encryption(self) -> Encryption | None:
+        """What the contents of Redis are encrypted by, if they are."""
+        return given_encryption(self.encryption_keys)
 
     def _check_secrets(self) -> None:
         if self.secret and self.secrets:

@@ -34,7 +34,7 @@ TABLES: dict[str, type[BaseModel]] = {
 }
 """The tables of the file that are settings of their own."""
 
-_SECRET = ("secret", "secrets")
+_SECRET = ("secret", "secrets", "encryption_keys")
 """What stands in no file, but in the environment, or in a file of its own."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 

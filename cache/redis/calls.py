@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from hiredis import ReplyError
 
 from oncegate.cache.codec import decode, encode, encode_claim
+from oncegate.cache.encryption import Encryption
 from oncegate.cache.errors import CacheError, CacheRefused, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.connection import faults
@@ -118,7 +119,7 @@ def send_soon(call: Soon[Any], packed: bytes, timeout: float) -> bool:
 class PendingClaim(Soon[Claim]):
     """A claim on its way: reads its reply, and withdraws itself when its caller has left."""
 
-    __slots__ = ("_adopt", "_remaining_ms", "_request")
+    __slots__ = ("_adopt", "_encryption", "_remaining_ms", "_request")
 
     def __init__(
         self,
@@ -128,10 +129,12 @@ class PendingClaim(Soon[Claim]):
         remaining_ms: int,
         adopt: Adopt | None,
         then: Then[Claim] | None,
+        encryption: Encryption | None = None,
     ) -> None:
         self.routes = routes
         self.key = key
         self._then = then
+        self._encryption = encryption
         self._request = request
         self._remaining_ms = remaining_ms
         self._adopt = adopt
@@ -148,7 +151,8 @@ class PendingClaim(Soon[Claim]):
         won, data, remaining_ms = reply
         if not isinstance(data, bytes) or type(remaining_ms) is not int:
             raise RecordUnreadable(_ODD)
-        return Claim(won == 1, decode(data, remaining_ms), remaining_ms)
+        record = decode(data, remaining_ms, encryption=self._encryption, key=self.key)
+        return Claim(won == 1, record, remaining_ms)
 
     def came_late(self, reply: Reply) -> None:
         """Pass a claim that was won to ``adopt``, or give it back."""
@@ -243,13 +247,14 @@ def claim_call(
     then: Then[Claim] | None = None,
     *,
     past_maxmemory: bool = False,
+    encryption: Encryption | None = None,
 ) -> tuple[PendingClaim, bytes]:
     """A claim and its command, which ``past_maxmemory`` lets a full server take too.
 
     Raises ``ValueError`` for what can't be claimed."""
     remaining_ms, last = _claim_terms(request.lease_ms, request.retention_ms, request.takeover)
     address = key.encode()
-    claim = PendingClaim(routes, address, request, remaining_ms, adopt, then)
+    claim = PendingClaim(routes, address, request, remaining_ms, adopt, then, encryption)
     script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
     return claim, script.call_ending(address, encode_claim(request), last)
 
@@ -262,12 +267,17 @@ def _claim_terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -
 
 
 def outcome_call(
-    routes: Routes, key: str, outcome: Record, ttl_ms: int, then: Then[bool] | None = None
+    routes: Routes,
+    key: str,
+    outcome: Record,
+    ttl_ms: int,
+    then: Then[bool] | None = None,
+    encryption: Encryption | None = None,
 ) -> tuple[PendingOutcome, bytes]:
     """An outcome and its command. Raises ``ValueError`` for what is no outcome."""
     last = _outcome_terms(outcome.state, ttl_ms)
     pending = PendingOutcome(routes, key.encode(), then)
-    return pending, COMPLETE.call_ending(pending.key, encode(outcome), last)
+    return pending, COMPLETE.call_ending(pending.key, encode(outcome, encryption, pending.key), last)
 
 
 @lru_cache(maxsize=256)

@@ -8,11 +8,12 @@ A first request costs two commands, a replay one. All callers of a loop share on
 
 import asyncio
 import re
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 
 from hiredis import ReplyError
 
 from oncegate.cache.codec import decode, encode
+from oncegate.cache.encryption import Encryption, given_encryption
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.advice import advise_all
@@ -72,26 +73,34 @@ class RedisCache:
     past_maxmemory = False
     """Whether `claim` may take a Redis over its ``maxmemory``: for those whose claims free more in the end than they take."""
 
-    def __init__(self, topology: Topology, *, timeout: float) -> None:
+    def __init__(self, topology: Topology, *, timeout: float, encryption: Encryption | None = None) -> None:
         if isinstance(topology, str) or not hasattr(topology, "open"):
             raise TypeError(f"topology is a {type(topology).__qualname__}: RedisCache.from_url(url) builds a cache")
         self._topology = topology
         self._timeout = timeout
+        self.encryption = encryption
         self._routes: dict[asyncio.AbstractEventLoop, Routes] = {}
 
     @classmethod
-    def from_url(cls, url: str, *, timeout: float = 0.5, bounds: Bounds | None = None) -> "RedisCache":
+    def from_url(
+        cls, url: str, *, timeout: float = 0.5, bounds: Bounds | None = None, encryption_keys: Sequence[str] = ()
+    ) -> "RedisCache":
         """A cache in the Redis at ``url``, with redis-py's options: ``redis://``, ``rediss://``, ``unix://``, and those of
         `oncegate.cache.redis.url` for Sentinel and Cluster. ``bounds`` says how much may be unanswered on a connection.
+        Responses are encrypted by the first of ``encryption_keys`` (``id:base64`` of 32 bytes each, ``none``: not yet), and read
+        by all of them.
 
-        Raises ``ValueError`` for a URL that can't be used. Does not connect: `check` does.
+        Raises ``ValueError`` for a URL or a key that can't be used. Does not connect: `check` does.
         """
-        return cls(create_topology(url, timeout, bounds or Bounds(patience=2 * timeout)), timeout=timeout)
+        topology = create_topology(url, timeout, bounds or Bounds(patience=2 * timeout))
+        return cls(topology, timeout=timeout, encryption=given_encryption(encryption_keys))
 
     async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
         routes = self._here() or await self._open()
-        claim, packed = claim_call(routes, key, request, adopt, past_maxmemory=self.past_maxmemory)
+        claim, packed = claim_call(
+            routes, key, request, adopt, past_maxmemory=self.past_maxmemory, encryption=self.encryption
+        )
         return claim.read(await self._send(routes, claim.key, packed, claim))
 
     def claim_soon(
@@ -107,8 +116,8 @@ class RedisCache:
         routes = self._routes.get(loop)
         if routes is None:
             return False
-        past_maxmemory = self.past_maxmemory
-        call = claim_call(routes, key, request, adopt, then, past_maxmemory=past_maxmemory)
+        past_maxmemory, encryption = self.past_maxmemory, self.encryption
+        call = claim_call(routes, key, request, adopt, then, past_maxmemory=past_maxmemory, encryption=encryption)
         return send_soon(*call, self._timeout)
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
@@ -119,7 +128,7 @@ class RedisCache:
     async def complete(self, key: str, outcome: Record, *, ttl_ms: int) -> bool:
         """See `Cache.complete`."""
         routes = self._here() or await self._open()
-        pending, packed = outcome_call(routes, key, outcome, ttl_ms)
+        pending, packed = outcome_call(routes, key, outcome, ttl_ms, encryption=self.encryption)
         return pending.read(await self._send(routes, pending.key, packed))
 
     def complete_soon(
@@ -127,7 +136,9 @@ class RedisCache:
     ) -> bool:
         """See `PromptCache`."""
         routes = self._routes.get(loop)
-        return routes is not None and send_soon(*outcome_call(routes, key, outcome, ttl_ms, then), self._timeout)
+        if routes is None:
+            return False
+        return send_soon(*outcome_call(routes, key, outcome, ttl_ms, then, self.encryption), self._timeout)
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
@@ -149,7 +160,8 @@ class RedisCache:
             return None
         try:
             data, remaining_ms, *size = reply
-            record = decode(data, remaining_ms, traced=True, size=size[0] if size else -1)
+            whole, address = size[0] if size else -1, key.encode()
+            record = decode(data, remaining_ms, traced=True, size=whole, encryption=self.encryption, key=address)
         except (TypeError, ValueError) as error:
             raise RecordUnreadable("Redis answered with something that is no record") from error
         return Claim(False, record, remaining_ms)
@@ -164,7 +176,7 @@ class RedisCache:
                 held = await self.peek(key)
                 if held is None:
                     return Resolution.ABSENT
-                outcome = encode(resolved_record(held.record, target, request))
+                outcome = encode(resolved_record(held.record, target, request), self.encryption, key.encode())
             reply = await self._run(RESOLVE, key, outcome, *terms)
             if reply in _RESOLUTIONS:
                 return _RESOLUTIONS[reply]
@@ -259,7 +271,7 @@ class RedisCache:
 
         Returns how long it does. 0: another record is there; -1: it is still in flight. Raises `CacheUnavailable`.
         """
-        return int(await self._run(OUTLAST, key, encode(submission), b"%d" % ttl_ms))
+        return int(await self._run(OUTLAST, key, encode(submission, self.encryption, key.encode()), b"%d" % ttl_ms))
 
     async def prolong(self, key: str, *, ttl_ms: int) -> bool:
         """Let a record that has an outcome live for ``ttl_ms`` at least. False: it has none, or lives for longer."""

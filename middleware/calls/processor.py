@@ -208,7 +208,7 @@ class CommandProcessor(Generic[Command, Result]):
             self._settle_raised(run, error)
         else:
             kept = dumped(self._codec.dump, run.result, attempt.record)
-            kept = within(self._policy.max_response_body, kept, attempt.record)
+            kept = within(self._policy.max_response_body, kept, attempt.record) if self._policy.keeps_body else None
             attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), kept, now_ms()))
         await attempt.ended()
 
@@ -224,7 +224,8 @@ class CommandProcessor(Generic[Command, Result]):
             run.raised = OutcomeUnknownError(f"The execution {note}.", attempt.record)
         response = None
         if state is State.FAILED:
-            response = StoredResponse(_RAISED, (), error_form(error), now_ms())
+            kept = error_form(error) if attempt.policy.keeps_body else None
+            response = StoredResponse(_RAISED, (), kept, now_ms())
             if run.abandoned:  # no caller is left to get it
                 log.error("record %s: the command failed after its caller had left", attempt.record, exc_info=error)
         attempt.settle(state, response, note=note)

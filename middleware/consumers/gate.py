@@ -89,3 +89,19 @@ def last_error(record: Record | None) -> StoredResponse:
 
 def _error(record: Record | None) -> dict[str, Any]:
     return read_error(record.response) if record is not None and record.state is State.FAILED else {}
+
+
+NO_WARNING = (DeliveryDecision.MISMATCH, DeliveryDecision.IN_FLIGHT)
+"""Decisions about another payload that warn of nothing: it is refused, or comes again and is decided about then."""
+WITH_RESPONSE = (DeliveryDecision.DUPLICATE, DeliveryDecision.EXHAUSTED)
+REASONS = {
+    DeliveryDecision.DUPLICATE: "The command was processed before.",
+    DeliveryDecision.IN_FLIGHT: "The command is being executed elsewhere.",
+    DeliveryDecision.MISMATCH: "The key was used for another payload.",
+    DeliveryDecision.EXHAUSTED: "No attempt is left.",
+}
+
+
+def differs(record: Record | None, fingerprint: bytes) -> bool:
+    """Whether there is a ``record``, and it is of another payload."""
+    return record is not None and record.fingerprint != fingerprint

@@ -23,12 +23,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
-from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, Claim, ClaimRequest, Record
+from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.in_flight import NOBODY
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.consumers.addresses import Addresses
 from oncegate.middleware.consumers.batches import begin_all, run_batch
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import (
@@ -39,17 +40,25 @@ from oncegate.middleware.consumers.delivery import (
     Rejected,
     SubscriptionSettings,
     attempts_before,
-    command_key,
-    delivery_fingerprint,
 )
 from oncegate.middleware.consumers.executing import executing
-from oncegate.middleware.consumers.gate import Allowance, allowance, by_execution, by_submission, last_error
+from oncegate.middleware.consumers.gate import (
+    NO_WARNING,
+    REASONS,
+    WITH_RESPONSE,
+    Allowance,
+    allowance,
+    by_execution,
+    by_submission,
+    differs,
+    last_error,
+)
 from oncegate.middleware.consumers.handling import run_handler
 from oncegate.middleware.consumers.once import Once, leave
 from oncegate.middleware.consumers.origin import Origin, origin_of
 from oncegate.middleware.consumers.sole_handler import SoleHandler
 from oncegate.middleware.rules.arguments import check_watch, given_namespace, given_settings
-from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
+from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.key import execution_key, record_id
 
@@ -100,6 +109,8 @@ class Subscription:
         self.digests = given_digests(secret)
         self.settings = given_settings(settings, SubscriptionSettings)
         self.cache = given_cache(cache)
+        names = (consumer, *aliases)
+        self._addresses = Addresses(self.cache, self.namespace, names, self.settings, self.digests)
         self._policy = self.settings.policy(consumer, name)
         self._warns = self.settings.on_mismatch == "warn"
         self._first = replace(self._policy, takeover=frozenset())
@@ -150,17 +161,17 @@ class Subscription:
 
     async def _decide(self, delivery: Delivery, origin: Origin) -> Begun:
         try:
-            address = self._address(delivery, self.digests)
+            address = self._addresses.first(delivery)
             if address is None:
                 return self._unprotected(origin)
-            other, before = self._other_address(delivery), attempts_before(delivery)
+            other, before = self._addresses.other(delivery), attempts_before(delivery)
         except Rejected as error:
             return Begun(DeliveryDecision.REJECTED, reason=str(error))
         except Overloaded as error:
             return Begun(DeliveryDecision.UNAVAILABLE, reason=str(error))
         record, of_gateway = record_id(address.key), delivery.fingerprint is not None
         try:
-            if other is not None and await self._is_at(other, address, of_gateway):
+            if other is not None and await self._addresses.is_at(other, address, of_gateway):
                 address, other = other, address
             if any(self._owes(each) for each in (address, other)):
                 # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
@@ -179,30 +190,6 @@ class Subscription:
 
     def _owes(self, address: Address | None) -> bool:
         return address is not None and self._admissions.in_flight.owes(execution_key(address.key, self.consumer))
-
-    def _address(self, delivery: Delivery, digests: Digests) -> Address | None:
-        """Where a command's record is by ``digests``, ``None`` where it has no key and needs none. Raises `Rejected`."""
-        key = command_key(self.namespace, delivery, self.settings, digests)
-        return None if key is None else Address(key, delivery_fingerprint(delivery, digests))
-
-    def _other_address(self, delivery: Delivery) -> Address | None:
-        """Where it may be besides, while two secrets are in use. A command of a gateway's says itself where it is."""
-        former = self.digests.former
-        return None if former is None or delivery.record else self._address(delivery, former)
-
-    async def _is_at(self, other: Address, address: Address, of_gateway: bool) -> bool:
-        """Whether what is known of the command is at ``other``, and nothing at ``address``."""
-        try:
-            there = await self._is_recorded(other.key, of_gateway)
-            return there and not await self._is_recorded(address.key, of_gateway)
-        except CacheUnavailable:
-            if self.settings.on_cache_down != "run":
-                raise
-            return False
-
-    async def _is_recorded(self, key: str, of_gateway: bool) -> bool:
-        names = [execution_key(key, name) for name in (self.consumer, *self.aliases)]
-        return any(await asyncio.gather(*map(self.cache.peek, [*names, key] if of_gateway else names)))
 
     async def _admit(self, address: Address, other: Address | None, allowed: Allowance, origin: Origin) -> Begun:
         key, fingerprint = address.key, address.fingerprint
@@ -230,7 +217,7 @@ class Subscription:
             return self._decided(decision, key, outcome.record, fingerprint)
         outcome.origin = origin.line
         begun = Begun(DeliveryDecision.RUN, record_id(key))
-        begun.mismatch = _differs(found, fingerprint)
+        begun.mismatch = differs(found, fingerprint)
         await self._start(begun, outcome, allowed, found)
         return begun
 
@@ -238,7 +225,8 @@ class Subscription:
         """Read the gateway's record and those of former names: what they decide, or what is allowed after them."""
         try:
             submission, *former = await asyncio.gather(
-                self._gateways(key, of_gateway), *[self.cache.get(execution_key(key, alias)) for alias in self.aliases]
+                self._addresses.gateways(key, of_gateway),
+                *[self.cache.get(execution_key(key, alias)) for alias in self.aliases],
             )
         except CacheUnavailable:
             if self.settings.on_cache_down != "run":
@@ -255,21 +243,13 @@ class Subscription:
                 return self._decided(decision, key, record, fingerprint)
         return allowance(self.settings.max_attempts, before, records)
 
-    async def _gateways(self, key: str, of_gateway: bool) -> Claim | None:
-        """The gateway's record of a command that came through it, which only the gateway's fingerprint shows.
-
-        A service behind the gateway that publishes a message under its request's key sends a command of its own. If
-        that request's record counted for it, the message would be lost before it was ever processed.
-        """
-        return await self.cache.peek(key) if of_gateway else None
-
     def _decided(
         self, decision: DeliveryDecision, key: str, record: Record | None, fingerprint: bytes, attempt: int = 0
     ) -> Begun:
-        response = record.response if record is not None and decision in _WITH_RESPONSE else None
+        response = record.response if record is not None and decision in WITH_RESPONSE else None
         attempt = attempt or (record.attempt if record is not None else 0)
-        begun = Begun(decision, record_id(key), attempt=attempt, reason=_REASONS[decision], response=response)
-        begun.mismatch = _differs(record, fingerprint) and decision not in _NO_WARNING
+        begun = Begun(decision, record_id(key), attempt=attempt, reason=REASONS[decision], response=response)
+        begun.mismatch = differs(record, fingerprint) and decision not in NO_WARNING
         return begun
 
     async def _start(self, begun: Begun, attempt: Attempt, allowed: Allowance, found: Record | None) -> None:
@@ -284,12 +264,12 @@ class Subscription:
             if number > 1:
                 attempt.number -= 1  # it is never made
                 begun.attempt -= 1
-            await begun.exhaust(last_error(found), _REASONS[DeliveryDecision.EXHAUSTED])
+            await begun.exhaust(last_error(found), REASONS[DeliveryDecision.EXHAUSTED])
             return
         try:
             await attempt.confirm()
         except LeaseLost:
-            await begun.withdraw(DeliveryDecision.IN_FLIGHT, _REASONS[DeliveryDecision.IN_FLIGHT])
+            await begun.withdraw(DeliveryDecision.IN_FLIGHT, REASONS[DeliveryDecision.IN_FLIGHT])
         except Unconfirmed as error:
             await begun.withdraw(DeliveryDecision.UNAVAILABLE, f"The record cache can't be reached: {error}.")
         except asyncio.CancelledError:
@@ -418,18 +398,3 @@ class Subscription:
         finally:
             if begun.run:
                 await leave(begun, raised)
-
-
-def _differs(record: Record | None, fingerprint: bytes) -> bool:
-    return record is not None and record.fingerprint != fingerprint
-
-
-_NO_WARNING = (DeliveryDecision.MISMATCH, DeliveryDecision.IN_FLIGHT)
-"""Decisions about another payload that warn of nothing: it is refused, or comes again and is decided about then."""
-_WITH_RESPONSE = (DeliveryDecision.DUPLICATE, DeliveryDecision.EXHAUSTED)
-_REASONS = {
-    DeliveryDecision.DUPLICATE: "The command was processed before.",
-    DeliveryDecision.IN_FLIGHT: "The command is being executed elsewhere.",
-    DeliveryDecision.MISMATCH: "The key was used for another payload.",
-    DeliveryDecision.EXHAUSTED: "No attempt is left.",
-}

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.record import State, StoredResponse, stored_response
 from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.gate import Decision
@@ -161,6 +161,8 @@ class Exchange(KeyedRequest):
             except ENDS_PROCESS:
                 self._settle(state, None, then)
                 raise
+        if not policy.keeps_body and kept is not None:
+            kept = stored_response(kept.status, (), None, kept.completed_at_ms)
         self._settle(state, kept, then)
 
     def on_failure(

@@ -95,6 +95,8 @@ class Policy:
     """The longest body that is compared as a JSON value; -1: none is."""
     max_request_body: int
     max_response_body: int
+    keeps_body: bool
+    """Whether more is kept of a response than its status."""
     response_timeout: float
     attempt_timeout: float
     mode: Mode = "sync"
@@ -154,7 +156,12 @@ def compile_policy(
         return policy
     # What is answered to a submission is the gateway's own: nothing of it is left out, and its 202 is its success whatever
     # the upstream means by one. Without a record copies could not be recognised: it never fails open.
-    kept = {"drop_headers": (), "max_response_body": _SUBMISSION_BYTES, "on_cache_down": "fail_closed"}
+    kept = {
+        "drop_headers": (),
+        "max_response_body": _SUBMISSION_BYTES,
+        "keep_body": True,
+        "on_cache_down": "fail_closed",
+    }
     submission = _compile(settings.model_copy(update=kept), route.path, {}, token_header)
     submission = _submitted(submission, route)
     if route.aggregate is not None:
@@ -217,6 +224,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         json_bytes=settings.max_json_fingerprint if settings.fingerprint == "json" else -1,
         max_request_body=settings.max_request_body,
         max_response_body=settings.max_response_body,
+        keeps_body=settings.keep_body,
         response_timeout=float(settings.response_timeout),
         attempt_timeout=float(settings.attempt_timeout),
     )

@@ -114,6 +114,9 @@ class IdempotencySettings(BaseModel):
     )
     max_request_body: Bytes = Field(default=1048576, description="an enforced request's body; beyond: 413")
     max_response_body: Bytes = Field(default=1048576, description="a response's body; beyond: kept without it")
+    keep_body: bool = Field(
+        default=True, description="false: of a response its status alone is kept, and a retry gets `duplicate`"
+    )
     max_wait: Wait = Field(default=30, description="the most that Prefer: wait may ask for")
     response_timeout: Seconds = Field(
         default=30, description="to the response's head; then 504, and the attempt goes on"
@@ -198,6 +201,7 @@ class Overrides(BaseModel):
     forward_request_headers: FieldNames | None = None
     max_request_body: Bytes | None = None
     max_response_body: Bytes | None = None
+    keep_body: bool | None = None
     max_wait: Wait | None = None
     response_timeout: Seconds | None = None
     attempt_timeout: Seconds | None = None

@@ -55,7 +55,9 @@ class MortalCache(RedisCache):
 
 
 def create(settings: GatewaySettings) -> Cache:
-    cache = MortalCache.from_url(settings.cache, timeout=settings.cache_timeout)
+    cache = MortalCache.from_url(
+        settings.cache, timeout=settings.cache_timeout, encryption_keys=settings.encryption_keys
+    )
     assert isinstance(cache, MortalCache)
     cache.point = os.environ.get("DIES_AT", "")
     return cache

@@ -115,6 +115,8 @@ class Command:
         if version != VERSION:
             what = "has no version" if version is None else "is of another version"
             raise NotACommand(f"the entry is no command that can be read: it {what}")
+        if b"encrypted" in fields:
+            raise NotACommand("the entry can't be read: it is encrypted, and encryption_keys are not set")
         missing = [name.decode() for name in _REQUIRED if not fields.get(name)]
         if b"body" not in fields:
             missing.append("body")
