@@ -246,9 +246,7 @@ def _decode(
             plain = _plain_response(packed, body)
             if plain is not None:
                 return Record(state, token, fingerprint, attempt, plain)
-    head: dict[str, Any] = orjson.loads(packed)
-    if "e" in head:
-        body = _open_encrypted(head, body, size, encryption, key, token)
+    head, body = _opened(orjson.loads(packed), body, size, encryption, key, token)
     headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
     if sealed < 0 or size >= 0:  # a seal proves nothing of what is not whole
         _check_response(packed, sealed, head, headers, body)
@@ -257,14 +255,17 @@ def _decode(
     return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
 
 
-def _open_encrypted(
+def _opened(
     head: dict[str, Any], body: bytes, size: int, encryption: Encryption | None, key: bytes, token: bytes
-) -> bytes:
-    """Put the status and the header lines of an encrypted response into ``head``; its body. Raises `RecordUnreadable`."""
+) -> tuple[dict[str, Any], bytes]:
+    """The head and the body of a response; the encrypted ones of one that is encrypted. Raises `RecordUnreadable`."""
+    if "e" not in head:
+        return head, body
     if encryption is None:
         raise RecordUnreadable("the record is encrypted, and encryption_keys are not set")
     head["h"], head["s"] = orjson.loads(encryption.decrypt(a2b_base64(head["e"]), b"head", key, token))
-    return body if size >= 0 or "o" in head else encryption.decrypt(body, b"body", key, token)
+    is_here = size < 0 and "o" not in head
+    return head, encryption.decrypt(body, b"body", key, token) if is_here else body
 
 
 def _plain_response(packed: bytes, body: bytes) -> StoredResponse | None:

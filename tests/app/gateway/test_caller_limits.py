@@ -1,6 +1,6 @@
 """A caller that takes all that it can get leaves the others alone, on the gateway's fast path too.
 
-Rules of docs/contract.md: R4.28.
+Rules of docs/contract.md: R4.34.
 """
 
 import asyncio

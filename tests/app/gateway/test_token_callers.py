@@ -1,6 +1,6 @@
 """Callers who are known by what their token claims, at the gateway: forwarded, submitted, and asking for a command's status.
 
-Rules of docs/contract.md: R4.28, R4.29, R6.15, R6.16, R6.17, R6.18, R6.20.
+Rules of docs/contract.md: R4.33, R4.35, R6.15, R6.16, R6.17, R6.18, R6.20.
 """
 
 import sys

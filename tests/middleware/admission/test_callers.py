@@ -1,6 +1,6 @@
 """The limits of one caller: attempts at once and new keys in a time; others are not concerned, and replays never count.
 
-Rules of docs/contract.md: R4.28.
+Rules of docs/contract.md: R4.34.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """Callers who are known by what their token claims, in an app: who is one, who is none, and what a refreshed token names.
 
-Rules of docs/contract.md: R4.28, R4.29, R6.6, R6.15, R6.16, R6.17, R6.18, R6.19.
+Rules of docs/contract.md: R4.33, R4.35, R6.6, R6.15, R6.16, R6.17, R6.18, R6.19.
 """
 
 import json

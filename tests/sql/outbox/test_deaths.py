@@ -132,5 +132,5 @@ def test_the_command_publishes_and_ends_on_sigterm(place: Place, streams: RedisS
         process.wait_for("published 8,")
         assert waiting(place) == []
         assert process.stop() == 0
-    assert "the relay has stopped" in process.said
+    assert "the relay has stopped" in process.output
     assert first_time(arrived(streams)) == EXPECTED

@@ -5,6 +5,7 @@ Rules of docs/contract.md: R12.32.
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -155,10 +156,14 @@ async def test_an_add_of_this_process_wakes_it(place: Place, engine: Any) -> Non
     sink = Sink()
     relay = Relay(engine, sink, poll=3600)
     relay._idle = Backoff(3600, 3600, least=1.0)
+
+    def has_arrived(number: int) -> bool:
+        return len(sink.arrived) == number
+
     async with relay.running():
         for number in (1, 2):
             await asyncio.to_thread(added, place, "a")  # the relay is at work in this loop
-            await until(lambda number=number: len(sink.arrived) == number)
+            await until(partial(has_arrived, number))
 
 
 async def test_the_backlog_is_measured(place: Place, engine: Any) -> None:
