@@ -40,11 +40,11 @@ async def consume(url: str, name: str, database: str, dies_one_in: str) -> None:
     sessions = async_sessionmaker(create_async_engine(database, pool_size=PREFETCH // 2, max_overflow=PREFETCH))
     settings = SubscriptionSettings(max_attempts=1000)
     subscription = Subscription("ledger", cache="memory://", settings=settings)
-    ended = asyncio.Event()
+    ended, one_in = asyncio.Event(), int(dies_one_in)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
 
     def die_now_and_then(*_: object) -> None:
-        if random.randrange(int(dies_one_in)) == 0:
+        if one_in and random.randrange(one_in) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     @ledger.transaction(sessions)
@@ -67,7 +67,7 @@ async def consume(url: str, name: str, database: str, dies_one_in: str) -> None:
             await asyncio.sleep(PAUSE)
             await message.nack()
 
-    if int(dies_one_in):
+    if one_in:
         event.listen(Session, "after_commit", die_now_and_then)
     async with await aio_pika.connect(url) as connection, ledger.following(every=1.0):
         channel = await connection.channel()
