@@ -56,7 +56,7 @@ async def test_what_is_probably_not_meant_is_advised_about(redis_url: str, setti
 
 async def test_keys_that_verify_tokens_are_looked_for() -> None:
     issuer = Issuer()
-    scope = {"idempotency": {"scope": ["jwt:sub"]}}
+    scope: dict[str, Any] = {"idempotency": {"scope": ["jwt:sub"]}}
     with JwksServer(issuer.jwks()) as server:
         (finding,) = await found("jwks", jwt={"jwks": server.url}, **scope)
         assert (finding.severity, finding.text.endswith("verified by: 1")) == (Severity.GOOD, True)
