@@ -17,6 +17,7 @@ from loadtests import (
     gateway,
     gateway_report,
     inbox,
+    inbox_report,
     instructions,
     middleware,
     middleware_report,
@@ -31,7 +32,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "middleware": (middleware.run, middleware_report),
     "cost": (cost.run, cost_report),
     "duplicates": (duplicates.run, duplicates),
-    "inbox": (inbox.run, inbox),
+    "inbox": (inbox.run, inbox_report),
 }
 """What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
