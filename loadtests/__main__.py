@@ -18,6 +18,7 @@ from loadtests import (
     gateway,
     gateway_report,
     inbox,
+    inbox_report,
     instructions,
     middleware,
     middleware_report,
@@ -34,7 +35,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "middleware": (middleware.run, middleware_report),
     "cost": (cost.run, cost_report),
     "duplicates": (duplicates.run, duplicates),
-    "inbox": (inbox.run, inbox),
+    "inbox": (inbox.run, inbox_report),
     "order": (order.run, order),
     "relay": (relay.run, relay),
 }

@@ -45,7 +45,12 @@ class OverGateway:
         """Until it is accepted."""
         headers = {"idempotency-key": key, "content-type": "application/json"}
         while True:
-            answer = await self._client.post(ROUTE, content=body, headers=headers)
+            try:
+                answer = await self._client.post(ROUTE, content=body, headers=headers)
+            except (
+                httpx.TransportError
+            ):  # a connection that the gateway had closed as idle: under its key it is sent again
+                continue
             if answer.status_code == 202:
                 return
             if answer.status_code not in (409, 503):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from loadtests import aims, builds, capacity, cost_report, duplicates, gateway_report, inbox, middleware_report
+from loadtests import aims, builds, capacity, cost_report, duplicates, gateway_report, inbox_report, middleware_report
 from loadtests.bed import OURS
 from loadtests.machine import told as describe
 from loadtests.processes import HERE, ROOT
@@ -171,7 +171,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "middleware": lambda results: _tables(middleware_report.tables(results["middleware"])),
     "cost": lambda results: _tables(cost_report.tables(results["cost"])),
     "duplicates": lambda results: _tables(duplicates.tables(results["duplicates"])),
-    "inbox": lambda results: _tables(inbox.tables(results["inbox"])),
+    "inbox": lambda results: _tables(inbox_report.tables(results["inbox"])),
     "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
@@ -200,7 +200,7 @@ def draw_all(results: Everything) -> None:
     plots: dict[str, tuple[str, Callable[[Results, Any], None]]] = {
         "gateway": ("gateway", gateway_report.plot), "middleware": ("middleware", middleware_report.plot),
         "soak": ("cost", cost_report.plot), "concurrency": ("cost", cost_report.plot_concurrency),
-        "duplicates": ("duplicates", duplicates.plot), "inbox": ("inbox", inbox.plot),
+        "duplicates": ("duplicates", duplicates.plot), "inbox": ("inbox", inbox_report.plot),
     }  # fmt: skip
     for name, (bench, plot) in plots.items():
         draw(results[bench], plot, KEPT, name, formats=("svg",))

@@ -7,6 +7,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from loadtests import aims, builds, duplicates, pages
 from loadtests.__main__ import main
@@ -33,6 +34,12 @@ def test_other_results_would_make_another_page(page: str) -> None:
         sample["per_s"] *= 2
     text = (ROOT / page).read_text("utf-8")
     assert pages.filled(text, other) != text
+
+
+def test_what_says_nothing_fills_no_page() -> None:
+    for option in ("--quick", "--out=elsewhere"):
+        done = CliRunner().invoke(main, ["inbox", "--fill", option])
+        assert (done.exit_code, "--fill is for results in their own folder" in done.output) == (2, True)
 
 
 def of_source(results: pages.Everything) -> pages.Everything:

@@ -5,10 +5,12 @@ long as its connection lives, and the server its plan until the next ANALYZE.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.orm import Session
 
 from oncegate.sql import Inbox
 from oncegate.sql.inbox.markers import record_of
@@ -101,6 +103,37 @@ def test_a_cleanup_reads_nothing_again_for_each_batch(postgresql: PostgreSQLServ
         costs.append(blocks_read(place, lambda size=batch_size: clean(place, batch_size=size)))  # type: ignore[misc]  # bound early
         assert len(place.markers()) == 1000 + 1  # and the instant
     assert costs[1] < 1.5 * costs[0]
+
+
+def test_where_old_markers_were_a_later_cleanup_reads_nothing(postgresql: PostgreSQLServer) -> None:
+    """Their places are taken by young ones, by whose times the index is to know them."""
+    place = SyncPlace(postgresql.url(postgresql.database(), "psycopg"))
+    place.prepare()
+    write_markers(place, 2000, "8 days")
+    write_markers(place, 1000, "2 days")
+    vacuum = functools.partial(postgresql.execute, "VACUUM ANALYZE oncegate_inbox", place.url.rpartition("/")[2])
+    vacuum()
+    assert clean(place).pruned == 2000
+    vacuum()
+    write_markers(place, 2000, "1 day")
+    vacuum()
+    (size,) = place.execute("SELECT pg_relation_size('oncegate_inbox') / 8192 AS blocks")
+    assert 700 < size.blocks < 1000  # they have taken the places of the others
+    assert blocks_read(place, lambda: clean(place)) < 350  # the last blocks, whose range is not full, are always read
+
+
+def test_a_cleanup_waits_for_no_vacuum_and_needs_not_own_the_table(postgresql: PostgreSQLServer) -> None:
+    place = SyncPlace(postgresql.url(postgresql.database(), "psycopg"))
+    place.prepare()
+    write_markers(place, 100, "8 days")
+    with Session(place.engine) as vacuuming:
+        vacuuming.execute(text("LOCK oncegate_inbox IN SHARE UPDATE EXCLUSIVE MODE"))
+        assert clean(place).pruned == 100
+    place.execute("DROP ROLE IF EXISTS tidy")
+    place.execute("CREATE ROLE tidy LOGIN")
+    place.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON oncegate_inbox TO tidy")
+    write_markers(place, 100, "9 days")
+    assert clean(SyncPlace(place.url.replace("postgres@", "tidy@"))).pruned == 100
 
 
 def write_markers(place: SyncPlace, count: int, age: str) -> None:

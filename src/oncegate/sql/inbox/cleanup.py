@@ -6,7 +6,8 @@ go in batches, each in a short transaction of its own, which passes over what an
 beside each other, and nobody who writes a marker waits for them. Killed anywhere, it has forgotten no more than it has recorded.
 
 What is due is searched once. On PostgreSQL that gives the blocks that it lies in, and each batch reads its own blocks alone: a
-search for every batch would read again, each time, what the earlier ones have deleted.
+search for every batch would read again, each time, what the earlier ones have deleted. The index keeps a range of times for every
+128 blocks, which never becomes narrower by itself: that of emptied blocks is dropped, and made anew by the next VACUUM.
 """
 
 import asyncio
@@ -14,11 +15,12 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -42,7 +44,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate.sql.database.access import connected, in_transaction
-from oncegate.sql.database.errors import meaning
+from oncegate.sql.database.errors import InboxBusy, meaning
 from oncegate.sql.database.types import RecordId
 from oncegate.sql.inbox.statements import LEAD_SECONDS
 from oncegate.sql.inbox.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
@@ -54,6 +56,14 @@ _LONGEST: Final = 100 * 365 * 86400.0
 _OF_PART: Final = text("due.ctid >= CAST(:first AS tid) AND due.ctid < CAST(:end AS tid)").bindparams(
     bindparam("first", type_=Text()), bindparam("end", type_=Text())
 )
+_RANGE: Final = 128
+"""Blocks that a BRIN index has one entry for, unless it was made otherwise."""
+_DROP_RANGES: Final = text(
+    "SELECT count(brin_desummarize_range(pg_class.oid, CAST(block AS bigint)))"
+    " FROM pg_class, json_array_elements_text(CAST(:blocks AS json)) AS given (block)"
+    " WHERE pg_class.oid = to_regclass(:index) AND pg_has_role(relowner, 'USAGE')"
+    " AND relam = (SELECT oid FROM pg_am WHERE amname = 'brin')"
+).bindparams(bindparam("index", type_=Text()), bindparam("blocks", type_=Text()))
 _BLOCK: Final[Any] = literal_column("CAST((CAST(CAST(ctid AS text) AS point))[0] AS bigint)").label("block")
 
 
@@ -154,7 +164,25 @@ async def forget(
             progress(done)
             if engine.dialect.name == "sqlite":  # which has one writer at a time, and no queue for it
                 await asyncio.sleep(time.monotonic() - began)
+    if done.pruned and engine.dialect.name == "postgresql":
+        await _drop_ranges(engine, table, parts)
     return done
+
+
+async def _drop_ranges(engine: AsyncEngine | Engine, table: Table, parts: Sequence[_Part]) -> None:
+    """Where this role may: only the table's owner. A VACUUM that is at work is not waited for; the next round does as well."""
+    blocks = sorted({block for part in parts for block in (*range(part.first, part.last, _RANGE), part.last)})
+    name = engine.dialect.identifier_preparer.format_table(table, name=f"{table.name}_received_at")
+
+    def drop(connection: Connection) -> None:
+        connection.execute(text("SET LOCAL lock_timeout = '100ms'"))
+        connection.execute(_DROP_RANGES, {"index": name, "blocks": orjson.dumps(blocks).decode()})
+
+    try:
+        await in_transaction(engine, drop)
+    except SQLAlchemyError as error:
+        if not isinstance(meaning(error, table.fullname), InboxBusy):
+            raise
 
 
 async def forget_in(database: str, schema: str | None, retention: Retention, **options: Any) -> Progress:
