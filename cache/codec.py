@@ -83,8 +83,7 @@ _TOKEN_AT: Final = 2
 _ATTEMPT_AT: Final = 34
 _MARKED: Final = b'{"a":1'
 _UNSEALED: Final = (b'{"s":', b'{"a":1,"s":')
-_SEALS: Final = {code[0]: code.decode() for code in STATE_CODES.values()}
-"""The names of seals, by the states' codes."""
+_SEALS: Final = {code[0]: code.decode() for code in STATE_CODES.values()}  # the names of seals, by the states' codes
 _SEAL_BEGINS: Final = {code: b'"%b":"' % code for code in STATE_CODES.values()}
 """Found in the head only as what they are: within a string each quote has a backslash before it."""
 _NAMES: Final = frozenset(_SEALS.values())
@@ -98,10 +97,7 @@ _CHECK_AT: Final = len('"S":"')
 _LENGTH_AT: Final = _CHECK_AT + _CHECK_BYTES
 _RETENTION_AT: Final = 38
 _FOUND_AT: Final = 46
-_LEAST_STATUS: Final = 200
-_MOST_STATUS: Final = 999
-_LAST_INSTANT_MS: Final = 253402300799999
-"""The end of the year 9999: later instants can't be written down (RFC 3339)."""
+_LAST_INSTANT_MS: Final = 253402300799999  # the end of the year 9999: later ones can't be written down (RFC 3339)
 BODILESS: Final[frozenset[int]] = frozenset((204, 304))
 """The statuses of answers that never have a body (RFC 9110 section 6.4.1)."""
 _is_name: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
@@ -233,8 +229,7 @@ def _decode(
     if end > len(data):
         raise ValueError("cut short")
     packed, body = data[start:end], data[end:]
-    sealed = packed.rfind(_SEAL_BEGINS[code])
-    if sealed >= 0:
+    if (sealed := packed.rfind(_SEAL_BEGINS[code])) >= 0:
         if size >= 0:
             whole = packed[sealed + _LENGTH_AT :] == b'%d"}' % (size - end)
         else:
@@ -242,10 +237,8 @@ def _decode(
             whole = packed[sealed + _CHECK_AT :] == b'%08x%d"}' % (check, len(body))
         if not whole:
             raise ValueError("the seal is another record's")
-        if size < 0 and not traced:
-            plain = _plain_response(packed, body)
-            if plain is not None:
-                return Record(state, token, fingerprint, attempt, plain)
+        if size < 0 and not traced and (plain := _plain_response(packed, body)) is not None:
+            return Record(state, token, fingerprint, attempt, plain)
     head, body = _opened(orjson.loads(packed), body, size, encryption, key, token)
     headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
     if sealed < 0 or size >= 0:  # a seal proves nothing of what is not whole
@@ -277,8 +270,8 @@ def _plain_response(packed: bytes, body: bytes) -> StoredResponse | None:
     if _BACKSLASH in packed or not packed.isascii():
         return None
     parts = packed.split(b'"')
-    if parts[2] != b":[[":  # there are no lines, or the mark comes first
-        return None
+    if parts[2] != b":[[":
+        return None  # there are no lines, or the mark comes first
     headers = [(parts[3], parts[5])]
     at = 6
     while parts[at] == b"],[":
@@ -293,7 +286,7 @@ def _plain_response(packed: bytes, body: bytes) -> StoredResponse | None:
 def _check_numbers(status: object, completed_at_ms: object) -> None:
     if type(status) is not int or type(completed_at_ms) is not int:  # true is no number
         raise ValueError("a status and an instant are numbers")
-    if not (_LEAST_STATUS <= status <= _MOST_STATUS and 0 <= completed_at_ms <= _LAST_INSTANT_MS):
+    if not (200 <= status <= 999 and 0 <= completed_at_ms <= _LAST_INSTANT_MS):
         raise ValueError("nothing ends with this status, or at this instant")
 
 
