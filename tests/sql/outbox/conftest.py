@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import MetaData
+from sqlalchemy.orm import Session
 
 from oncegate.sql import Outbox
 from testing.postgresql import PostgreSQLServer
@@ -12,9 +13,11 @@ from tests.sql.places import Place, SyncPlace
 
 
 def made(place: Place) -> Place:
-    tables = Outbox("any").tables(MetaData())
-    for table in tables:
-        place.run(lambda session, table=table: table.create(session.connection(), checkfirst=True))
+    def make(session: Session) -> None:
+        for table in Outbox("any").tables(MetaData()):
+            table.create(session.connection(), checkfirst=True)
+
+    place.run(make)
     place.execute("CREATE TABLE IF NOT EXISTS effects (what TEXT NOT NULL)")
     return place
 
