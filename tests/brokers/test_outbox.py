@@ -123,7 +123,7 @@ async def test_redis_streams(redis_broker_url: str, shop: SyncPlace, source: Out
     shop.execute("UPDATE oncegate_outbox SET due_at = NULL")
     assert await Relay(source, streams).publish_batch() == 2
     entries: Any = await client.xrange(topic)
-    found: Any = [fields for _, fields in entries]
+    found = [fields for _, fields in entries]
     assert {each[b"key"]: each for each in found} == {
         b"k2": {b"key": b"k2", b"body": b"\xff"},
         b"k 1": {

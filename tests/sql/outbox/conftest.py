@@ -13,13 +13,11 @@ from tests.sql.places import Place, SyncPlace
 
 
 def made(place: Place) -> Place:
-    tables = Outbox("any").tables(MetaData())
-
-    def create(session: Session) -> None:
-        for table in tables:
+    def make(session: Session) -> None:
+        for table in Outbox("any").tables(MetaData()):
             table.create(session.connection(), checkfirst=True)
 
-    place.run(create)
+    place.run(make)
     place.execute("CREATE TABLE IF NOT EXISTS effects (what TEXT NOT NULL)")
     return place
 
