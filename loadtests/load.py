@@ -106,6 +106,8 @@ class Wrk:
             file.flush()
             arguments = [mode, seed, str(connections), path, file.name]
             for more in (0, 1, LEEWAY_SECONDS):  # a busy machine answers nothing within a quick run's part of a second
+                if more and mode != "replay":  # new keys: first requests of the last one may be in flight
+                    arguments[1] = f"{seed}m{more}"
                 counted = self._run(target.url, connections, seconds + more, arguments)
                 if counted["requests"]:
                     break
