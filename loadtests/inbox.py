@@ -27,7 +27,7 @@ from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.rules.key import record_id, record_key
 from oncegate.sql import Inbox
 from oncegate.sql.inbox.cleanup import Retention, forget
-from oncegate.sql.inbox.statements import Message
+from oncegate.sql.marking.statements import Message
 from testing.postgresql import PostgreSQLServer
 
 AT_ONCE: Final = 4

@@ -9,10 +9,10 @@ import click
 from oncegate import __version__
 from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
-from oncegate.app.cli.inbox import inbox
+from oncegate.app.cli.database.inbox import inbox
+from oncegate.app.cli.database.outbox import outbox
+from oncegate.app.cli.database.relay import relay
 from oncegate.app.cli.keys import keys
-from oncegate.app.cli.outbox import outbox
-from oncegate.app.cli.relay import relay
 from oncegate.app.cli.usage import end
 from oncegate.app.cli.worker import worker
 from oncegate.cache.open import CACHE_SCHEMES

@@ -22,7 +22,7 @@ from oncegate.cache.record import Record, State, StoredResponse
 from oncegate.cache.store import Cache
 from oncegate.middleware.consumers.gate import is_dead
 from oncegate.middleware.http.asgi import Receive, Scope
-from oncegate.middleware.http.keyed_request import wanted_wait
+from oncegate.middleware.http.prefer import wanted_wait
 from oncegate.middleware.outcome.problems import original_result, token_challenge
 from oncegate.middleware.outcome.results import read_error
 from oncegate.middleware.rules.digests import UNKEYED, Digests

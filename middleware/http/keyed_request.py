@@ -19,7 +19,7 @@ from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.app_functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
-from oncegate.middleware.http.prefer import preferences
+from oncegate.middleware.http.prefer import wanted_wait, wants_async
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import (
     RETRY_AFTER_SECONDS,
@@ -374,25 +374,6 @@ def is_signed(fields: Fields) -> bool:
     """Whether the Authorization header is one that changes while its caller stays: signed for each request, or a JWT."""
     values = fields.get(b"authorization")
     return values is not None and values[0][:1] in _SIGNED_INITIALS and values[0].startswith(_SIGNED)
-
-
-def wanted_wait(fields: Fields, policy: Policy) -> int:
-    """Seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``."""
-    lines = fields.get(PREFER)
-    if lines is None:  # as a rule
-        return 0
-    for name, value in preferences(lines):
-        if name == b"wait" and value.isdigit():
-            seconds = value.lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
-            return min(int(seconds or 0), int(policy.settings.max_wait))
-    return 0
-
-
-def wants_async(fields: Fields) -> bool:
-    """Whether the caller would have the command accepted now and processed later: ``Prefer: respond-async``
-    (RFC 7240 section 4.1)."""
-    lines = fields.get(PREFER)
-    return lines is not None and (b"respond-async", b"") in preferences(lines)
 
 
 def wants_error(fields: Fields, policy: Policy) -> bool:

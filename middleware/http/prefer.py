@@ -5,6 +5,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from oncegate.middleware.rules.key import Fields
+from oncegate.middleware.rules.policy import PREFER, Policy
+
 MAX_PREFER_BYTES: Final = 1024
 """Of all field lines together. With more, all of it is ignored, as a server may (RFC 7240 section 2)."""
 
@@ -39,3 +42,22 @@ def read_line(line: bytes) -> list[tuple[bytes, bytes]]:
             comma = line.find(b",", at)
             at = comma + 1 if comma >= 0 else len(line)
     return found
+
+
+def wanted_wait(fields: Fields, policy: Policy) -> int:
+    """Seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``."""
+    lines = fields.get(PREFER)
+    if lines is None:  # as a rule
+        return 0
+    for name, value in preferences(lines):
+        if name == b"wait" and value.isdigit():
+            seconds = value.lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
+            return min(int(seconds or 0), int(policy.settings.max_wait))
+    return 0
+
+
+def wants_async(fields: Fields) -> bool:
+    """Whether the caller would have the command accepted now and processed later: ``Prefer: respond-async``
+    (RFC 7240 section 4.1)."""
+    lines = fields.get(PREFER)
+    return lines is not None and (b"respond-async", b"") in preferences(lines)

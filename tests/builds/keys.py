@@ -5,6 +5,7 @@ from typing import Any
 
 from oncegate.middleware.http import body as http_body
 from oncegate.middleware.http import keyed_request as request
+from oncegate.middleware.http import prefer
 from oncegate.middleware.rules import key, policy, readings
 from oncegate.middleware.rules.key import fingerprint
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
@@ -31,8 +32,8 @@ def asked(headers: Lines, settings: dict[str, Any]) -> list[Any]:
         lambda: _found(given, rules),
         lambda: request.request_scope(given, rules),
         lambda: request.is_signed(given),
-        lambda: request.wanted_wait(given, rules),
-        lambda: request.wants_async(given),
+        lambda: prefer.wanted_wait(given, rules),
+        lambda: prefer.wants_async(given),
         lambda: request.wants_error(given, rules),
         lambda: key.record_key("n", "k", request.request_scope(given, rules)),
     ):

@@ -8,7 +8,7 @@ from sqlalchemy import MetaData
 
 from oncegate.sql import Inbox
 from oncegate.sql.inbox.cleanup import Progress, Retention, forget
-from oncegate.sql.inbox.table import inbox_table
+from oncegate.sql.marking.table import inbox_table
 from tests.sql.places import AsyncPlace, Place, SyncPlace
 
 DAYS = 86400.0

@@ -12,7 +12,7 @@ from sqlalchemy import MetaData, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from oncegate.sql.inbox.cleanup import Retention, forget
-from oncegate.sql.inbox.table import inbox_table
+from oncegate.sql.marking.table import inbox_table
 
 
 def main(url: str, number: str) -> None:

@@ -13,8 +13,8 @@ from oncegate import Action, Delivery, MemoryCache, Subscription
 from oncegate.middleware.outcome.errors import NotRetryable
 from oncegate.sql import Forgotten, Inbox, InboxBusy
 from oncegate.sql.inbox import cleanup
-from oncegate.sql.inbox import statements as marker_statements
 from oncegate.sql.inbox.cleanup import Progress, Retention, _Part, _Steps
+from oncegate.sql.marking import statements as marker_statements
 from testing import template
 from testing.waiting import until as wait_for
 from tests.sql.aging import TABLE, age, ago, clean, pruned

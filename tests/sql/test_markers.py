@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import MetaData
 from sqlalchemy.orm import Session
 
-from oncegate.sql.inbox.statements import Message, statements
-from oncegate.sql.inbox.table import inbox_table
+from oncegate.sql.marking.statements import Message, statements
+from oncegate.sql.marking.table import inbox_table
 from testing.waiting import wait_until
 from tests.sql.conftest import ON_POSTGRESQL
 from tests.sql.held import PATIENT, Pool, is_waiting

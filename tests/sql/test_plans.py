@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from oncegate.sql import Inbox
 from oncegate.sql.inbox.markers import record_of
-from oncegate.sql.inbox.statements import statements
+from oncegate.sql.marking.statements import statements
 from testing.postgresql import PostgreSQLServer
 from testing.waiting import until as wait_for
 from tests.sql.aging import TABLE, clean

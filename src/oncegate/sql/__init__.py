@@ -25,9 +25,9 @@ from oncegate.sql.database.errors import (
     SequenceForked,
     SequenceInvalid,
 )
-from oncegate.sql.inbox.entry import AsyncEntry, Entry
 from oncegate.sql.inbox.inbox import Inbox
 from oncegate.sql.inbox.stats import InboxStats
+from oncegate.sql.marking.entry import AsyncEntry, Entry
 from oncegate.sql.order.guard import Decision
 from oncegate.sql.outbox.misuse import OutboxMisused
 from oncegate.sql.outbox.outbox import Added, Outbox

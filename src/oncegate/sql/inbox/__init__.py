@@ -1,1 +1,1 @@
-"""The transactional inbox: `Inbox` (inbox), its handlers' transactions (handler, batch, transaction), an operator's view."""
+"""The transactional inbox: `Inbox` (inbox), what it forgets (cleanup), and an operator's view of it."""

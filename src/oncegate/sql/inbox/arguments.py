@@ -16,7 +16,8 @@ from oncegate.middleware.consumers.delivery import (
 )
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
-from oncegate.sql.inbox.statements import Message
+from oncegate.sql.marking.statements import Message
+from oncegate.sql.order.numbers import MOST
 
 AnyAsync = AsyncSession | AsyncConnection
 AnySync = Session | Connection
@@ -33,6 +34,14 @@ def check_names(consumer: str, aliases: Sequence[str]) -> None:
             raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
     if consumer in aliases or len(set(aliases)) != len(aliases):
         raise ValueError("aliases are former names of the consumer, each given once")
+
+
+def check_order(order: str, starts_at: int, max_parked: int, max_attempts: int) -> None:
+    """Raises ``ValueError`` for what is no order, or none of its numbers."""
+    if order not in ("none", "latest", "contiguous"):
+        raise ValueError(f"order is 'none', 'latest' or 'contiguous', not {order!r}")
+    if not (0 < starts_at <= MOST and max_parked >= 0 and max_attempts > 0):
+        raise ValueError("starts_at and max_attempts are 1 or more, max_parked is no less than 0")
 
 
 def not_a_session(session: object) -> TypeError:

@@ -1,6 +1,6 @@
 """Forgets: deletes the markers that are older than a retention, by the database's clock, and keeps the instant up to which.
 
-Strategy. The instant is committed first, as a row in the place of a message (oncegate.sql.inbox.table), and the first marker
+Strategy. The instant is committed first, as a row in the place of a message (oncegate.sql.marking.table), and the first marker
 is deleted `LEAD_SECONDS` later: by then no statement runs that writes markers without having seen it (inbox.statements). Markers
 go in batches, each in a short transaction of its own, which passes over what another one deletes: any number of these may run
 beside each other, and nobody who writes a marker waits for them. Killed anywhere, it has forgotten no more than it has recorded.
@@ -46,8 +46,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from oncegate.sql.database.access import connected, in_transaction
 from oncegate.sql.database.errors import InboxBusy, meaning
 from oncegate.sql.database.types import RecordId
-from oncegate.sql.inbox.statements import LEAD_SECONDS
-from oncegate.sql.inbox.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
+from oncegate.sql.marking.statements import LEAD_SECONDS
+from oncegate.sql.marking.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
 
 log = logging.getLogger("oncegate.inbox")
 

@@ -4,7 +4,7 @@ from sqlalchemy import Connection, MetaData, Table, inspect
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from oncegate.sql.database.access import database_url, in_database
-from oncegate.sql.inbox.table import inbox_table
+from oncegate.sql.marking.table import inbox_table
 from oncegate.sql.order.table import order_table, parked_table
 
 

@@ -1,7 +1,7 @@
 """`Inbox`: marks each message in the transaction of its effect, so that a second delivery finds it.
 
 Strategy. The marker comes first, and by one statement: who writes it has the message, and a concurrent delivery waits until
-that transaction has ended (oncegate.sql.inbox.statements). A look before, and a marker after the effect, would run both, and
+that transaction has ended (oncegate.sql.marking.statements). A look before, and a marker after the effect, would run both, and
 fail one of them at its commit.
 
 All of it is written once, for SQLAlchemy's synchronous sessions and connections; for asynchronous ones it runs in their
@@ -29,21 +29,20 @@ from oncegate.middleware.consumers.transactional import Executed, set_inbox
 from oncegate.middleware.rules.arguments import check_watch
 from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.database.errors import InboxMisused
-from oncegate.sql.inbox.arguments import AnyAsync, AnySync, check_names, identified, not_a_session
-from oncegate.sql.inbox.background import Sweep, in_background, keep_sweeping
+from oncegate.sql.handlers.background import Sweep, in_background, keep_sweeping
+from oncegate.sql.handlers.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
+from oncegate.sql.handlers.in_order import awaited_in_order, called_in_order
+from oncegate.sql.handlers.transaction import is_result
+from oncegate.sql.inbox.arguments import AnyAsync, AnySync, check_names, check_order, identified, not_a_session
 from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
-from oncegate.sql.inbox.entry import AsyncEntry, Entry, Marking
-from oncegate.sql.inbox.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
-from oncegate.sql.inbox.in_order import awaited_in_order, called_in_order
-from oncegate.sql.inbox.marker_writer import MarkerWriter
-from oncegate.sql.inbox.sequence_writer import SequenceWriter
-from oncegate.sql.inbox.statements import Message
 from oncegate.sql.inbox.stats import InboxStats, stats
-from oncegate.sql.inbox.table import inbox_table
-from oncegate.sql.inbox.transaction import is_result
-from oncegate.sql.inbox.writer import Writer
+from oncegate.sql.marking.entry import AsyncEntry, Entry, Marking
+from oncegate.sql.marking.marker_writer import MarkerWriter
+from oncegate.sql.marking.sequence_writer import SequenceWriter
+from oncegate.sql.marking.statements import Message
+from oncegate.sql.marking.table import inbox_table
+from oncegate.sql.marking.writer import Writer
 from oncegate.sql.order.guard import Order
-from oncegate.sql.order.numbers import MOST
 from oncegate.sql.order.table import order_table
 
 log = logging.getLogger("oncegate.inbox")
@@ -99,10 +98,7 @@ class Inbox:
     ) -> None:
         check_watch(watch)
         check_names(consumer, aliases)
-        if order not in ("none", "latest", "contiguous"):
-            raise ValueError(f"order is 'none', 'latest' or 'contiguous', not {order!r}")
-        if not (0 < starts_at <= MOST and max_parked >= 0 and max_attempts > 0):
-            raise ValueError("starts_at and max_attempts are 1 or more, max_parked is no less than 0")
+        check_order(order, starts_at, max_parked, max_attempts)
         if on_mismatch not in ("reject", "warn"):
             raise ValueError(f"on_mismatch is 'reject' or 'warn', not {on_mismatch!r}")
         if on_forgotten not in ("reject", "run"):
@@ -394,8 +390,7 @@ class Inbox:
     def on_unmarked(self, count: int) -> None:
         """So many messages without a key are executed without a marker."""
         self.unmarked += count
-        for _ in range(count):
-            self._writer.count("unmarked")
+        self._writer.count("unmarked", count)
 
     def _on_pruned(self, rows: int) -> None:
         self._writer.notify(lambda watch: watch.markers_pruned(self._table.fullname, rows))

@@ -10,7 +10,7 @@ from oncegate.middleware.rules.key import RECORD_ID, record_id
 from oncegate.sql.database.access import NotDone, in_database
 from oncegate.sql.database.types import utc
 from oncegate.sql.inbox.stats import check_there, consumers
-from oncegate.sql.inbox.table import inbox_table
+from oncegate.sql.marking.table import inbox_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, MetaData, Select, Table, func, inspect, liter
 
 from oncegate.sql.database.access import NotDone, in_database
 from oncegate.sql.database.types import utc
-from oncegate.sql.inbox.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
+from oncegate.sql.marking.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
 
 MOST_COUNTED: Final = 100_000
 """Rows of a table that is counted, on SQLite."""

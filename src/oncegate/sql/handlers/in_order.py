@@ -8,11 +8,11 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from oncegate.sql.inbox.background import Sweep
-from oncegate.sql.inbox.handler import Handler, session_parameter, with_session
-from oncegate.sql.inbox.ordered import Ordered, OrderedHandler
-from oncegate.sql.inbox.parked_arguments import ParkedArguments
-from oncegate.sql.inbox.sequence_writer import SequenceWriter
+from oncegate.sql.handlers.background import Sweep
+from oncegate.sql.handlers.handler import Handler, session_parameter, with_session
+from oncegate.sql.handlers.ordered import Ordered, OrderedHandler
+from oncegate.sql.handlers.parked_arguments import ParkedArguments
+from oncegate.sql.marking.sequence_writer import SequenceWriter
 
 
 def called_in_order(

@@ -21,10 +21,10 @@ from oncegate.middleware.consumers.executing import current, executing
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown, Parked
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.sql.database.errors import KeyReused, SequenceEarly, SequenceForked, SequenceInvalid
-from oncegate.sql.inbox.parked_arguments import ParkedArguments
-from oncegate.sql.inbox.sequence_writer import SequenceWriter
-from oncegate.sql.inbox.statements import Message
-from oncegate.sql.inbox.transaction import Marks, call_within, commit, execute, is_result
+from oncegate.sql.handlers.parked_arguments import ParkedArguments
+from oncegate.sql.handlers.transaction import Marks, call_within, commit, execute, is_result
+from oncegate.sql.marking.sequence_writer import SequenceWriter
+from oncegate.sql.marking.statements import Message
 from oncegate.sql.order.guard import Decision
 from oncegate.sql.order.numbers import Numbered, digest
 from oncegate.sql.order.parked import Parking

@@ -17,7 +17,7 @@ from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.stream import CommandStream
 from oncegate.middleware.consumers.delivery import entry_time
 from oncegate.sql.inbox.cleanup import Progress, Retention, forget_in
-from oncegate.sql.inbox.statements import CLOCK_MARGIN
+from oncegate.sql.marking.statements import CLOCK_MARGIN
 
 if TYPE_CHECKING:
     from oncegate.app.settings.gateway import GatewaySettings

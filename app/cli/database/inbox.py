@@ -220,7 +220,7 @@ def retry(consumer: str, aggregate: str, database: str, schema: str | None) -> N
 def cleanup(database: str, schema: str | None, config: str | None, as_json: bool, dry_run: bool, **given: Any) -> None:
     """See `CLEANUP_HELP`."""
     with one_line():
-        from oncegate.app.cli.inbox_cleanup import clean_up, show_cleanup
+        from oncegate.app.cli.database.inbox_cleanup import clean_up, show_cleanup
         from oncegate.sql.inbox.cleanup import Retention
 
         try:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from oncegate.middleware.consumers.batches import outcomes_of
 from oncegate.middleware.consumers.executing import current
 from oncegate.sql.database.errors import CommitUnknown, InboxMisused, InboxUnavailable
-from oncegate.sql.inbox.transaction import Marks, execute_many, is_result
+from oncegate.sql.handlers.transaction import Marks, execute_many, is_result
 
 log = logging.getLogger("oncegate.inbox")
 

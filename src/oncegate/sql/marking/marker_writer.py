@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from oncegate.sql.database.errors import Forgotten, is_of_database
 from oncegate.sql.database.types import DIALECTS
-from oncegate.sql.inbox.entry import Entry, Kept
-from oncegate.sql.inbox.statements import Message, statements
-from oncegate.sql.inbox.writer import Writer
+from oncegate.sql.marking.entry import Entry, Kept
+from oncegate.sql.marking.statements import Message, statements
+from oncegate.sql.marking.writer import Writer
 from oncegate.sql.order.guard import Decision
 
 log = logging.getLogger("oncegate.inbox")

@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.database.errors import InboxMisused, SequenceForked, SequenceInvalid, is_of_database
 from oncegate.sql.database.types import DIALECTS
-from oncegate.sql.inbox.entry import Entry, Kept
-from oncegate.sql.inbox.statements import Message
-from oncegate.sql.inbox.writer import Writer
+from oncegate.sql.marking.entry import Entry, Kept
+from oncegate.sql.marking.statements import Message
+from oncegate.sql.marking.writer import Writer
 from oncegate.sql.order.guard import Order, guard
 from oncegate.sql.order.numbers import Numbered, checked, digest, shown
 from oncegate.sql.order.parked import ParkedMessages, Parking

@@ -23,8 +23,8 @@ from oncegate.sql.database.errors import (
     meaning,
 )
 from oncegate.sql.database.misuse import check_not_aborted, hold, is_committed, let_go
-from oncegate.sql.inbox.entry import Entry, keep_all
-from oncegate.sql.inbox.statements import Message
+from oncegate.sql.marking.entry import Entry, keep_all
+from oncegate.sql.marking.statements import Message
 
 log = logging.getLogger("oncegate.inbox")
 

@@ -12,8 +12,8 @@ from oncegate.middleware.admission.observe import Watch
 from oncegate.sql.database.errors import InboxMisused, KeyReused, meaning
 from oncegate.sql.database.misuse import check_commits_nothing, marked
 from oncegate.sql.database.types import DIALECTS
-from oncegate.sql.inbox.entry import Entry
-from oncegate.sql.inbox.statements import Message
+from oncegate.sql.marking.entry import Entry
+from oncegate.sql.marking.statements import Message
 from oncegate.sql.order.numbers import Numbered
 
 log = logging.getLogger("oncegate.inbox")
@@ -63,9 +63,10 @@ class Writer:
             raise error
         raise found from error
 
-    def count(self, decision: str) -> None:
-        """Notify the watch of a decision about a message."""
-        self.notify(lambda watch: watch.message_marked(self._consumer, decision))
+    def count(self, decision: str, messages: int = 1) -> None:
+        """Notify the watch of a decision about a message, or about so many."""
+        for _ in range(messages):
+            self.notify(lambda watch: watch.message_marked(self._consumer, decision))
 
     def notify(self, event: Callable[[Watch], None]) -> None:
         """Call one of the watch's methods; its errors are only logged."""

@@ -59,6 +59,6 @@ def relay(**options: Any) -> None:
     from oncegate.app.cli.usage import one_line
 
     with one_line():
-        from oncegate.app.cli.relay_run import RelayOptions, run_relay
+        from oncegate.app.cli.database.relay_run import RelayOptions, run_relay
 
         sys.exit(run_relay(RelayOptions(**options)))

@@ -43,7 +43,7 @@ from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.database.errors import InboxBusy
 from oncegate.sql.database.limits import limits_of
 from oncegate.sql.database.types import RecordId, quoted
-from oncegate.sql.inbox.table import ALL_CONSUMERS
+from oncegate.sql.marking.table import ALL_CONSUMERS
 
 CLOCK_MARGIN: Final = timedelta(minutes=5)
 """By which the clock of a broker, or of who sends, may differ from the database's."""

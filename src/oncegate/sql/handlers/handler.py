@@ -10,8 +10,8 @@ from sqlalchemy.orm import sessionmaker
 from sqlalchemy.util import await_only
 
 from oncegate.middleware.consumers.transactional import Executed
-from oncegate.sql.inbox.batch import Batch
-from oncegate.sql.inbox.transaction import Marks, execute, is_result
+from oncegate.sql.handlers.batch import Batch
+from oncegate.sql.handlers.transaction import Marks, execute, is_result
 
 Handler = Callable[..., Any]
 
