@@ -297,7 +297,7 @@ class RedisRequests(RedisBench):
         await self._subscribed.get_message(timeout=60)  # of the subscription, which is ignored
 
     async def close(self) -> None:
-        await self._subscribed.aclose()
+        await self._subscribed.aclose()  # type: ignore[no-untyped-call]  # as the client has it
         await super().close()
 
     async def replies(self) -> list[str]:

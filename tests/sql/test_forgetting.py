@@ -223,7 +223,7 @@ def test_an_app_may_have_it_done(
 ) -> None:
     """On PostgreSQL with the lead, which an app can't shorten."""
     assert isinstance(place, SyncPlace | AsyncPlace)
-    assert cleanup.LEAD_SECONDS >= marker_statements.STATEMENT_SECONDS + 5
+    assert marker_statements.LEAD_SECONDS >= marker_statements.STATEMENT_SECONDS + 5
     monkeypatch.setattr(cleanup, "LEAD_SECONDS", 0.3)
     place.deliver(billing, "a")
     age(place)
