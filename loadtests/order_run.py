@@ -148,7 +148,7 @@ def perform(plan: Plan, console: Console) -> Figures:
         database = server.database()
         _make_tables(server, database, plan)
         asyncio.run(_publish(rabbit.url, published))
-        command = [sys.executable, "-m", "loadtests.order_handler", rabbit.url, QUEUE, server.url(database, "asyncpg")]
+        command = ["-m", "loadtests.order_handler", rabbit.url, QUEUE, server.url(database, "asyncpg")]
         log = Path(name) / "consumers.log"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
         consumers = Restarting([[*command, str(plan.dies_one_in)]] * plan.consumers, environment, log, plan.seed)

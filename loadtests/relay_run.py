@@ -174,7 +174,7 @@ def perform(plan: Plan) -> Figures:
             for table in orders.tables(MetaData()):
                 table.create(connection)
         engine.dispose()
-        command = [str(Path(sys.executable).with_name("oncegate")), "relay", "--to", redis.url]
+        command = ["-c", "from oncegate.app.cli.main import main; main()", "relay", "--to", redis.url]
         command += ["--database", server.url(database, "asyncpg"), "--log-level", "error"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
         relays = Restarting([command] * plan.relays, environment, Path(folder) / "relays.log", plan.seed)

@@ -66,7 +66,7 @@ def in_python(url: str, calls: Calls) -> Any:
     return results
 
 
-RAISED = {400: "StripeInvalidRequestError", 401: "StripeAuthenticationError"}
+RAISED = {400: "StripeInvalidRequestError", 401: "StripeAuthenticationError", 429: "StripeRateLimitError"}
 """By status, which is what both go by first; other statuses of ours: an API error."""
 
 

@@ -200,6 +200,7 @@ def counted_by_consumers() -> str:
     metrics = ConsumerMetrics("billing", registry=registry)
     metrics.inbox_measured("oncegate_inbox", 1, 1.0)
     metrics.markers_pruned("oncegate_inbox", 1)
+    metrics.order_measured("billing", 1, 1, 1.0)
     return "\n".join(line for line in generate_latest(registry).decode().splitlines() if "_created" not in line) + "\n"
 
 

@@ -107,7 +107,8 @@ async def test_a_large_outcome_goes_over_a_connection_of_its_own(
 async def test_a_scan_never_blocks_redis_with_keys(redis_server: RedisServer, redis_cache: RedisCache) -> None:
     with redis_server.monitored() as seen:
         await redis_cache.scan("anything", "digest", limit=7)
-    assert [command.split()[0] for command in seen if "SCAN" in command] == ["SCAN"]
+    names = [command.split()[0] for command in seen]  # a new connection loads its scripts first
+    assert [name for name in names if name in ("SCAN", "KEYS")] == ["SCAN"]
     assert seen[-1].endswith("COUNT 7")
     with pytest.raises(ValueError, match="cursor"):
         await redis_cache.scan("anything", cursor="0 MATCH *")

@@ -101,7 +101,7 @@ def test_retry_after_is_on_what_time_can_change_and_on_nothing_else() -> None:
         answer = problem(slug, "why", docs_url="https://docs.example")
         if b"retry-after" in dict(answer.headers):
             carriers.add(slug)
-    assert carriers == {"in-flight", "cache-unavailable", "overloaded", "too-many-keys"}
+    assert carriers == {"in-flight", "cache-unavailable", "caller-unverifiable", "overloaded", "too-many-keys"}
     assert all(KINDS[slug].retryable for slug in carriers)
 
 

@@ -15,11 +15,13 @@ from oncegate.middleware.calls.errors import CommandFailedError, DuplicateComman
 from oncegate.middleware.consumers.begun import Recording
 from oncegate.middleware.consumers.handling import NotRecorded
 from oncegate.middleware.outcome.errors import NotAccepted
+from oncegate.sql import VersionConflict
 
 MADE: dict[type[BaseException], Callable[[Any], BaseException]] = {
     DuplicateCommandError: lambda kind: kind("again", "abc", {"id": 1}, omitted=False),
     CommandFailedError: lambda kind: kind("ValueError", "broken", "abc"),
     NotAccepted: lambda kind: kind("stream-full", "no room", copied=True),
+    VersionConflict: lambda kind: kind(4, 5),
     NotRecorded: lambda kind: kind(Recording.REFUSED, "abc"),
 }
 

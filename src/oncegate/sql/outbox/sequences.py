@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.outcome.errors import NotRetryable
+from oncegate.middleware.outcome.errors import NotRetryable, reduced
 from oncegate.sql.database.types import Digest
 from oncegate.sql.outbox.aggregates import check_name, digest_of
 from oncegate.sql.outbox.misuse import in_transaction_of, not_a_session
@@ -28,9 +28,9 @@ class VersionConflict(NotRetryable):
         self.expected = expected
         self.current = current
 
-    def __reduce__(self) -> tuple[type["VersionConflict"], tuple[int, int]]:
-        """By its numbers, for another process."""
-        return type(self), (self.expected, self.current)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See `reduced`."""
+        return reduced(self)
 
 
 class Sequences:
