@@ -85,10 +85,16 @@ class Overloaded(Refusal):
 
 
 class TooManyKeys(Refusal):
-    """The caller has as many attempts, or new keys, as one may have. Nothing was claimed. ``seconds`` is how long to wait."""
+    """The caller has as many attempts, or new keys, as one may have. Nothing was claimed. Made of its text and of how many
+    ``seconds`` to wait.
+    """
 
     slug = "too-many-keys"
 
-    def __init__(self, text: str, seconds: float = 1.0) -> None:
-        super().__init__(text)
-        self.seconds = seconds
+    @property
+    def seconds(self) -> float:
+        """Until another attempt may begin."""
+        return float(self.args[1]) if len(self.args) > 1 else 1.0
+
+    def __str__(self) -> str:
+        return str(self.args[0])
