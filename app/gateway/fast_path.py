@@ -175,7 +175,10 @@ class CallbackDriver:
         admission = exchange.admit(look_up_key, body)
         request.take()
         admissions = exchange.door.admissions
-        if not admissions.is_full(look_up_key):
+        in_flight = admissions.in_flight
+        if in_flight.slots < in_flight.max_in_flight and (
+            in_flight.callers is None or not admissions.is_full(look_up_key)
+        ):
             admissions.claim(admission, request.loop, self._on_claimed)
         else:  # bodies that may wait are counted there
             self._leave_unbegun(None)

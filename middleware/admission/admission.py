@@ -203,13 +203,14 @@ class Admissions:
         if `give_up` is called before. With every slot taken, the record is only read: some answers need no attempt.
         """
         in_flight, policy = self.in_flight, request.policy
-        if self.is_full(request.first_key):
+        callers = in_flight.callers
+        if in_flight.slots >= in_flight.max_in_flight or (callers is not None and callers.wait(request.first_key) > 0):
             request.has_slot = False
             request.task = in_flight.in_background(self._deliver(request, then))
             return
         in_flight.slots += 1
-        if in_flight.callers is not None:
-            in_flight.callers.take(request.first_key)
+        if callers is not None:
+            callers.take(request.first_key)
         request.has_slot = True
         request.sent = monotonic()
         request.claim = claim = _claim_of(request)
@@ -249,9 +250,11 @@ class Admissions:
                 and not isinstance(answer, CacheFull)
             ):
                 return request.attempt
-            in_flight.leave(request.first_key)
-            if in_flight.callers is not None:
-                in_flight.callers.not_new(request.first_key)
+            in_flight.slots -= 1
+            callers = in_flight.callers
+            if callers is not None:
+                callers.give_back(request.first_key)
+                callers.not_new(request.first_key)
             request.attempt = None
         if isinstance(answer, Claim):
             return self._judge(request, answer)
