@@ -130,7 +130,7 @@ class KeySource:
 def _check_installed(jwks: str) -> None:
     try:
         import cryptography  # noqa: F401 - without it PyJWT verifies no signature
-        import jwt  # noqa: F401
+        import jwt  # noqa: F401 - only whether it is there
 
         if is_url(jwks):
             import httpx  # noqa: F401 - in the thread it would come too late to stop the start

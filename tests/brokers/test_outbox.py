@@ -101,7 +101,7 @@ async def test_nats(nats_broker_url: str, shop: SyncPlace, source: OutboxSource,
     await jetstream.publish(topic, b"", headers={"Nats-Msg-Id": "k2"})
     assert (await jetstream.stream_info(topic)).state.messages == 2, "a second publication is dropped by its id"
     await client.close()
-    await relay._publish._broker.stop()  # type: ignore[attr-defined]
+    await relay._publish._broker.stop()  # type: ignore[attr-defined]  # of a broker's publisher
 
 
 async def test_redis_by_faststream(redis_broker_url: str, shop: SyncPlace, source: OutboxSource, topic: str) -> None:

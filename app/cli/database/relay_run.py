@@ -75,7 +75,7 @@ async def _run(options: RelayOptions) -> None:
     async with connected(options.database) as engine, _publisher(options.target) as publish:
         try:
             await check_tables(engine, options.schema)
-        except Exception as error:
+        except Exception as error:  # what is not the database's state is raised again
             if isinstance(error, NotDone) or not is_of_database(error):
                 raise
             log.warning("the database can't be used yet, nothing is published until then: %s", type(error).__name__)

@@ -148,6 +148,6 @@ def test_what_would_not_hold_is_refused(tmp_path: Any) -> None:
         orders.next(connection, "a")
     assert isinstance(misused.value, NotProcessed)
     with pytest.raises(TypeError, match="give a Session"):
-        orders.next(autocommit, "a")  # type: ignore[call-overload]
+        orders.next(autocommit, "a")  # type: ignore[call-overload]  # what is no session is the point
     with pytest.raises(ValueError, match="name"):
         Sequences("no name")
