@@ -111,8 +111,8 @@ async def _in_a_task(work: Awaitable[Any]) -> Any:
     return result
 
 
-def find_handler(name: str) -> Callable[..., Any]:
-    """The function that ``package.module:function`` names, looked for in the working directory too.
+def imported(name: str) -> Any:
+    """What ``package.module:name`` names, looked for in the working directory too.
 
     Raises `HandlerError`, with what the module raised where it can't be imported.
     """
@@ -131,6 +131,15 @@ def find_handler(name: str) -> Callable[..., Any]:
             found = getattr(found, part)
         except AttributeError:
             raise HandlerError(f"{module_name} has no {path}") from None
+    return found
+
+
+def find_handler(name: str) -> Callable[..., Any]:
+    """The function that ``package.module:function`` names, looked for in the working directory too.
+
+    Raises `HandlerError`, with what the module raised where it can't be imported.
+    """
+    found = imported(name)
     if not callable(found):
         raise HandlerError(f"{name} can't be called")
     return found  # type: ignore[no-any-return]  # callable, of whatever kind

@@ -1,9 +1,7 @@
 """Runs a relay as a process: its broker, its pages, signals, an orderly stop."""
 
 import asyncio
-import importlib
 import logging
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from oncegate import __version__
 from oncegate.app import signals
+from oncegate.app.commands.handler import HandlerError, imported
 from oncegate.app.server.pages import Pages
 from oncegate.app.server.socket import bind
 from oncegate.app.settings.gateway import redact
@@ -147,13 +146,9 @@ async def _publisher(target: str) -> AsyncIterator[Publish]:
 
 def _broker(target: str) -> Any:
     """What ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`."""
-    module, _, name = target.partition(":")
-    if not module or not name:
+    if ":" not in target:
         raise NotDone("--to: give package.module:broker, or the URL of a Redis", usage=True)
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a console script's own folder comes first otherwise, and the project's not at all
     try:
-        return getattr(importlib.import_module(module), name)
-    except Exception as error:  # noqa: BLE001  # whatever a module of the user's raises while it is imported
-        reason = " ".join(str(error).split())
-        raise NotDone(f"--to: {target} can't be imported: {type(error).__name__}: {reason}", usage=True) from None
+        return imported(target)
+    except HandlerError as error:
+        raise NotDone(f"--to: {error}", usage=True) from None
