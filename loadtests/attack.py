@@ -37,7 +37,7 @@ fingerprint = "json"
 def run(*, rounds: int, seconds: int, build: str | None = None, quick: bool) -> Results:
     """Measure first requests in pairs, ``rounds`` times. Raises `BenchError` where an honest request gets no success."""
     compiled = builds.chosen(build, quick=quick)
-    rounds, seconds = (1, 2) if quick else (rounds, seconds)
+    rounds, seconds = (1, 1) if quick else (rounds, seconds)
     settings = {
         "builds": [builds.COMPILED if compiled else builds.SOURCE], "quick": quick, "rounds": rounds, "seconds": seconds,
         "connections": CONNECTIONS, "attacker": sum([*attackers.ANSWERED.values(), *attackers.HELD_OPEN.values()]),

@@ -69,6 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_sessionstart() -> None:
     """Thousands of tests are there to stay: the garbage collector need not look at them again and again."""
     gc.disable()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_collection_finish() -> None:

@@ -8,7 +8,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 ROOT = Path(__file__).parent.parent.parent
-DESCRIPTION: dict[str, Any] = yaml.safe_load((ROOT / "openapi/oncegate.yaml").read_text("utf-8"))
+DESCRIPTION: dict[str, Any] = yaml.load((ROOT / "openapi/oncegate.yaml").read_text("utf-8"), yaml.CSafeLoader)
 
 
 def conforms(value: Any, schema: dict[str, Any]) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.http.keyed_request import _DETAILS
 from oncegate.middleware.outcome.problems import KINDS, problem
 from oncegate.middleware.rules.key import record_id, record_key
-from testing import pages
+from testing import pages, template
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = [
@@ -35,6 +33,17 @@ GUIDES = [
 ]
 LITTER: list[dict[bytes, bytes]] = [{b"no": b"command"}, {b"v": b"1", b"command": b"\xff", b"body": b""}, {b"v": b"99"}]
 """Entries that somebody else has put into the stream."""
+IMPORTED = (
+    *[f"oncegate.{name}" for name in ("client", "fastapi", "prometheus", "sql")],
+    *("sqlalchemy.ext.asyncio", "sqlalchemy.orm", "fastapi.testclient", "urllib3"),
+)
+"""By the process that those of the examples are forked from (testing/template.py)."""
+EACH = """\
+import json, sys
+for number, example in enumerate(json.loads(sys.argv[1]), 1):
+    exec(compile(example, f"example {number}", "exec"), {"__name__": "__main__"})
+"""
+"""Runs the examples of a page, each with names of its own, one after the other."""
 RUN_AS_PAGES = ["walkthrough", "tutorial", "policies", "async", "worker"]
 
 
@@ -97,12 +106,10 @@ def test_an_example_in_python_runs(guide: str, tmp_path: Path) -> None:
     kinds = {kind for kind, _ in blocks(guide)}
     # js: tests/foreign runs it, where node is.
     assert kinds <= {"python", "json", "text", "toml", "js"}, "what is typed into a shell belongs on a page that is run"
-    for kind, example in blocks(guide):
-        if kind == "python":
-            done = subprocess.run(
-                [sys.executable, "-c", example], capture_output=True, text=True, cwd=tmp_path, timeout=30
-            )
-            assert done.returncode == 0, done.stderr
+    examples = [example for kind, example in blocks(guide) if kind == "python"]
+    if examples:
+        done = template.run("-c", EACH, json.dumps(examples), preloaded=IMPORTED, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("guide", [guide for guide in GUIDES if guide not in RUN_AS_PAGES])

@@ -19,7 +19,7 @@ def locust(folder: Path, host: str) -> tuple[int, dict[str, tuple[int, int]], st
     """The exit code; of each kind of request how many were sent and how many failed; the report."""
     done = subprocess.run(
         [sys.executable, "-m", "locust", "-f", "loadtests/locustfile.py", "--host", host, "--headless", "--users", "10",
-         "--spawn-rate", "10", "--run-time", "4s", "--html", str(folder / "report.html"), "--csv", str(folder / "told")],
+         "--spawn-rate", "10", "--run-time", "2s", "--html", str(folder / "report.html"), "--csv", str(folder / "told")],
         capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr

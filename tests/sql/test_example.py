@@ -33,7 +33,7 @@ def running(database: str, rabbitmq: str) -> Iterator[httpx.Client]:
             return False
 
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False, verify=False) as client:
             wait_until(serves, "the example serves")
             yield client
     finally:

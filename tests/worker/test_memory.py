@@ -58,7 +58,7 @@ def test_what_was_accepted_before_redis_was_full_is_executed(own_shop: Shop, own
     _, url = own_shop.serve(ROUTES)
     limit(own_redis, used(own_shop) + 3_000_000)
     accepted = []
-    with httpx.Client(base_url=url, timeout=DEADLINE, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=DEADLINE, trust_env=False, verify=False) as client:
         for number in range(1000):
             do = "reject" if number % 10 == 3 else "book"
             answer = submit(client, f"k-{number}", {"do": do, "padding": PADDING})
@@ -107,12 +107,12 @@ def test_where_redis_evicts_nothing_is_refused_for_its_memory(own_shop: Shop, ow
     limit(own_redis, used(own_shop) + 4_000_000)
     for number in range(4000):
         own_shop.redis.set(f"evicted-{number}", os.urandom(2000))
-    with httpx.Client(base_url=url, timeout=DEADLINE, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=DEADLINE, trust_env=False, verify=False) as client:
         assert submit(client, "k", {}).status_code == 202
 
 
 def test_a_user_who_may_not_ask_for_memory_submits_as_before(own_shop: Shop, own_redis: RedisServer) -> None:
     own_redis.command("ACL", "SETUSER", "default", "-info")
     _, url = own_shop.serve(ROUTES)
-    with httpx.Client(base_url=url, timeout=DEADLINE, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=DEADLINE, trust_env=False, verify=False) as client:
         assert submit(client, "k", {}).status_code == 202

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from testing.command_line import PATIENCE, run, running
+from testing.command_line import PATIENCE, forked, invoke, run, running
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_help_does_not_load_what_it_does_not_need() -> None:
 def test_wrong_configuration_is_one_line_and_exit_code_2(
     arguments: list[str], environment: dict[str, str], line: str
 ) -> None:
-    done = run(*arguments, **environment)
+    done = invoke(*arguments, **environment)
     assert done.returncode == 2
     assert done.stderr.startswith(line)
     assert done.stderr.count("\n") == 1
@@ -93,7 +93,7 @@ def test_a_signal_during_the_start_is_not_lost() -> None:
 
 
 def test_logs_are_json_where_no_person_reads_them(payments: str) -> None:
-    with running("serve", "--upstream", payments, "--port", "0") as gateway:
+    with forked("serve", "--upstream", payments, "--port", "0") as gateway:
         url = gateway.url()
         for amount in (1, 2):
             key = {"Idempotency-Key": "s3cret"}
@@ -106,7 +106,7 @@ def test_logs_are_json_where_no_person_reads_them(payments: str) -> None:
 
 
 def test_the_demo_shows_first_replayed_and_refused() -> None:
-    with running("demo", "--port", "0") as demo:
+    with forked("demo", "--port", "0") as demo:
         url = demo.wait_for(r"oncegate in front of it on (http://[^ ]+?)\.?\n")[1]
         demo.wait_for("Listening")
         pay = re.findall(r"curl -i (\S+)/payments -H 'Idempotency-Key: (\S+)' -d '(.*)'", demo.output)

@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from oncegate.app.demo.upstream import Payments, PaymentsServer
-from testing.command_line import PATIENCE, Running, running
+from testing.command_line import PATIENCE, Running, forked, running
 
 KEY = {"Idempotency-Key": "order-1"}
 
@@ -117,7 +117,7 @@ def test_a_signal_that_asks_for_nothing_cuts_nobody_off(
     """Sent to each process, as by a terminal that is closed, while a request is in flight."""
     service, upstream = slow
     serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0", "--workers", str(workers)]
-    with running(*serve, **PATIENT, ONCEGATE_NAMESPACE=uuid4().hex) as gateway, ThreadPoolExecutor() as threads:
+    with forked(*serve, **PATIENT, ONCEGATE_NAMESPACE=uuid4().hex) as gateway, ThreadPoolExecutor() as threads:
         url = gateway.url(workers)
         processes = [gateway.process.pid, *(workers_of(gateway) if workers > 1 else ())]
         pending = threads.submit(pay_slowly, url)
@@ -173,7 +173,7 @@ def test_a_stop_records_the_attempt_of_a_client_that_has_left(
     service, upstream = slow
     serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0"]
     settings = PATIENT | {"ONCEGATE_NAMESPACE": tmp_path.name}
-    with running(*serve, **settings) as gateway:
+    with forked(*serve, **settings) as gateway:
         port = int(gateway.url().rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
             client.sendall(
@@ -182,7 +182,7 @@ def test_a_stop_records_the_attempt_of_a_client_that_has_left(
             )
             wait_until_called(service)
         stop_while_it_is_called(gateway, service)
-    with running(*serve, **settings) as gateway:
+    with forked(*serve, **settings) as gateway:
         again = httpx.post(f"{gateway.url()}/payments/slow", headers=KEY, content=b'{"amount":1}', timeout=PATIENCE)
     assert again.headers["idempotent-replayed"] == "true"
     assert service.calls == 1
@@ -194,18 +194,18 @@ def test_a_stop_waits_for_an_attempt_that_nobody_asks_for_any_more(
     service, upstream = slow
     serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0"]
     settings = PATIENT | {"ONCEGATE_NAMESPACE": tmp_path.name, "ONCEGATE_IDEMPOTENCY__RESPONSE_TIMEOUT": "0.2"}
-    with running(*serve, **settings) as gateway:
+    with forked(*serve, **settings) as gateway:
         assert pay_slowly(gateway.url()).status_code == 504
         wait_until_called(service)
         stop_while_it_is_called(gateway, service)
-    with running(*serve, **settings) as gateway:
+    with forked(*serve, **settings) as gateway:
         assert pay_slowly(gateway.url()).headers["idempotent-replayed"] == "true"
 
 
 def test_shutdown_timeout_bounds_a_stop(slow: tuple[SlowPayments, str]) -> None:
     endless, upstream = slow
     serve = ["serve", "--upstream", upstream, "--port", "0"]
-    with running(*serve, ONCEGATE_SHUTDOWN_TIMEOUT="0.5") as gateway, ThreadPoolExecutor() as threads:
+    with forked(*serve, ONCEGATE_SHUTDOWN_TIMEOUT="0.5") as gateway, ThreadPoolExecutor() as threads:
         pending = threads.submit(pay_slowly, gateway.url())
         wait_until_called(endless)
         assert gateway.stop() == 0
@@ -217,7 +217,7 @@ def test_shutdown_timeout_bounds_a_stop(slow: tuple[SlowPayments, str]) -> None:
 def test_drain_delay_is_unready_and_still_serving(slow: tuple[SlowPayments, str]) -> None:
     _, upstream = slow
     serve = ["serve", "--upstream", upstream, "--port", "0"]
-    with running(*serve, ONCEGATE_DRAIN_DELAY="600") as gateway:
+    with forked(*serve, ONCEGATE_DRAIN_DELAY="600") as gateway:
         url = gateway.url()
         assert httpx.get(f"{url}/_oncegate/readyz", timeout=PATIENCE).status_code == 200
         gateway.process.send_signal(signal.SIGTERM)
@@ -234,7 +234,7 @@ def workers_of(gateway: Running) -> list[int]:
 
 
 def test_a_worker_that_dies_is_replaced(redis_url: str, slow: tuple[SlowPayments, str]) -> None:
-    with running("serve", "--upstream", slow[1], "--cache", redis_url, "--port", "0", "--workers", "2") as gateway:
+    with forked("serve", "--upstream", slow[1], "--cache", redis_url, "--port", "0", "--workers", "2") as gateway:
         first, second = workers_of(gateway)
         os.kill(first, signal.SIGKILL)
         gateway.wait_for("starting another")
@@ -247,7 +247,7 @@ def test_a_worker_that_dies_is_replaced(redis_url: str, slow: tuple[SlowPayments
 
 
 def test_workers_end_with_their_parent(redis_url: str, slow: tuple[SlowPayments, str]) -> None:
-    with running("serve", "--upstream", slow[1], "--cache", redis_url, "--port", "0", "--workers", "2") as gateway:
+    with forked("serve", "--upstream", slow[1], "--cache", redis_url, "--port", "0", "--workers", "2") as gateway:
         gateway.url(2)
         gateway.process.kill()
         said, _ = gateway.process.communicate(timeout=PATIENCE)  # until the last process that holds the pipe has ended
@@ -258,7 +258,7 @@ def test_workers_that_cannot_start_are_one_line_and_exit_code_1(slow: tuple[Slow
     """A server that speaks the protocol but is too old to hold the guarantees."""
     with OldRedis(tmp_path / "old.sock") as old:
         serve = ["serve", "--upstream", slow[1], "--cache", old.url, "--port", "0", "--workers", "2"]
-        with running(*serve, ONCEGATE_LOG_LEVEL="error", **PATIENT) as gateway:
+        with forked(*serve, ONCEGATE_LOG_LEVEL="error", **PATIENT) as gateway:
             gateway.output, _ = gateway.process.communicate(timeout=PATIENCE)
             assert gateway.process.returncode == 1
     assert gateway.output.startswith("oncegate: cache: ")

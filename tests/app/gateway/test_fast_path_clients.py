@@ -9,7 +9,7 @@ from testing.upstreams import Peer, Upstream, answering
 from testing.waiting import until
 from tests.app.fast_path import CREATED, Slow, gateway_at, keyed, request, talking, tasks_made
 
-MANY = 10_000
+MANY = 3000
 
 
 @pytest.mark.parametrize("kind", ["passes through", "retry"])
