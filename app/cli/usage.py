@@ -45,18 +45,24 @@ def redis_settings(
     given: dict[str, str | None], worker: dict[str, str | None], config: str | None, *, needed: str
 ) -> "GatewaySettings":
     """The settings, where their cache is a Redis; ``needed`` says for what. ``worker`` are those of its table."""
-    from oncegate.app.settings.sources import ConfigurationError, load
     from oncegate.cache.redis.url import REDIS_SCHEMES
 
     arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     arguments["worker"] = {name: value for name, value in worker.items() if value is not None}
-    try:
-        settings = load(arguments, config, defaults={"upstream": "http://localhost"})  # nothing is forwarded there
-    except ConfigurationError as error:
-        end(str(error))
+    settings = settings_of(arguments, config)
     if settings.cache_scheme not in REDIS_SCHEMES:
         end(f"cache: {needed} the Redis that the gateway uses: give --cache redis://host:6379/0, or --config FILE")
     return settings
+
+
+def settings_of(arguments: dict[str, Any], config: str | None) -> "GatewaySettings":
+    """The settings of a command that forwards nothing. Ends the process where they can't be used."""
+    from oncegate.app.settings.sources import ConfigurationError, load
+
+    try:
+        return load(arguments, config, defaults={"upstream": "http://localhost"})
+    except ConfigurationError as error:
+        end(str(error))
 
 
 @contextmanager

@@ -72,6 +72,8 @@ class Begun:
         self.aggregate = ""
         self.sequence: int | None = None
         """Which message about which aggregate it is, as its `Delivery` has it."""
+        self.other: tuple[str, bytes] | None = None
+        """The command's id and its payload's fingerprint by the other secret, while two are in use."""
         self.origin = Origin()
         """The message's own ids, for logs and dead letters: ``message_id``, ``correlation``."""
         self.mismatch = False

@@ -1,18 +1,25 @@
-"""Allows a consumer one handler only: two would share its records, and each would skip what the other has processed."""
+"""Allows a consumer one handler only: two would share its records, and each would skip what the other has processed.
+
+And one whose inbox, if it has one, digests by the same secrets.
+"""
 
 import functools
 import inspect
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from oncegate.middleware.consumers.transactional import check_secrets
+from oncegate.middleware.rules.digests import Digests
+
 Handler = Callable[..., Any]
 
 
 class SoleHandler:
-    """Remembers the first handler of ``consumer``, and refuses another."""
+    """Remembers the first handler of ``consumer``, whose keys are digested by ``digests``, and refuses another."""
 
-    def __init__(self, consumer: str) -> None:
+    def __init__(self, consumer: str, digests: Digests) -> None:
         self._consumer = consumer
+        self._digests = digests
         self._registered: tuple[Handler, ...] = ()
         self._code: tuple[Hashable, ...] = ()
 
@@ -34,6 +41,7 @@ class SoleHandler:
         if self._code and code != self._code:
             raise self._another(handler)
         _check_kind(handler)
+        check_secrets(handler, self._digests)
         self._code = code
 
     def _another(self, handler: Handler) -> ValueError:

@@ -115,7 +115,7 @@ class Subscription:
         self._warns = self.settings.on_mismatch == "warn"
         self._first = replace(self._policy, takeover=frozenset())
         self._admissions = Admissions(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
-        self._sole = SoleHandler(consumer)
+        self._sole = SoleHandler(consumer, self.digests)
 
     # -- by hand ------------------------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Subscription:
         if request.is_at_other and other is not None:  # it has just been recorded there
             if isinstance(outcome, Verdict):
                 return self._decided(DeliveryDecision.IN_FLIGHT, other.key, outcome.record, other.fingerprint)
-            key, fingerprint = other.key, other.fingerprint
+            other, key, fingerprint = address, other.key, other.fingerprint
         found: Record | None = None
         if isinstance(outcome, Verdict):
             found = outcome.record
@@ -218,6 +218,7 @@ class Subscription:
         outcome.origin = origin.line
         begun = Begun(DeliveryDecision.RUN, record_id(key))
         begun.mismatch = differs(found, fingerprint)
+        begun.other = None if other is None else (record_id(other.key), other.fingerprint)
         await self._start(begun, outcome, allowed, found)
         return begun
 
@@ -286,8 +287,7 @@ class Subscription:
         attempt = Attempt(in_flight, "", ClaimRequest(token, print_, policy.lease_ms, policy.retention_ms), policy)
         attempt.origin = origin.line
         begun = Begun(DeliveryDecision.RUN)
-        held = in_flight.hold(attempt)
-        begun.hold(attempt, held, self.settings, last=False, dead_lettered=self.dead_lettered)
+        begun.hold(attempt, in_flight.hold(attempt), self.settings, last=False, dead_lettered=self.dead_lettered)
         return begun
 
     @property

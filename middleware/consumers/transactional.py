@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from oncegate.middleware.rules.digests import Digests, have_same_secrets
+
 _INBOX = "__oncegate_inbox__"
 
 
@@ -23,6 +25,9 @@ class Executed:
 class TransactionalInbox(Protocol):
     """Marks the delivery that is being executed in the transaction of its handler's effect."""
 
+    digests: Digests
+    """By which it makes the ids of messages that come to it by another way than the door."""
+
     def check_sessions(self, sessions: Any) -> None:
         """Raises ``TypeError`` for what makes no sessions for `execute`."""
 
@@ -40,3 +45,18 @@ def set_inbox(handler: Callable[..., Any], inbox: TransactionalInbox) -> None:
 def has_inbox(handler: Callable[..., Any]) -> bool:
     """Whether ``handler``, or what it decorates with `functools.wraps`, marks its deliveries by itself."""
     return hasattr(handler, _INBOX)
+
+
+def check_secrets(handler: Callable[..., Any], digests: Digests) -> None:
+    """Raises ``ValueError`` where ``handler`` has an inbox with other secrets than those of ``digests``."""
+    inbox: TransactionalInbox | None = getattr(handler, _INBOX, None)
+    if inbox is not None:
+        check_same_secrets(inbox, digests)
+
+
+def check_same_secrets(inbox: TransactionalInbox, digests: Digests) -> None:
+    """Raises ``ValueError`` where ``inbox`` has other ones: a message would have one id here, and another one there."""
+    if not have_same_secrets(inbox.digests, digests):
+        raise ValueError(
+            "the inbox and the subscription have different secrets, or one of them has none: give both the same (secret=)"
+        )

@@ -65,6 +65,15 @@ def given_digests(secret: Any) -> Digests:
     return Digests(octets[0], Digests(octets[1]) if len(octets) == _MOST_SECRETS else None)
 
 
+def have_same_secrets(one: Digests, other: Digests) -> bool:
+    """Whether both are by the same secrets, whichever comes first."""
+    return _of_nothing(one) == _of_nothing(other)
+
+
+def _of_nothing(digests: Digests) -> set[bytes]:
+    return {each.name.digest() for each in (digests, digests.former) if each is not None}
+
+
 def _octets(secret: object) -> bytes:
     if secret is None:
         return b""

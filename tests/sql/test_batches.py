@@ -132,7 +132,7 @@ def run(place: Place, first: int, last: int, *options: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_batch_is_one_transaction_as_long_as_nothing_fails(place: Place) -> None:
+def test_a_batch_is_one_transaction_as_long_as_nothing_fails(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
     async def run_twice() -> list[Any]:
@@ -152,6 +152,7 @@ def test_a_batch_is_one_transaction_as_long_as_nothing_fails(place: Place) -> No
     for _ in range(2):
         assert asyncio.run(run_twice()) == [(Action.ACKNOWLEDGE, number) for number in range(20)]
     assert (calls, len(place.effects())) == ([20, 20], 20)
+    assert "one by one" not in caplog.text
 
 
 @pytest.mark.parametrize("place", ["psycopg", "pysqlite"], indirect=True)  # it is written once

@@ -12,8 +12,10 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.orm import Session
 
+from oncegate import Delivery
+from oncegate.middleware.rules.digests import UNKEYED
 from oncegate.sql import Inbox
-from oncegate.sql.inbox.markers import record_of
+from oncegate.sql.inbox.arguments import record_of
 from oncegate.sql.marking.statements import statements
 from testing.postgresql import PostgreSQLServer
 from testing.waiting import until as wait_for
@@ -61,7 +63,7 @@ def test_a_delivery_reads_no_marker_but_its_own(connection: Connection, aliases:
 def test_nor_does_one_whose_marker_another_transaction_has_written_meanwhile(connection: Connection) -> None:
     """It is read by a second statement."""
     known = statements("postgresql", TABLE, ["billing", "payments"], wait_timeout=5, idle_timeout=60)
-    records = [record_of(key, "") for key in KEYS[:20]]
+    records = [record_of(Delivery(key), UNKEYED) for key in KEYS[:20]]
     found = known.rows(connection, records)
     assert {record: {row.consumer for row in rows} for record, rows in found.items()} == {
         record: {"billing", "payments"} for record in records

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from oncegate.app.cli.terminal import ago, as_document, plain
-from oncegate.app.cli.usage import end, one_line, redis_settings
+from oncegate.app.cli.usage import end, one_line, redis_settings, settings_of
 
 CREATE_HELP = """Create the tables of the inbox, those that are not there yet.
 
@@ -32,6 +32,7 @@ SHOW_HELP = """Show which consumers have processed a message, and when.
 One line for each consumer: when the marker was written, by the database's clock, whether a result is kept, and the
 digest of the payload that it was written for. No line, and exit code 1: nobody has processed it, or it was rolled
 back, or it is forgotten. Of a command that came through the gateway take the id: its caller is a digest of headers.
+Where the consumer has a secret, a key is found by the same one: ONCEGATE_SECRET, ONCEGATE_SECRETS, or those of --config.
 """
 STATS_HELP = """Show how large the inbox is: rows, the oldest one, rows by consumer.
 
@@ -110,13 +111,14 @@ def create(database: str, schema: str | None, printed: bool) -> None:
 @_DATABASE
 @_SCHEMA
 @click.option("--caller", default="", metavar="NAME", help="Whose key it is, where a consumer tells callers apart.")
+@click.option("--config", metavar="FILE", help="A TOML file of settings, for the secret (or ONCEGATE_CONFIG).")
 @_JSON
-def show(key: str, database: str, schema: str | None, caller: str, as_json: bool) -> None:
+def show(key: str, database: str, schema: str | None, caller: str, config: str | None, as_json: bool) -> None:
     """See `SHOW_HELP`."""
     with one_line():
         from oncegate.sql.inbox.markers import find
 
-        record, found = find(database, schema, key, caller)
+        record, found = find(database, schema, key, caller, settings_of({}, config).digests())
     if as_json:
         as_document({"record": record, "markers": [each.as_json() for each in found]})
     for each in found if not as_json else ():

@@ -55,7 +55,7 @@ from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDec
 from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.handling import kept, result_of, settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
-from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox
+from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox, check_same_secrets
 from oncegate.middleware.outcome.errors import Parked
 from oncegate.middleware.outcome.raised import failure_of
 from oncegate.middleware.rules.arguments import check_callable
@@ -110,6 +110,7 @@ class SubscriptionMiddleware:
             raise ValueError("pause must be above 0 seconds, and max_pause no less than pause")
         if inbox is not None:
             inbox.check_sessions(sessions)
+            check_same_secrets(inbox, subscription.digests)
         elif sessions is not None:
             raise TypeError("sessions are those of an inbox: give it too (inbox=)")
         self.subscription = subscription

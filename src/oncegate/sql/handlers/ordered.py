@@ -22,9 +22,8 @@ from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, Outco
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.sql.database.errors import KeyReused, SequenceEarly, SequenceForked, SequenceInvalid
 from oncegate.sql.handlers.parked_arguments import ParkedArguments
-from oncegate.sql.handlers.transaction import Marks, call_within, commit, execute, is_result
+from oncegate.sql.handlers.transaction import Marks, call_within, commit, execute, is_result, message_of
 from oncegate.sql.marking.sequence_writer import SequenceWriter
-from oncegate.sql.marking.statements import Message
 from oncegate.sql.order.guard import Decision
 from oncegate.sql.order.numbers import Numbered, digest
 from oncegate.sql.order.parked import Parking
@@ -108,7 +107,7 @@ class OrderedHandler:
         arguments = self._arguments.dump(args, kwargs)
         if arguments is None:
             raise SequenceEarly(f"record {begun.record or '-'}: is early, and can't be parked: its payload is no JSON")
-        message = Message(begun.record, begun.fingerprint, None, begun.aggregate, begun.sequence)
+        message = message_of(begun)
 
         def park(session: Session, _: Any) -> Parking:
             found = self._sequences.park(session, message, arguments)
@@ -128,7 +127,7 @@ class OrderedHandler:
         final = isinstance(error, NotRetryable) or (begun is not None and begun.last)
         if begun is None or not final or isinstance(error, _OF_OTHERS) or not self._sequences.parks:
             return
-        message = Message(begun.record, begun.fingerprint, None, begun.aggregate, begun.sequence)
+        message = message_of(begun)
         arguments = self._arguments.dump(args, kwargs) or ""
 
         def note(session: Session, _: Any) -> None:

@@ -91,6 +91,12 @@ def execute_many(
     return done
 
 
+def message_of(begun: Begun) -> Message:
+    """The message that the hook executes, as the inbox marks it."""
+    place = begun.aggregate, begun.sequence
+    return Message(begun.record, begun.fingerprint, begun.sent_at, *place, other=begun.other)
+
+
 def is_result(returned: Any) -> bool:
     """Whether a handler has returned something to be kept."""
     return returned is not None
@@ -104,10 +110,7 @@ def _execute(
     keeps: Callable[[Any], bool],
 ) -> list[Executed]:
     marked = [begun for begun in batch if begun.record or inbox.ordered]
-    entries = inbox.mark(
-        session,
-        [Message(begun.record, begun.fingerprint, begun.sent_at, begun.aggregate, begun.sequence) for begun in marked],
-    )
+    entries = inbox.mark(session, [message_of(begun) for begun in marked])
     entry_of = {id(begun): entry for begun, entry in zip(marked, entries, strict=True)}
     found = [entry_of.get(id(begun)) for begun in batch]
     if unmarked := len(batch) - len(marked):

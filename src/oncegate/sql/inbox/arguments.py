@@ -14,6 +14,7 @@ from oncegate.middleware.consumers.delivery import (
     command_key,
     delivery_fingerprint,
 )
+from oncegate.middleware.rules.digests import Digests
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
 from oncegate.sql.marking.statements import Message
@@ -51,11 +52,28 @@ def not_a_session(session: object) -> TypeError:
     )
 
 
-def identified(delivery: Delivery) -> Message:
-    """The message with the record's id, and with the payload's fingerprint, as the hook makes them. Raises `KeyInvalid`."""
+def identified(delivery: Delivery, digests: Digests) -> Message:
+    """The message with the record's id, and with the payload's fingerprint, as the hook makes them; by each secret in use.
+
+    Raises `KeyInvalid`.
+    """
+    record, fingerprint = record_of(delivery, digests), _fingerprint(delivery, digests)
+    if (former := digests.former) is None:
+        return Message(record, fingerprint, delivery.sent_at)
+    other = record_of(delivery, former), _fingerprint(delivery, former)
+    return Message(record, fingerprint, delivery.sent_at, other=other)
+
+
+def record_of(delivery: Delivery, digests: Digests) -> str:
+    """The id of a message that has a key, or brings an id. Raises `KeyInvalid`."""
     try:
-        look_up_key = command_key("inbox", delivery, _KEY_NEEDED)
-        fingerprint = None if delivery.payload is None else delivery_fingerprint(delivery)
+        return record_id(command_key("inbox", delivery, _KEY_NEEDED, digests) or "")
     except Rejected as error:
         raise KeyInvalid(str(error)) from None
-    return Message(record_id(look_up_key or ""), fingerprint, delivery.sent_at)
+
+
+def _fingerprint(delivery: Delivery, digests: Digests) -> bytes | None:
+    try:
+        return None if delivery.payload is None else delivery_fingerprint(delivery, digests)
+    except Rejected as error:
+        raise KeyInvalid(str(error)) from None

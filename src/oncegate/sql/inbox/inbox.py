@@ -22,11 +22,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.consumers.delivery import (
-    Delivery,
-)
+from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.consumers.transactional import Executed, set_inbox
 from oncegate.middleware.rules.arguments import check_watch
+from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.database.errors import InboxMisused
 from oncegate.sql.handlers.background import Sweep, in_background, keep_sweeping
@@ -58,9 +57,11 @@ class Inbox:
 
     ``consumer`` is a name as a `Subscription` has one, the same over all processes that share the work and for as long as
     markers are kept. With ``aliases``, its former names, a message is marked under each of them, so that old and new processes
-    may run side by side. ``schema`` is where the table is, if it isn't where the connection looks by itself. A result of more
-    than ``max_result`` bytes is not kept. Another payload under a key is a `KeyReused`, with ``on_mismatch = "warn"`` a duplicate
-    that is logged. A session that uses a second database in its transaction is refused, or with ``strict=False`` warned of.
+    may run side by side. ``secret``, 32 bytes or more, is the `Subscription`'s: keys, callers and payloads are digested by it.
+    With a list of two, while one replaces the other, a message is marked by each. ``schema`` is where the table is, if it isn't
+    where the connection looks by itself. A result of more than ``max_result`` bytes is not kept. Another payload under a key is a
+    `KeyReused`, with ``on_mismatch = "warn"`` a duplicate that is logged. A session that uses a second database in its
+    transaction is refused, or with ``strict=False`` warned of.
 
     `maintained` deletes markers that are older than ``retention`` (s), which is no less than ``redelivery_horizon``: for as long
     a broker may deliver a message again. One that was sent before what was deleted, and has no marker, is `Forgotten`,
@@ -81,6 +82,7 @@ class Inbox:
         consumer: str,
         *,
         aliases: Sequence[str] = (),
+        secret: Secrets = None,
         schema: str | None = None,
         max_result: int = 65536,
         on_mismatch: Literal["reject", "warn"] = "reject",
@@ -107,6 +109,7 @@ class Inbox:
             raise ValueError("wait_timeout and idle_timeout are above 0 seconds, max_result is no less than 0 bytes")
         self.consumer = consumer
         self.aliases = tuple(aliases)
+        self.digests = given_digests(secret)
         self.schema = schema
         self.max_result = max_result
         self.ordered = order != "none"
@@ -114,11 +117,9 @@ class Inbox:
         self._sweeps: list[Sweep] = []
         self.unmarked = 0
         """How many messages without a key this process has executed without a marker."""
-        self._retention = Retention(
-            consumers=(consumer, *aliases), seconds=retention, redelivery_horizon=redelivery_horizon
-        )
-        self._table = inbox_table(MetaData(), schema)
         names = (consumer, *aliases)
+        self._retention = Retention(names, retention, redelivery_horizon)
+        self._table = inbox_table(MetaData(), schema)
         options: dict[str, Any] = {
             "max_result": max_result, "warns": on_mismatch == "warn", "strict": strict, "watch": watch,
             "wait_timeout": wait_timeout, "idle_timeout": idle_timeout,
@@ -190,7 +191,7 @@ class Inbox:
         Raises `KeyInvalid` for an empty key, `InboxBusy` where another transaction was in the way, `InboxUnavailable`
         without the database, `InboxMisused` where a marker would not hold, ``TypeError`` for another kind of session.
         """
-        message = identified(Delivery(key, payload, record=record, caller=caller, sent_at=sent_at))
+        message = identified(Delivery(key, payload, record=record, caller=caller, sent_at=sent_at), self.digests)
         message = replace(message, aggregate=aggregate, sequence=sequence)
         if isinstance(session, AsyncSession | AsyncConnection):
             return Marking(self._first_async(session, message))
@@ -257,9 +258,8 @@ class Inbox:
             [None] * count if sent_at is None else sent_at,
             strict=True,
         )
-        messages = [
-            identified(Delivery(key, payload, caller=caller, sent_at=sent)) for key, caller, payload, sent in each
-        ]
+        deliveries = [Delivery(key, payload, caller=caller, sent_at=sent) for key, caller, payload, sent in each]
+        messages = [identified(delivery, self.digests) for delivery in deliveries]
         if isinstance(session, AsyncSession | AsyncConnection):
             return self._mark_async(session, messages)
         if not isinstance(session, Session | Connection):

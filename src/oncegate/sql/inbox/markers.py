@@ -5,10 +5,13 @@ from datetime import datetime
 
 from sqlalchemy import Connection, MetaData, Table, select
 
-from oncegate.middleware.consumers.delivery import Delivery, Rejected, SubscriptionSettings, command_key
-from oncegate.middleware.rules.key import RECORD_ID, record_id
+from oncegate.middleware.consumers.delivery import Delivery
+from oncegate.middleware.rules.digests import Digests
+from oncegate.middleware.rules.errors import KeyInvalid
+from oncegate.middleware.rules.key import RECORD_ID
 from oncegate.sql.database.access import NotDone, in_database
 from oncegate.sql.database.types import utc
+from oncegate.sql.inbox.arguments import record_of
 from oncegate.sql.inbox.stats import check_there, consumers
 from oncegate.sql.marking.table import inbox_table
 
@@ -32,21 +35,31 @@ class Marker:
         }
 
 
-def record_of(key: str, caller: str) -> str:
-    """The record's id of a message by its key, which may be that id already. Raises `NotDone`."""
+def records_of(key: str, caller: str, digests: Digests) -> list[str]:
+    """A message's id by its key, by each secret in use; the key may be that id already. Raises `NotDone`."""
     if RECORD_ID.fullmatch(key):
-        return key
+        return [key]
+    delivery = Delivery(key, caller=caller)
     try:
-        found = command_key("inbox", Delivery(key, caller=caller), SubscriptionSettings(on_missing_key="reject"))
-    except Rejected as error:
+        return [record_of(delivery, each) for each in (digests, digests.former) if each is not None]
+    except KeyInvalid as error:
         raise NotDone(str(error), usage=True) from None
-    return record_id(found or "")
 
 
-def find(database: str, schema: str | None, key: str, caller: str) -> tuple[str, list[Marker]]:
-    """The record's id and the markers of a message by its key, which may be that id. Raises `NotDone`."""
-    record, table = record_of(key, caller), inbox_table(MetaData(), schema)
-    return record, in_database(database, lambda connection: markers(connection, table, record))
+def find(database: str, schema: str | None, key: str, caller: str, digests: Digests) -> tuple[str, list[Marker]]:
+    """The record's id and the markers of a message by its key, which may be that id. Raises `NotDone`.
+
+    While two secrets are in use, a consumer's marker by the first one counts, and the id is that of the first marker.
+    """
+    table, records = inbox_table(MetaData(), schema), records_of(key, caller, digests)
+
+    def search(connection: Connection) -> tuple[str, list[Marker]]:
+        found = {record: markers(connection, table, record) for record in records}
+        by_consumer = {marker.consumer: marker for record in reversed(records) for marker in found[record]}
+        record = next((record for record in records if found[record]), records[0])
+        return record, [by_consumer[consumer] for consumer in sorted(by_consumer)]
+
+    return in_database(database, search)
 
 
 def markers(connection: Connection, table: Table, record: str) -> list[Marker]:

@@ -129,6 +129,7 @@ class SequenceWriter(Writer):
 def _numbered(message: Message) -> Numbered:
     """The message with its place. Raises `SequenceInvalid`."""
     try:
-        return Numbered(digest(message.aggregate), checked(message.sequence), message.record, message.fingerprint)
+        aggregate, sequence = digest(message.aggregate), checked(message.sequence)
+        return Numbered(aggregate, sequence, message.record, message.fingerprint, other=message.other)
     except SequenceInvalid as error:
         raise SequenceInvalid(f"record {message.record or '-'}: {error}") from None

@@ -18,7 +18,7 @@ a marker after the one before it was deleted. On SQLite nobody writes by what is
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ from sqlalchemy import (
     bindparam,
     column,
     func,
+    or_,
     select,
     text,
     update,
@@ -57,7 +58,7 @@ class Message:
     """A message to be marked: its record's id, the fingerprint of a payload that is to be compared, and when it was sent.
 
     Without ``sent_at`` it is taken for one that is not forgotten. Its aggregate and its number count where the inbox keeps
-    an order.
+    an order. ``other`` is its id and its fingerprint by the other secret, while two are in use.
     """
 
     record: str
@@ -65,6 +66,14 @@ class Message:
     sent_at: datetime | None = None
     aggregate: KeyText = ""
     sequence: int | None = None
+    other: tuple[str, bytes | None] | None = None
+
+    def by_each_secret(self) -> "tuple[Message, ...]":
+        """Itself, and as it is marked by the other secret; an id that it has brought is the same by both."""
+        if self.other is None or self.other[0] == self.record:
+            return (self,)
+        record, fingerprint = self.other
+        return self, replace(self, record=record, fingerprint=fingerprint, other=(self.record, self.fingerprint))
 
     def row(self, name: str) -> dict[str, str | None]:
         """Its marker under ``name``, as a row of the statement's parameter."""
@@ -132,7 +141,9 @@ def statements(
     dialect: str, table: Table, names: Sequence[str], *, wait_timeout: float, idle_timeout: float
 ) -> Statements:
     """The statements for ``names``; time limits in seconds, for PostgreSQL."""
-    of_message = and_(table.c.consumer.in_(list(names)), table.c.message == bindparam("_message", type_=RecordId()))
+    # No IN, which SQLAlchemy doesn't execute for several messages at once.
+    of_names = or_(*[table.c.consumer == name for name in names])
+    of_message = and_(of_names, table.c.message == bindparam("_message", type_=RecordId()))
     return Statements(
         tuple(sorted(names)),
         _insert(dialect, table, names, wait_timeout, idle_timeout),

@@ -181,7 +181,7 @@ class Guard:
             return Ruling(Decision.STALE if self.order == "latest" else Decision.DUPLICATE) if skipped else None
         if last.sequence == message.sequence:
             for row in rows:
-                if row.sequence == last.sequence and row.message and message.record not in ("", row.message):
+                if row.sequence == last.sequence and message.is_another(row.message):
                     raise SequenceForked(
                         f"record {message.record}: record {row.message} has the same number of the same aggregate"
                     )

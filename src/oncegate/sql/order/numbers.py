@@ -17,7 +17,8 @@ MOST: Final = 2**63 - 1
 class Numbered:
     """A message with its place: the digest of its aggregate's id, and its number.
 
-    ``parked`` is the consumer in whose name it was parked, where that is where it comes from.
+    ``parked`` is the consumer in whose name it was parked, where that is where it comes from. ``other`` is its id and its
+    fingerprint by the other secret, while two are in use.
     """
 
     aggregate: bytes
@@ -25,6 +26,12 @@ class Numbered:
     record: str = ""
     fingerprint: bytes | None = None
     parked: str = ""
+    other: tuple[str, bytes | None] | None = None
+
+    def is_another(self, record: str | None) -> bool:
+        """Whether ``record`` is another message's id. Without ids nothing tells them apart."""
+        own = (self.record, "" if self.other is None else self.other[0])
+        return bool(record and self.record) and record not in own
 
 
 def digest(aggregate: object) -> bytes:

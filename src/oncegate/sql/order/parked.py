@@ -67,7 +67,7 @@ class ParkedMessages:
         own = self._own(self.parked, message.aggregate)
         stored = select(self.parked.c.message).where(own, self.parked.c.sequence == message.sequence)
         if (found := connection.execute(stored).first()) is not None:
-            if found.message and message.record not in ("", found.message):
+            if message.is_another(found.message):
                 raise SequenceForked(
                     f"record {message.record}: record {found.message} has the same number of the same aggregate"
                 )
