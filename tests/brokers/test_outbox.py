@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import nats
 import pytest
+from faststream.kafka import KafkaBroker, KafkaMessage, TestKafkaBroker
 from faststream.nats import NatsBroker
 from faststream.rabbit import RabbitBroker
 from faststream.redis import RedisBroker
@@ -110,6 +111,25 @@ async def test_redis_by_faststream(redis_broker_url: str, shop: SyncPlace, sourc
     client = Redis.from_url(redis_broker_url)
     assert await client.xlen(topic) == 2
     await client.aclose()
+    assert waiting(shop) == []
+
+
+async def test_kafka_as_far_as_a_test_broker_shows_it(shop: SyncPlace, source: OutboxSource, topic: str) -> None:
+    """No broker was there to publish to: what is built for it, and nothing of its confirmations, or of its partitions."""
+    broker = KafkaBroker("127.0.0.1:1")
+    found: dict[str, KafkaMessage] = {}
+
+    @broker.subscriber(topic)
+    async def consume(_: Any, message: KafkaMessage) -> None:
+        found[message.headers["Idempotency-Key"]] = message
+
+    async with TestKafkaBroker(broker):
+        assert await Relay(source, broker).publish_batch() == 2
+    first, second = found['"k 1"'], found["k2"]
+    assert {name: first.headers[name] for name in STAMPS} == STAMPS
+    records: list[Any] = [first.raw_message, second.raw_message]  # aiokafka's
+    assert (records[0].key, first.body, first.correlation_id) == ("é".encode(), b'{"a":1}', "c1")
+    assert (records[1].key or None, second.body) == (None, b"\xff"), "without an aggregate any partition will do"
     assert waiting(shop) == []
 
 

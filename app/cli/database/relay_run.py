@@ -24,9 +24,9 @@ from oncegate.cache.redis.url import REDIS_SCHEMES
 from oncegate.sql.database.access import NotDone, connected
 from oncegate.sql.database.errors import is_of_database
 from oncegate.sql.outbox.operators import check_tables
-from oncegate.sql.outbox.outbox_source import OutboxSource
 from oncegate.sql.outbox.publishing import Publish, RedisStreams, by_broker
 from oncegate.sql.outbox.relay import Relay
+from oncegate.sql.outbox.sources.outbox_source import OutboxSource
 
 log = logging.getLogger("oncegate.relay")
 

@@ -31,11 +31,11 @@ from oncegate.sql.marking.entry import AsyncEntry, Entry
 from oncegate.sql.order.guard import Decision
 from oncegate.sql.outbox.misuse import OutboxMisused
 from oncegate.sql.outbox.outbox import Added, Outbox
-from oncegate.sql.outbox.outbox_source import OutboxSource
 from oncegate.sql.outbox.relay import Relay
 from oncegate.sql.outbox.sequences import Sequences, VersionConflict
-from oncegate.sql.outbox.source import Backlog, OutboxMessage, Refusal, Source
-from oncegate.sql.outbox.table_source import TableSource
+from oncegate.sql.outbox.sources.outbox_source import OutboxSource
+from oncegate.sql.outbox.sources.source import Backlog, OutboxMessage, Refusal, Source
+from oncegate.sql.outbox.sources.table_source import TableSource
 
 __all__ = [
     "Added",

@@ -23,10 +23,15 @@ class Sink:
         self.raises: type[Exception] = ValueError
         self.gate = asyncio.Event()
         self.gate.set()
+        self.waiting = 0
 
     async def __call__(self, message: OutboxMessage) -> None:
         await asyncio.sleep(0)
-        await self.gate.wait()
+        self.waiting += 1
+        try:
+            await self.gate.wait()
+        finally:
+            self.waiting -= 1
         if self.refuses(message):
             raise self.raises("no")
         self.arrived.append(message)

@@ -13,12 +13,14 @@ from sqlalchemy import create_engine
 
 from oncegate.cache.backoff import Backoff
 from oncegate.sql import OutboxSource, Relay
+from testing.postgresql import PostgreSQLServer
 from testing.waiting import until
 from tests.sql.conftest import ON_POSTGRESQL
 from tests.sql.outbox.sinks import Sink, added, ended, engine_of, waiting
 from tests.sql.places import Place
 
 SQLITE = create_engine("sqlite://")
+CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 AT_ONCE = Backoff(0.001, 0.001, least=1.0)
 
 
@@ -92,6 +94,35 @@ async def test_a_broker_that_is_away_costs_no_attempt_and_no_message(place: Plac
     sink.refuses = lambda _: False
     await drained(relay)
     assert sink.numbers() == {"a": [1, 2], "b": [1]}
+
+
+@pytest.mark.parametrize("place", ON_POSTGRESQL, indirect=True)
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["the server stops", "connections are cut"])
+async def test_a_database_that_goes_away_under_a_batch_is_waited_for(
+    place: Place, engine: Any, postgresql: PostgreSQLServer, caplog: pytest.LogCaptureFixture, is_stopped: bool
+) -> None:
+    added(place, "a", "a", "b")
+    sink = Sink()
+    sink.gate.clear()
+    relay = Relay(engine, sink, confirm_timeout=20)
+    async with relay.running():
+        await until(lambda: sink.waiting == 2)
+        if is_stopped:
+            await asyncio.to_thread(postgresql.stop)
+        else:
+            place.in_a_thread(lambda: place.execute(CUT))
+        try:
+            sink.gate.set()
+            await until(lambda: "the database can't be used" in caplog.text)
+            assert sink.numbers() == {"a": [1, 2], "b": [1]}, "confirmed, and nobody could remove it"
+        finally:
+            if is_stopped:
+                await asyncio.to_thread(postgresql.start)
+        await until(lambda: len(sink.arrived) == 6)
+        await until(lambda: waiting(place) == [])
+        assert {each.key for each in sink.arrived[3:]} == {each.key for each in sink.arrived[:3]}
+        added(place, "b")
+        await until(lambda: sink.arrived[-1].sequence == 2 and sink.arrived[-1].aggregate == "b")
 
 
 async def test_what_is_not_confirmed_in_time_is_published_again(place: Place, engine: Any) -> None:

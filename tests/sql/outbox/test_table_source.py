@@ -1,9 +1,13 @@
 """A table that can't be marked is published whole, in the order of its aggregates, however late a transaction commits.
 
+In a look-back window what commits later than that lasts is lost: the same test, by the other order, loses it.
+
 Rules of docs/contract.md: R12.34.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from oncegate.cache.backoff import Backoff
 from oncegate.sql import OutboxMessage, Relay, TableSource
 from oncegate.sql.outbox.tables import checkpoint_table
+from tests.sql.held import PATIENT
 from tests.sql.outbox.sinks import Sink
 from tests.sql.places import AsyncPlace, Place
 
@@ -35,8 +40,46 @@ def message(row: Row[Any]) -> OutboxMessage:
 
 
 def source(engine: Any, **options: Any) -> TableSource:
-    columns = {"position": "id", "transaction": "tx", "aggregate": "account", "sequence": "version"}
+    columns: dict[str, Any] = {
+        "position": "id",
+        "transaction": "tx",
+        "aggregate": "account",
+        "sequence": "version",
+        "page": 2,
+    }
     return TableSource(engine, EVENTS, message, name="events", **columns | options)
+
+
+class Clock:
+    """Seconds, as they are set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def until_arrived(relay: Relay, sink: Sink, count: int) -> None:
+    async with asyncio.timeout(PATIENT):
+        while len(sink.arrived) < count:
+            await relay.publish_batch()
+
+
+async def drained(relay: Relay) -> None:
+    while await relay.publish_batch():
+        pass
+
+
+@asynccontextmanager
+async def at_work(engine: Any, sink: Sink, **options: Any) -> AsyncIterator[tuple[Relay, Clock]]:
+    """One relay that goes on, and its clock."""
+    one, clock = source(engine, **options), Clock()
+    one._window._clock = clock
+    try:
+        yield Relay(one, sink, batch=3), clock
+    finally:
+        await one.close()
 
 
 @pytest.fixture
@@ -45,7 +88,9 @@ async def engine(place: Place) -> AsyncIterator[Any]:
 
     def make() -> None:
         place.run(lambda session: table.create(session.connection(), checkfirst=True))
-        for statement in [MADE, "TRUNCATE events, oncegate_checkpoint"] if place.is_postgresql else [ON_SQLITE]:
+        for statement in (
+            [MADE, "TRUNCATE events, oncegate_checkpoint RESTART IDENTITY"] if place.is_postgresql else [ON_SQLITE]
+        ):
             place.execute(statement)
 
     place.in_a_thread(make)
@@ -68,8 +113,7 @@ async def published(engine: Any, sink: Sink, **options: Any) -> list[tuple[str, 
     """What arrives from the checkpoint on."""
     before, one = len(sink.arrived), source(engine, **options)
     relay = Relay(one, sink, batch=3)
-    while await relay.publish_batch():
-        pass
+    await drained(relay)
     await one.close()
     return [(each.aggregate, each.sequence) for each in sink.arrived[before:]]
 
@@ -160,8 +204,122 @@ async def test_one_relay_at_a_time_has_the_source(engine: Any) -> None:
 
 
 @on_postgresql
+@pytest.mark.parametrize(
+    ("order", "seconds", "is_found"),
+    [("tx", 601, True), (None, 599, True), (None, 607, False)],
+    ids=["by transactions, after 10 minutes", "in the window, before", "in the window, after"],
+)
+async def test_what_commits_after_ten_minutes_is_lost_in_a_window_alone(
+    engine: Any, order: str | None, seconds: float, is_found: bool
+) -> None:
+    sink = Sink()
+    async with at_work(engine, sink, transaction=order) as (relay, clock), engine.connect() as late:
+        await write(late, ("a", 1))
+        async with engine.begin() as connection:
+            await write(connection, ("b", 1))
+        await drained(relay)
+        await drained(relay)  # the window is read to its end again, and the place of the highest row noted
+        clock.now = seconds
+        await drained(relay)
+        await drained(relay)
+        await late.commit()
+        await drained(relay)
+        await drained(relay)
+    assert ("a" in sink.numbers()) is is_found
+    assert sink.numbers()["b"] == [1]
+
+
+@on_both
+async def test_a_window_is_read_again_and_what_is_published_skipped(engine: Any) -> None:
+    sink = Sink()
+    async with at_work(engine, sink, transaction=None) as (relay, _):
+        async with engine.begin() as connection:
+            await write(connection, *[(None, 0)] * 12)
+            await connection.execute(EVENTS.delete().where(EVENTS.c.id.in_([3, 4, 9])))
+        await drained(relay)
+        assert [each.position for each in sink.arrived] == [1, 2, 5, 6, 7, 8, 10, 11, 12]
+        always = "OVERRIDING SYSTEM VALUE " if engine.dialect.name == "postgresql" else ""
+        async with engine.begin() as connection:  # such as gave their numbers back late
+            await connection.exec_driver_sql(f"INSERT INTO events (id) {always}VALUES (9), (3)")
+        await drained(relay)
+        assert [each.position for each in sink.arrived[9:]] == [3, 9]
+        assert (await relay._source.measure()).rows == 0
+    assert await published(engine, sink, transaction=None) == [], "the next relay knows it by the checkpoint"
+
+
+@pytest.mark.parametrize("place", ["aiosqlite"], indirect=True)
+async def test_of_what_is_not_stored_the_next_relay_publishes_again(engine: Any) -> None:
+    sink = Sink()
+    async with engine.begin() as connection:
+        await write(connection, *[(None, 0)] * 9)
+        await connection.execute(EVENTS.delete().where(EVENTS.c.id.in_([2, 4, 6, 8])))
+    await published(engine, sink, kept=2)
+    assert await published(engine, sink, kept=2) == [("", None)] * 3
+    assert [each.key for each in sink.arrived[5:]] == ["event-1", "event-3", "event-5"]
+
+
+@pytest.mark.parametrize("place", ["aiosqlite"], indirect=True)
+async def test_too_many_runs_hold_the_source_up_until_the_window_has_gone_on(
+    engine: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = Sink()
+    async with engine.begin() as connection:
+        await write(connection, *[(None, 0)] * 11)
+        await connection.execute(EVENTS.delete().where(EVENTS.c.id.in_([2, 4, 6, 8, 10])))
+    async with at_work(engine, sink, recent=3, kept=3) as (relay, clock):
+        for clock.now in (0, 1):
+            await drained(relay)
+            assert [each.position for each in sink.arrived] == [1, 3, 5]
+        await relay._source.measure()
+        assert "events is held up" in caplog.text
+        for clock.now in (700, 701):
+            await drained(relay)
+        assert [each.position for each in sink.arrived] == [1, 3, 5, 7, 9, 11]
+
+
+@on_both
+async def test_after_its_last_attempt_a_row_is_passed_with_an_error_in_the_log(
+    engine: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = Sink()
+    sink.refuses = lambda each: each.sequence == 1
+    async with engine.begin() as connection:
+        await write(connection, ("a", 1), ("a", 2))
+    async with at_work(engine, sink, attempts=2, pauses=Backoff(1e-9, 1e-9)) as (relay, _):
+        await until_arrived(relay, sink, 1)
+    assert sink.numbers() == {"a": [2]}
+    assert "given up after 2 refusals" in caplog.text
+    assert await published(engine, sink) == []
+
+
+@on_both
+async def test_lower_numbers_are_looked_for_in_their_own_aggregate_alone(engine: Any) -> None:
+    """Not up to the highest number of another one: that would be the whole table, for each batch."""
+    sink, found = Sink(), 0
+    async with engine.begin() as connection:
+        await write(connection, ("b", 1), ("a", 99), *[("b", number) for number in range(2, 30)])
+    one = source(engine, transaction=None)
+    place = one._place
+
+    def counted(row: Row[Any]) -> Any:
+        nonlocal found
+        found += 1
+        return place(row)
+
+    one._place = counted  # type: ignore[method-assign]  # counts the rows that come out of the database
+    await Relay(one, sink, batch=2).publish_batch()
+    await one.close()
+    assert found == 2
+
+
+@on_postgresql
 async def test_what_contradicts_itself_is_refused(engine: Any) -> None:
     with pytest.raises(ValueError, match="together"):
         source(engine, sequence=None)
     with pytest.raises(ValueError, match="no column"):
         source(engine, position="place")
+    for wrong in ({"look_back": 0}, {"page": 0}, {"kept": 10_001}, {"attempts": -1}, {"stall_limit": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            source(engine, **wrong)
+    with pytest.raises(ValueError, match="page is 201"):
+        Relay(source(engine, transaction=None, page=201), Sink())

@@ -11,7 +11,7 @@ import orjson
 
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis.streams.client import StreamClient
-from oncegate.sql.outbox.source import OutboxMessage
+from oncegate.sql.outbox.sources.source import OutboxMessage
 
 Publish = Callable[[OutboxMessage], Awaitable[object]]
 """Returns when the broker has confirmed the message; what it raises says that it was refused, or that the broker is away."""

@@ -18,9 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate.cache.backoff import Backoff
 from oncegate.sql.database.errors import is_of_database
-from oncegate.sql.outbox.outbox_source import OutboxSource
 from oncegate.sql.outbox.publishing import Publish, by_broker, is_away
-from oncegate.sql.outbox.source import OutboxMessage, Refusal, Source
+from oncegate.sql.outbox.sources.outbox_source import OutboxSource
+from oncegate.sql.outbox.sources.source import OutboxMessage, Refusal, Source
 from oncegate.sql.outbox.wake import Wake
 
 log = logging.getLogger("oncegate.relay")
@@ -79,6 +79,9 @@ class Relay:
             raise ValueError(
                 f"stall_limit is {stall_limit:g} s: give more than the {confirm_timeout:g} s in which a batch is confirmed"
             )
+        page = getattr(self._source, "page", None)
+        if page is not None and page > batch:
+            raise ValueError(f"page is {page}, of a batch of {batch}: give as many at most")
         is_function = asyncio.iscoroutinefunction(publish) or asyncio.iscoroutinefunction(
             getattr(publish, "__call__", None)  # noqa: B004  # the method itself
         )

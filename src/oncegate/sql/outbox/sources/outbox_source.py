@@ -11,10 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from oncegate.cache.backoff import Backoff
 from oncegate.sql.database.types import utc
 from oncegate.sql.outbox.aggregates import check_name
-from oncegate.sql.outbox.alone import Alone
-from oncegate.sql.outbox.held import HeldConnection
-from oncegate.sql.outbox.source import Backlog, OutboxMessage, Refusal
-from oncegate.sql.outbox.statements import LIMITS, RelayStatements
+from oncegate.sql.outbox.sources.held import DatabaseSource
+from oncegate.sql.outbox.sources.source import Backlog, OutboxMessage, Refusal
+from oncegate.sql.outbox.sources.statements import LIMITS, MOST_TIDIED, RelayStatements
 from oncegate.sql.outbox.tables import outbox_table
 
 MOST_COUNTED: Final = 100_000
@@ -24,7 +23,7 @@ _FEW: Final = 10
 """The share of a batch that one aggregate has at most, while there are others."""
 
 
-class OutboxSource:
+class OutboxSource(DatabaseSource):
     """The messages of ``outboxes`` (of all, if none are named) in the table ``oncegate_outbox`` of ``schema``.
 
     A message that the broker refuses is tried again after a pause, which grows from 1 s to 60 s, and what is behind it in its
@@ -44,19 +43,15 @@ class OutboxSource:
         stall_limit: float = 30.0,
         pauses: Backoff | None = None,
     ) -> None:
-        if attempts < 0 or keep < 0 or stall_limit <= 0:
-            raise ValueError("attempts and keep are 0 or more, stall_limit is above 0 seconds")
+        super().__init__(engine, stall_limit)
+        if attempts < 0 or keep < 0:
+            raise ValueError("attempts and keep are 0 or more")
         self.name = ", ".join(check_name("the name of an outbox", name) for name in outboxes) or "all"
-        self.stall_limit = stall_limit
-        self._engine = engine
         self._table = outbox_table(MetaData(), schema)
         self._known = RelayStatements(engine.dialect.name, self._table, outboxes)
-        self._is_postgresql = engine.dialect.name == "postgresql"
         self._attempts = attempts
         self._keep = keep
         self._pauses = pauses or Backoff(1.0, 60.0, least=0.5)
-        self._held: HeldConnection | None = None
-        self._alone = Alone(engine.url.database) if not self._is_postgresql else None
         self._after = os.urandom(32)  # so that several relays begin at different aggregates
         self._wide = True
         """Of each aggregate only a few rows are taken."""
@@ -64,14 +59,10 @@ class OutboxSource:
 
     async def take(self, most: int) -> Sequence[OutboxMessage]:
         """See `Source`."""
-        if self._alone is not None and not self._alone.got():
+        if not self._may_take():
             return []
-        self._held = self._held or await HeldConnection.of(self._engine)
-        if not self._is_postgresql:
-            rows = await self._held.run(lambda connection: self._in_order(connection, most))
-            await self._held.commit()  # nobody who writes is to wait for a broker
-            return rows
-        return await self._held.run(lambda connection: self._locked(connection, most))
+        taken = self._locked if self._is_postgresql else self._in_order
+        return await self._take(lambda connection: taken(connection, most))
 
     def _in_order(self, connection: Connection, most: int) -> list[OutboxMessage]:
         return [_message(row) for row in connection.execute(self._known.in_order, {"_most": most})]
@@ -106,15 +97,7 @@ class OutboxSource:
 
     async def settle(self, confirmed: Sequence[OutboxMessage], refused: Sequence[Refusal]) -> None:
         """See `Source`."""
-        held = self._held
-        if held is None:
-            raise RuntimeError("nothing is taken")
-        try:
-            await held.run(lambda connection: self._settled(connection, confirmed, refused))
-            await held.commit()
-        except BaseException:
-            await self.let_go()
-            raise
+        await self._settle(lambda connection: self._settled(connection, confirmed, refused))
 
     def _settled(self, connection: Connection, confirmed: Sequence[OutboxMessage], refused: Sequence[Refusal]) -> None:
         if confirmed:
@@ -125,23 +108,15 @@ class OutboxSource:
             given = {"_refusal": refusal.reason, "_seconds": pause, "_attempts": self._attempts}
             connection.execute(self._known.refuse, {**given, "_id": refusal.message.position})
 
-    async def let_go(self) -> None:
-        """See `Source`."""
-        held, self._held = self._held, None
-        if held is not None:
-            await held.close()
-
     async def measure(self) -> Backlog:
         """See `Source`. What was kept for long enough is deleted."""
-        held = await HeldConnection.of(self._engine)
-        try:
-            if self._keep:
-                await held.run(lambda connection: connection.execute(self._known.tidy, {"_seconds": -self._keep}))
-            backlog = await held.run(self._backlog)
-            await held.commit()
-        finally:
-            await held.close()
-        return backlog
+        while self._keep and await self._look(self._tidied) == MOST_TIDIED:
+            continue
+        return await self._look(self._backlog)
+
+    def _tidied(self, connection: Connection) -> int:
+        """How many rows were deleted in one transaction."""
+        return connection.execute(self._known.tidy, {"_seconds": -self._keep}).rowcount
 
     def _backlog(self, connection: Connection) -> Backlog:
         table = self._table.c
@@ -151,12 +126,6 @@ class OutboxSource:
         query = select(func.count(), func.min(some.c.added_at), func.count().filter(is_held)).select_from(some)
         rows, oldest, held = connection.execute(query).one()
         return Backlog(rows, None if oldest is None else utc(oldest), held)
-
-    async def close(self) -> None:
-        """See `Source`."""
-        await self.let_go()
-        if self._alone is not None:
-            self._alone.close()
 
 
 def _message(row: Any) -> OutboxMessage:

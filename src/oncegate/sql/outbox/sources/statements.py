@@ -77,7 +77,10 @@ UPDATE {table} SET attempts = attempts + 1, refusal = :_refusal, due_at = {after
     dead = :_attempts > 0 AND attempts + 1 >= :_attempts
 WHERE id = :_id
 """
-_TIDY: Final = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE published_at < {after} LIMIT 5000)"
+MOST_TIDIED: Final = 5000
+_TIDY: Final = (
+    "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE published_at < {after} LIMIT {most_tidied})"
+)
 
 
 class RelayStatements:
@@ -95,7 +98,12 @@ class RelayStatements:
         self.in_line = _rows(_IN_LINE.format(**words), _each=Integer(), _after=LargeBinary(), _until=LargeBinary())
         self.free = _rows(_FREE.format(**words))
         self.in_order = _rows(_SQLITE.format(**words))
-        words |= {"given": _GIVEN[dialect], "now": _NOW[dialect], "after": _AFTER[dialect]}
+        words |= {
+            "given": _GIVEN[dialect],
+            "now": _NOW[dialect],
+            "after": _AFTER[dialect],
+            "most_tidied": str(MOST_TIDIED),
+        }
         ids = bindparam("_ids", type_=Text())
         self.remove = text(_REMOVE.format(**words)).bindparams(ids)
         self.mark = text(_MARK.format(**words)).bindparams(ids)
