@@ -186,6 +186,8 @@ async def _work(
         watch=metrics,
         name=worker_settings.name or "",
     )
+    if isinstance(executor, Handler):
+        subscription.only(executor.function)
     processing = Processing(
         subscription,
         executor,

@@ -43,7 +43,7 @@ class Handler:
 
     def __init__(self, function: Callable[..., Any], *, threads: int) -> None:
         _check_kind(function)
-        self._function = function
+        self.function = function
         self.maintained: Callable[..., AbstractAsyncContextManager[None]] | None = getattr(function, "maintained", None)
         """Has its inbox forget old markers, where it has one: `oncegate.sql.Inbox.maintained`."""
         self.following: Callable[[], AbstractAsyncContextManager[None]] | None = getattr(function, "following", None)
@@ -92,7 +92,7 @@ class Handler:
             raise NotRetryable("the payload nests too deep") from None
 
     async def _call(self, arguments: tuple[Any, ...]) -> Any:
-        return await _in_a_task(call(self._function, *arguments, in_loop=self.can_be_cut, pool=self._pool))
+        return await _in_a_task(call(self.function, *arguments, in_loop=self.can_be_cut, pool=self._pool))
 
 
 async def _in_a_task(work: Awaitable[Any]) -> Any:

@@ -22,9 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.consumers.delivery import (
-    Delivery,
-)
+from oncegate.middleware.consumers.delivery import Delivery, check_names
 from oncegate.middleware.consumers.transactional import Executed, set_inbox
 from oncegate.middleware.rules.arguments import check_watch
 from oncegate.middleware.rules.key_text import KeyText
@@ -33,7 +31,7 @@ from oncegate.sql.handlers.background import Sweep, in_background, keep_sweeping
 from oncegate.sql.handlers.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
 from oncegate.sql.handlers.in_order import awaited_in_order, called_in_order
 from oncegate.sql.handlers.transaction import is_result
-from oncegate.sql.inbox.arguments import AnyAsync, AnySync, check_names, check_order, identified, not_a_session
+from oncegate.sql.inbox.arguments import AnyAsync, AnySync, check_order, identified, not_a_session
 from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
 from oncegate.sql.inbox.stats import InboxStats, stats
 from oncegate.sql.marking.entry import AsyncEntry, Entry, Marking
