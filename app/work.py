@@ -188,6 +188,8 @@ async def _work(
     )
     if isinstance(executor, Handler):
         subscription.only(executor.function)
+        if metrics is not None and executor.watched_by is not None:
+            executor.watched_by(metrics)
     processing = Processing(
         subscription,
         executor,

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from oncegate.app.commands.executor import CommandContext, Confirm
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.executing import current
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable
@@ -48,6 +49,8 @@ class Handler:
         """Has its inbox forget old markers, where it has one: `oncegate.sql.Inbox.maintained`."""
         self.following: Callable[[], AbstractAsyncContextManager[None]] | None = getattr(function, "following", None)
         """Has its inbox run parked messages whose turn has come, where it has one: `oncegate.sql.Inbox.following`."""
+        self.watched_by: Callable[[Watch], None] | None = getattr(function, "watched_by", None)
+        """Has its inbox notify a watch, where it has an inbox, and that none of its own."""
         self._takes_context, payload = _signature(function)
         self._raw = payload is bytes
         try:

@@ -15,9 +15,11 @@ from oncegate.middleware.rules.key import execution_key
 from oncegate.sql import Inbox
 from oncegate.sql.inbox.create import create
 from oncegate.sql.order.waiting import Operated
+from testing.servers import free_port
 from testing.waiting import wait_until
 from tests.worker.shop import Shop
 from tests.worker.test_inbox import start
+from tests.worker.test_metrics import values
 
 
 def test_it_runs_what_is_parked_and_records_that(shop: Shop, tmp_path: Path) -> None:
@@ -39,7 +41,8 @@ def test_it_runs_what_is_parked_and_records_that(shop: Shop, tmp_path: Path) -> 
 
     assert asyncio.run(park()) is Action.ACKNOWLEDGE
     Operated(None).skip(url, "ledger", "account-7", 1, "never sent")
-    start(shop, tmp_path, "tests.worker.ordering:book")
+    port = free_port()
+    start(shop, tmp_path, "tests.worker.ordering:book", worker__metrics_port=port)
 
     def booked() -> bool:
         with engine.begin() as connection:
@@ -53,4 +56,6 @@ def test_it_runs_what_is_parked_and_records_that(shop: Shop, tmp_path: Path) -> 
     shop.becomes("order-4", "succeeded")
     key = shop._key("order-4")
     left = [shop.redis.pttl(each) for each in (execution_key(key, "commands"), key)]
-    assert 0 < left[0] < left[1], "it ends with its submission's"  # type: ignore[operator]  # a number of milliseconds
+    assert 0 < left[0] < left[1], "it ends with its submission's"
+    counted = values(port, "oncegate_inbox_deliveries_total", "decision")
+    assert (counted["early"], counted["first"]) == (1, 3), "its inbox is on the worker's page"

@@ -330,6 +330,7 @@ class Inbox:
             if isinstance(engine := sessions.kw.get("bind"), AsyncEngine | Engine):
                 vars(made)["maintained"] = functools.partial(self.maintained, engine)  # for a worker
             vars(made)["following"] = self.following
+            vars(made)["watched_by"] = self._writer.watch_by
             return made
 
         return decorate
