@@ -186,6 +186,10 @@ async def _work(
         watch=metrics,
         name=worker_settings.name or "",
     )
+    if isinstance(executor, Handler):
+        subscription.only(executor.function)
+        if metrics is not None and executor.watched_by is not None:
+            executor.watched_by(metrics)
     processing = Processing(
         subscription,
         executor,

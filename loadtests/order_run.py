@@ -64,6 +64,8 @@ class Figures:
     events: int = 0
     published: int = 0
     kills: int = 0
+    deaths: int = 0
+    """How many have killed themselves."""
     applied: int = 0
     inversions: int = 0
     wrong_accounts: int = 0
@@ -170,7 +172,7 @@ def perform(plan: Plan, console: Console) -> Figures:
         figures.applied = sum(row[2] for row in rows)
         figures.inversions = sum(row[3] for row in rows)
         figures.parked = int(server.execute("SELECT count(*) FROM oncegate_parked", database)[0][0])
-        figures.dead_letters, figures.kills = left[1], consumers.kills
+        figures.dead_letters, figures.kills, figures.deaths = left[1], consumers.kills, consumers.deaths
         figures.seconds = round(time.monotonic() - began, 1)
     return figures
 

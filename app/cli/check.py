@@ -19,7 +19,9 @@ _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", 
 @click.option("--upstream", metavar="URL", help="As for serve.")
 @click.option("--cache", metavar="URL", help="As for serve.")
 @click.option("--config", metavar="FILE", help="As for serve.")
-@click.option("--database", metavar="URL", help="Look at an outbox in this database, and at nothing else.")
+@click.option(
+    "--database", metavar="URL", help="Look at the outbox and the order in this database, and at nothing else."
+)
 @click.option("--schema", metavar="NAME", help="Where its tables are.")
 @click.option("--strict", is_flag=True, help="Exit code 1 for advice too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
@@ -30,7 +32,8 @@ def check(
 
     It writes one record to the cache and removes it again, and changes nothing else; the upstream gets one HEAD request, and is
     watched for as long as an idle connection is kept.
-    With --database it looks at an outbox instead: its tables, what the role may, transactions that are open for long, what waits.
+    With --database it looks at that instead, for an outbox and for inboxes with an order: their tables, what the role may,
+    transactions that are open for long, rows and aggregates that wait.
     Exit codes: 0 the gateway can run, 1 it can't (cache, upstream or keys), 2 the configuration is wrong.
     """
     import asyncio

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from oncegate.app.commands.executor import CommandContext, Confirm
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.executing import current
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable
@@ -43,11 +44,13 @@ class Handler:
 
     def __init__(self, function: Callable[..., Any], *, threads: int) -> None:
         _check_kind(function)
-        self._function = function
+        self.function = function
         self.maintained: Callable[..., AbstractAsyncContextManager[None]] | None = getattr(function, "maintained", None)
         """Has its inbox forget old markers, where it has one: `oncegate.sql.Inbox.maintained`."""
         self.following: Callable[[], AbstractAsyncContextManager[None]] | None = getattr(function, "following", None)
         """Has its inbox run parked messages whose turn has come, where it has one: `oncegate.sql.Inbox.following`."""
+        self.watched_by: Callable[[Watch], None] | None = getattr(function, "watched_by", None)
+        """Has its inbox notify a watch, where it has an inbox, and that none of its own."""
         self._takes_context, payload = _signature(function)
         self._raw = payload is bytes
         try:
@@ -92,7 +95,7 @@ class Handler:
             raise NotRetryable("the payload nests too deep") from None
 
     async def _call(self, arguments: tuple[Any, ...]) -> Any:
-        return await _in_a_task(call(self._function, *arguments, in_loop=self.can_be_cut, pool=self._pool))
+        return await _in_a_task(call(self.function, *arguments, in_loop=self.can_be_cut, pool=self._pool))
 
 
 async def _in_a_task(work: Awaitable[Any]) -> Any:

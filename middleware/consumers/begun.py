@@ -12,6 +12,7 @@ from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.consumers.delivery import Action, DeliveryDecision, SubscriptionSettings
 from oncegate.middleware.consumers.origin import Origin
+from oncegate.middleware.consumers.transactional import RecordsLate
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import error_form, octets, within
@@ -74,6 +75,10 @@ class Begun:
         """Which message about which aggregate it is, as its `Delivery` has it."""
         self.other: tuple[str, bytes] | None = None
         """The command's id and its payload's fingerprint by the other secret, while two are in use."""
+        self.submitted = False
+        """It came through the gateway, as its `Delivery` has it."""
+        self.late_outcomes: RecordsLate | None = None
+        """Records what becomes of it later, where its message is acknowledged before that."""
         self.origin = Origin()
         """The message's own ids, for logs and dead letters: ``message_id``, ``correlation``."""
         self.mismatch = False
@@ -130,6 +135,11 @@ class Begun:
     def timeout(self) -> float:
         """Seconds that its handler has."""
         return self._settings.timeout
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop in which its outcome is recorded; ``None`` where it doesn't run."""
+        return None if self._running is None else self._running.get_loop()
 
     @property
     def result(self) -> bytes | None:

@@ -2,6 +2,7 @@
 
 import enum
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -183,6 +184,17 @@ class SubscriptionSettings(BaseModel):
         )
         heartbeat = self.lease / 3 if self.heartbeat is None else self.heartbeat
         return replace(compile_policy(rules), route=consumer, heartbeat=heartbeat, process=process)
+
+
+def check_names(consumer: str, aliases: Sequence[str]) -> None:
+    """Raises ``TypeError`` and ``ValueError`` for what are no names of a consumer, its own and its former ones."""
+    if isinstance(aliases, str):
+        raise TypeError("aliases is a str: give a list of names")
+    for name in (consumer, *aliases):
+        if not CONSUMER.fullmatch(name):
+            raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
+    if consumer in aliases or len(set(aliases)) != len(aliases):
+        raise ValueError("aliases are former names of the consumer, each given once")
 
 
 class Rejected(Exception):

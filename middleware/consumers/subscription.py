@@ -40,6 +40,7 @@ from oncegate.middleware.consumers.delivery import (
     Rejected,
     SubscriptionSettings,
     attempts_before,
+    check_names,
 )
 from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.gate import (
@@ -54,9 +55,11 @@ from oncegate.middleware.consumers.gate import (
     last_error,
 )
 from oncegate.middleware.consumers.handling import run_handler
+from oncegate.middleware.consumers.late_outcomes import LateOutcomes
 from oncegate.middleware.consumers.once import Once, leave
 from oncegate.middleware.consumers.origin import Origin, origin_of
 from oncegate.middleware.consumers.sole_handler import SoleHandler
+from oncegate.middleware.consumers.transactional import give_late_outcomes
 from oncegate.middleware.rules.arguments import check_watch, given_namespace, given_settings
 from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.errors import Overloaded
@@ -92,16 +95,10 @@ class Subscription:
         watch: Watch | None = None,
         name: str = "",
     ) -> None:
-        if isinstance(aliases, str):
-            raise TypeError("aliases is a str: give a list of names")
         check_watch(watch)
-        for each in (consumer, *aliases):
-            if not CONSUMER.fullmatch(each):
-                raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {each!r}")
+        check_names(consumer, aliases)
         if name and not CONSUMER.fullmatch(name):
             raise ValueError(f"name has at most 64 letters, digits, '.', '_' and '-', not {name!r}")
-        if consumer in aliases or len(set(aliases)) != len(aliases):
-            raise ValueError("aliases are former names of the consumer, each given once")
         self.consumer = consumer
         self.name = name
         self.aliases = tuple(aliases)
@@ -116,6 +113,7 @@ class Subscription:
         self._first = replace(self._policy, takeover=frozenset())
         self._admissions = Admissions(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
         self._sole = SoleHandler(consumer, self.digests)
+        self._late = LateOutcomes(self, self._admissions, self._policy)
 
     # -- by hand ------------------------------------------------------------------------------------------------------
 
@@ -128,6 +126,7 @@ class Subscription:
         begun = await self._decide(delivery, origin)
         begun.origin, begun.sent_at = origin, delivery.sent_at
         begun.aggregate, begun.sequence = delivery.aggregate, delivery.sequence
+        begun.late_outcomes, begun.submitted = self._late, delivery.fingerprint is not None
         self._report(begun)
         return begun
 
@@ -365,6 +364,7 @@ class Subscription:
         `Subscription` of its own, under another consumer's name. Raises ``TypeError`` for what can't be a handler.
         """
         self._sole.register(*handlers)
+        give_late_outcomes(handlers, self._late)
 
     def once(self, delivery: Delivery) -> Once:
         """Around what executes a command, which is reached only if it is to be: zero times or once.

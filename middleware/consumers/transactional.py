@@ -1,12 +1,36 @@
 """What a door for deliveries needs of an inbox, whose rooms it doesn't import: `oncegate.sql.Inbox` is one."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from oncegate.cache.record import State
 from oncegate.middleware.rules.digests import Digests, have_same_secrets
 
 _INBOX = "__oncegate_inbox__"
+_TAKES_LATE = "__oncegate_takes_late_outcomes__"
+
+
+@dataclass(frozen=True, slots=True)
+class LateOutcome:
+    """What became of a command whose message was acknowledged before it was executed: its success, or its end as failed.
+
+    ``record`` is its record's id, ``body`` its result or its error, in JSON; ``None``: the result can't be kept. ``submitted``:
+    it came through the gateway.
+    """
+
+    record: str
+    fingerprint: bytes
+    submitted: bool
+    state: State
+    body: bytes | None
+
+
+class RecordsLate(Protocol):
+    """Records late outcomes, by the hook that has let their messages be acknowledged."""
+
+    def record(self, late: LateOutcome) -> Coroutine[Any, Any, bool]:
+        """Whether that is done with: recorded, or not to be recorded any more. Else it is to be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +84,16 @@ def check_same_secrets(inbox: TransactionalInbox, digests: Digests) -> None:
         raise ValueError(
             "the inbox and the subscription have different secrets, or one of them has none: give both the same (secret=)"
         )
+
+
+def set_takes_late(handler: Callable[..., Any], take: Callable[[RecordsLate], None]) -> None:
+    """Note on ``handler`` that it has late outcomes, and takes by ``take`` what records them."""
+    setattr(handler, _TAKES_LATE, take)
+
+
+def give_late_outcomes(handlers: Iterable[Callable[..., Any]], records: RecordsLate) -> None:
+    """Have each of ``handlers``, or what it decorates with `functools.wraps`, record by ``records``, if it has late outcomes."""
+    for handler in handlers:
+        take: Callable[[RecordsLate], None] | None = getattr(handler, _TAKES_LATE, None)
+        if take is not None:
+            take(records)

@@ -49,11 +49,12 @@ def run(url: str, aggregate: str, kind: str, what: Any, commits: int) -> bool:
         event.listen(Session, "after_commit", on_commit)
 
     async def work() -> bool:
+        subscription = Subscription("ledger", cache="memory://")
         if kind == "sweep":
+            subscription.only(apply)
             for sweep in ledger._sweeps:
                 await sweep()
             return True
-        subscription = Subscription("ledger", cache="memory://")
         delivery = Delivery(f"{aggregate}-{what}", b"p", aggregate=aggregate, sequence=what)
         return (await subscription.execute(delivery, apply, what)).action is Action.ACKNOWLEDGE
 

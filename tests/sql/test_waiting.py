@@ -128,6 +128,28 @@ def test_decisions_and_what_waits_are_counted(place: Place) -> None:
     assert registry.get_sample_value("oncegate_inbox_parked_oldest_timestamp_seconds", {"consumer": "ledger"})
 
 
+@EACH
+def test_check_says_which_consumers_aggregates_wait(place: Place) -> None:
+    def findings() -> list[tuple[str, str]]:
+        found = json.loads(invoke("check", "--json", "--database", place.url).stdout)["findings"]
+        assert not any("outbox" in each["text"] for each in found), "there is none"
+        return [(each["verdict"], each["text"]) for each in found if each["area"] == "order"]
+
+    handler = place.handler(Inbox("ledger", order="contiguous"), applies)
+    assert findings() == [("good", "no aggregate waits for a number")]
+    consume(handler, *deliveries(2, 3), *deliveries(2, aggregate="b"))
+    assert findings() == [("good", "ledger: 2 aggregates wait, 3 messages are parked, none for long")]
+    place.execute("UPDATE oncegate_parked SET parked_at = '2026-01-02 03:04:05'")
+    ((severity, line),) = findings()
+    assert (severity, line[:95]) == (
+        "advice", "ledger: 2 aggregates wait, 3 messages are parked, the oldest since 2026-01-02 03:04:05 UTC, for",
+    )  # fmt: skip
+    assert line.endswith(" s: oncegate inbox waiting")
+    assert invoke("check", "--strict", "--database", place.url).returncode == 1
+    consume(handler, *deliveries(1), *deliveries(1, aggregate="b"))
+    assert findings() == [("good", "no aggregate waits for a number")]
+
+
 def test_without_the_tables_it_is_one_line(tmp_path: Any) -> None:
     SyncPlace(f"sqlite:///{tmp_path}/empty.db").execute("CREATE TABLE other (id INTEGER)")
     for arguments in (

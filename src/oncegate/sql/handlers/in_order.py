@@ -1,18 +1,23 @@
 """Makes of a handler of a payload and a session one whose messages are applied in their order, with asyncio and without."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only, greenlet_spawn
 
+from oncegate.middleware.consumers.executing import current
+from oncegate.middleware.consumers.transactional import set_takes_late
 from oncegate.sql.handlers.background import Sweep
 from oncegate.sql.handlers.handler import Handler, session_parameter, with_session
-from oncegate.sql.handlers.ordered import Ordered, OrderedHandler
+from oncegate.sql.handlers.ordered import Await, Ordered, OrderedHandler
 from oncegate.sql.handlers.parked_arguments import ParkedArguments
 from oncegate.sql.marking.sequence_writer import SequenceWriter
+
+_PATIENCE: Final = 60.0
+"""Seconds for an outcome to be recorded, which takes no longer than ``record_timeout``."""
 
 
 def called_in_order(
@@ -31,11 +36,12 @@ def called_in_order(
     ordered = OrderedHandler(inbox, sequences, ParkedArguments(handler, name), call, in_session)
 
     def handle(*args: Any, **kwargs: Any) -> Any:
-        return ordered.deliver(args, kwargs)
+        return ordered.deliver(args, kwargs, _from_a_thread(next((begun.loop for begun in current()), None)))
 
     async def sweep() -> None:
-        await asyncio.to_thread(ordered.sweep)
+        await asyncio.to_thread(ordered.sweep, _from_a_thread(asyncio.get_running_loop()))
 
+    set_takes_late(handle, ordered.take_late_outcomes)
     return handle, sweep
 
 
@@ -58,9 +64,29 @@ def awaited_in_order(
     ordered = OrderedHandler(inbox, sequences, ParkedArguments(handler, name), call, in_session)
 
     async def handle(*args: Any, **kwargs: Any) -> Any:
-        return await greenlet_spawn(ordered.deliver, args, kwargs)
+        return await greenlet_spawn(ordered.deliver, args, kwargs, await_only)
 
     async def sweep() -> None:
-        await greenlet_spawn(ordered.sweep)
+        await greenlet_spawn(ordered.sweep, await_only)
 
+    set_takes_late(handle, ordered.take_late_outcomes)
     return handle, sweep
+
+
+def _from_a_thread(loop: asyncio.AbstractEventLoop | None) -> Await:
+    """Waits for what is done in ``loop``, which is another thread's: in its own, called by hand, that would wait for ever."""
+
+    def wait(work: Coroutine[Any, Any, bool]) -> bool:
+        if loop is None or loop.is_closed() or _runs_here(loop):
+            work.close()
+            return False
+        return asyncio.run_coroutine_threadsafe(work, loop).result(_PATIENCE)
+
+    return wait
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -1,13 +1,10 @@
 """What an inbox is given: names, sessions, messages."""
 
-from collections.abc import Sequence
-
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from oncegate.middleware.consumers.delivery import (
-    CONSUMER,
     Delivery,
     Rejected,
     SubscriptionSettings,
@@ -26,15 +23,12 @@ AnySync = Session | Connection
 _KEY_NEEDED = SubscriptionSettings(on_missing_key="reject")
 
 
-def check_names(consumer: str, aliases: Sequence[str]) -> None:
-    """Raises ``TypeError`` and ``ValueError`` for what are no names."""
-    if isinstance(aliases, str):
-        raise TypeError("aliases is a str: give a list of names")
-    for name in (consumer, *aliases):
-        if not CONSUMER.fullmatch(name):
-            raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
-    if consumer in aliases or len(set(aliases)) != len(aliases):
-        raise ValueError("aliases are former names of the consumer, each given once")
+def check_choices(on_mismatch: str, on_forgotten: str) -> None:
+    """Raises ``ValueError`` for what is no choice of theirs."""
+    if on_mismatch not in ("reject", "warn"):
+        raise ValueError(f"on_mismatch is 'reject' or 'warn', not {on_mismatch!r}")
+    if on_forgotten not in ("reject", "run"):
+        raise ValueError(f"on_forgotten is 'reject' or 'run', not {on_forgotten!r}")
 
 
 def check_order(order: str, starts_at: int, max_parked: int, max_attempts: int) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.consumers.delivery import Delivery
+from oncegate.middleware.consumers.delivery import Delivery, check_names
 from oncegate.middleware.consumers.transactional import Executed, set_inbox
 from oncegate.middleware.rules.arguments import check_watch
 from oncegate.middleware.rules.digests import Secrets, given_digests
@@ -32,7 +32,7 @@ from oncegate.sql.handlers.background import Sweep, in_background, keep_sweeping
 from oncegate.sql.handlers.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
 from oncegate.sql.handlers.in_order import awaited_in_order, called_in_order
 from oncegate.sql.handlers.transaction import is_result
-from oncegate.sql.inbox.arguments import AnyAsync, AnySync, check_names, check_order, identified, not_a_session
+from oncegate.sql.inbox.arguments import AnyAsync, AnySync, check_choices, check_order, identified, not_a_session
 from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
 from oncegate.sql.inbox.stats import InboxStats, stats
 from oncegate.sql.marking.entry import AsyncEntry, Entry, Marking
@@ -101,10 +101,7 @@ class Inbox:
         check_watch(watch)
         check_names(consumer, aliases)
         check_order(order, starts_at, max_parked, max_attempts)
-        if on_mismatch not in ("reject", "warn"):
-            raise ValueError(f"on_mismatch is 'reject' or 'warn', not {on_mismatch!r}")
-        if on_forgotten not in ("reject", "run"):
-            raise ValueError(f"on_forgotten is 'reject' or 'run', not {on_forgotten!r}")
+        check_choices(on_mismatch, on_forgotten)
         if not (wait_timeout > 0 and idle_timeout > 0 and max_result >= 0):
             raise ValueError("wait_timeout and idle_timeout are above 0 seconds, max_result is no less than 0 bytes")
         self.consumer = consumer
@@ -332,6 +329,7 @@ class Inbox:
             if isinstance(engine := sessions.kw.get("bind"), AsyncEngine | Engine):
                 vars(made)["maintained"] = functools.partial(self.maintained, engine)  # for a worker
             vars(made)["following"] = self.following
+            vars(made)["watched_by"] = self._writer.watch_by
             return made
 
         return decorate

@@ -54,11 +54,11 @@ class SequenceWriter(Writer):
             raise InboxMisused("an inbox that keeps an order takes one message at a time")
         return [self.decide(session, _numbered(message)) for message in messages]
 
-    def park(self, session: Session, message: Message, arguments: str) -> Parking:
+    def park(self, session: Session, message: Message, arguments: str, submitted: bool) -> Parking:
         """See `ParkedMessages.park`. Raises what `Inbox.first` raises."""
         try:
             connection = self.enter(session)
-            return self.parked.park(connection, _numbered(message), shown(message.aggregate), arguments)
+            return self.parked.park(connection, _numbered(message), shown(message.aggregate), arguments, submitted)
         except SequenceForked:
             self.count("forked")
             raise
@@ -67,10 +67,12 @@ class SequenceWriter(Writer):
                 raise
             self.raise_meaning(error)
 
-    def note(self, session: Session, message: Message, arguments: str, attempts: int, reason: str) -> None:
+    def note(
+        self, session: Session, message: Message, arguments: str, submitted: bool, attempts: int, reason: str
+    ) -> None:
         """See `ParkedMessages.note`."""
         connection, aggregate_id = self.enter(session), shown(message.aggregate)
-        self.parked.note(connection, _numbered(message), aggregate_id, arguments, attempts, reason)
+        self.parked.note(connection, _numbered(message), aggregate_id, arguments, submitted, attempts, reason)
 
     def due(self, session: Session) -> list[bytes]:
         """See `ParkedMessages.due`; ``watch`` is notified of the backlog, too. Raises SQLAlchemy's errors."""

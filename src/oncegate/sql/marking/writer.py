@@ -43,6 +43,10 @@ class Writer:
         """An entry for each message, in their order. Raises what `Inbox.first` raises."""
         raise NotImplementedError
 
+    def watch_by(self, watch: Watch) -> None:
+        """Have ``watch`` notified, where there is none."""
+        self._watch = self._watch or watch
+
     def enter(self, session: Session | Connection) -> Connection:
         """The connection of a session whose transaction is written in. Raises `InboxMisused`, and SQLAlchemy's errors."""
         connection = session if isinstance(session, Connection) else session.connection()

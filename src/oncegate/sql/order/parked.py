@@ -3,10 +3,12 @@
 Strategy. Who parks a message locks its aggregate's row first, so that he takes turns with who applies a number: either he finds
 there that the number before has come meanwhile, and parks nothing; or his row is counted there, and who applies that number
 afterwards gets the count back, from the very statement that applies it. So nothing stays behind, and who finds none parked asks
-nothing. Rows of both tables are locked in one order wherever a parked one is taken: that one first, its aggregate's after it.
+nothing. One whose outcome a hook is to record stays, counted, until that is done: whoever comes next does it, too. Rows of both
+tables are locked in one order wherever a parked one is taken: that one first, its aggregate's after it.
 """
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -37,6 +39,8 @@ MOST_FOLLOWED: Final = 100
 """Aggregates that one sweep follows."""
 LONGEST_PAUSE: Final = 60.0
 """Seconds between two tries of a parked message that fails; the first pause is one of 1 s."""
+_RECORDED_AGAIN: Final = 5.0
+"""Seconds between two tries of recording an outcome."""
 
 
 class Parking(enum.Enum):
@@ -60,7 +64,9 @@ class ParkedMessages:
     starts_at: int
     most: int
 
-    def park(self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str) -> Parking:
+    def park(
+        self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str, submitted: bool
+    ) -> Parking:
         """Store a message that came early. Raises `SequenceForked` where another one is stored under its number."""
         if self._lock(connection, message.aggregate) >= message.sequence - 1:
             return Parking.READY
@@ -75,11 +81,18 @@ class ParkedMessages:
         rows = select(literal(1)).where(self.parked.c.consumer == self.names[0]).limit(self.most).subquery()
         if connection.scalars(select(func.count()).select_from(rows)).one() >= self.most:
             return Parking.FULL
-        self._store(connection, message, aggregate_id, arguments)
+        self._store(connection, message, aggregate_id, arguments, submitted=submitted)
         return Parking.PARKED
 
     def note(
-        self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str, attempts: int, reason: str
+        self,
+        connection: Connection,
+        message: Numbered,
+        aggregate_id: str,
+        arguments: str,
+        submitted: bool,
+        attempts: int,
+        reason: str,
     ) -> None:
         """Store a message whose turn it is and that has failed for good, for operators: its aggregate waits for it."""
         its = and_(self._own(self.parked, message.aggregate), self.parked.c.sequence == message.sequence)
@@ -87,14 +100,14 @@ class ParkedMessages:
         if connection.execute(update(self.parked).where(its).values(values)).rowcount:
             return
         if self._lock(connection, message.aggregate) == message.sequence - 1:
-            self._store(connection, message, aggregate_id, arguments, **values)
+            self._store(connection, message, aggregate_id, arguments, submitted=submitted, **values)
 
     def _store(
         self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str, **values: Any
     ) -> None:
         now = clock(connection)
         row = {
-            "parked_at": now, "due_at": now, "sequence": message.sequence, "attempts": 0, "dead": False,
+            "parked_at": now, "due_at": now, "sequence": message.sequence, "attempts": 0, "dead": False, "applied": False,
             "consumer": self.names[0], "aggregate": message.aggregate, "aggregate_id": aggregate_id,
             "message": message.record or None, "fingerprint": message.fingerprint, "arguments": arguments,
         }  # fmt: skip
@@ -116,11 +129,44 @@ class ParkedMessages:
         if connection.execute(delete(self.parked).where(self._is(row))).rowcount and not counted:
             self._count(connection, row.consumer, row.aggregate, -1)
 
-    def put_off(self, connection: Connection, row: Row[Any], *, failed: bool, reason: str, dead: bool) -> None:
-        """Have a row of `next` tried again later, after a pause that grows with each attempt that has ``failed``; or never."""
-        attempts = row.attempts + failed
-        pause = min(LONGEST_PAUSE, 2.0 ** max(0, attempts - 1))
+    def put_off(
+        self, connection: Connection, row: Row[Any], *, failed: bool, reason: str, outcome: str | None = None
+    ) -> None:
+        """Have a row of `next` tried again later, after a pause that grows with each attempt that has ``failed``.
+
+        With an ``outcome``, never: that is for the hook.
+        """
+        attempts, dead = row.attempts + failed, outcome is not None
+        pause = 0.0 if dead else min(LONGEST_PAUSE, 2.0 ** max(0, attempts - 1))
         values = {"attempts": attempts, "dead": dead, "reason": reason, "due_at": clock(connection, pause)}
+        values["outcome"] = outcome if row.message and row.fingerprint else None
+        connection.execute(update(self.parked).where(self._is(row)).values(values))
+
+    def owe(self, connection: Connection, row: Row[Any], outcome: str) -> None:
+        """Keep a row of `next`, which was applied, until its ``outcome`` is recorded."""
+        values = {"applied": True, "outcome": outcome, "due_at": clock(connection)}
+        connection.execute(update(self.parked).where(self._is(row)).values(values))
+
+    def owed(self, connection: Connection, aggregate: bytes | None) -> Sequence[Row[Any]]:
+        """Rows with outcomes to be recorded now, of one aggregate or of all, not more than `MOST_FOLLOWED`."""
+        columns = self.parked.c
+        query = select(self.parked).where(columns.consumer.in_(self.names), columns.outcome.is_not(None))
+        query = query.where(columns.due_at <= clock(connection))
+        if aggregate is not None:
+            query = query.where(columns.aggregate == aggregate)
+        return connection.execute(query.order_by(columns.due_at).limit(MOST_FOLLOWED)).all()
+
+    def recorded(self, connection: Connection, row: Row[Any]) -> None:
+        """The outcome of a row of `owed` is recorded: it goes, unless its number waits for an operator."""
+        if row.applied:
+            self.remove(connection, row, counted=False)
+        else:
+            same = and_(self._is(row), self.parked.c.outcome == row.outcome)  # it may have been tried again meanwhile
+            connection.execute(update(self.parked).where(same).values(outcome=None))
+
+    def record_later(self, connection: Connection, row: Row[Any]) -> None:
+        """The outcome of a row of `owed` can't be recorded now."""
+        values = {"due_at": clock(connection, _RECORDED_AGAIN)}
         connection.execute(update(self.parked).where(self._is(row)).values(values))
 
     def due(self, connection: Connection) -> list[bytes]:
@@ -158,9 +204,11 @@ class ParkedMessages:
 
     def _ready(self, connection: Connection, query: Select[Any]) -> Select[Any]:
         """``query`` for those whose turn it is; and for those whose number was applied without them, by another delivery."""
+        not_owed = self.parked.c.outcome.is_(None)
         same = and_(self.order.c.consumer == self.parked.c.consumer, self.order.c.aggregate == self.parked.c.aggregate)
         return query.join(self.order, same).where(
             self.parked.c.consumer.in_(self.names),
+            not_owed,
             or_(
                 self.parked.c.sequence <= self.order.c.sequence,
                 and_(

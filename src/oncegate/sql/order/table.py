@@ -50,6 +50,8 @@ def parked_table(metadata: MetaData, schema: str | None = None) -> Table:
         # How often its handler has failed; dead: it will not be tried again by itself, and reason says why.
         Column("attempts", Integer, nullable=False),
         Column("dead", Boolean, nullable=False),
+        # Its number is applied, or skipped: the row is there only until the outcome is recorded by the hook.
+        Column("applied", Boolean, nullable=False),
         # The consumer's name.
         Column("consumer", BYTEWISE, primary_key=True),
         # The digest of the aggregate's id, and that id itself, for operators.
@@ -61,6 +63,9 @@ def parked_table(metadata: MetaData, schema: str | None = None) -> Table:
         # The arguments of the handler but its session, as JSON: the payload, and with it the context that has the headers.
         Column("arguments", Text, nullable=False),
         Column("reason", Text),
+        # It came through the gateway; and what the hook is still to record: the state, and result or error, in JSON.
+        Column("submitted", Boolean, nullable=False),
+        Column("outcome", Text),
         # The sweep looks by the time, for what is due.
         Index(f"{PARKED}_due_at", "consumer", "due_at"),
         schema=schema,

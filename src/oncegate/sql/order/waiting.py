@@ -5,17 +5,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, MetaData, Row, Table, and_, delete, func, inspect, select, update
+from sqlalchemy import Connection, MetaData, Row, Table, and_, delete, func, inspect, or_, select, update
 
+from oncegate.middleware.outcome.errors import NotRetryable
 from oncegate.sql.database.access import NotDone, in_database
 from oncegate.sql.database.errors import SequenceInvalid
 from oncegate.sql.database.types import utc
 from oncegate.sql.order.numbers import digest
+from oncegate.sql.order.outcome import outcome_of_error
 from oncegate.sql.order.parked import clock
 from oncegate.sql.order.table import order_table, parked_table
 
 log = logging.getLogger("oncegate.inbox")
 
+_SKIPPED: Final = outcome_of_error(NotRetryable("skipped by an operator"))
 MOST_SHOWN: Final = 1000
 """Aggregates in one listing: those that have waited the longest."""
 
@@ -89,7 +92,7 @@ class Operated:
     def _waiting(self, connection: Connection) -> list[Waiting]:
         self._check_there(connection)
         order, parked = self._order.c, self._parked.c
-        same = and_(order.consumer == parked.consumer, order.aggregate == parked.aggregate)
+        same = and_(order.consumer == parked.consumer, order.aggregate == parked.aggregate, parked.applied.is_(False))
         grouped = (order.consumer, order.aggregate, order.sequence)
         behind = func.count().filter(parked.sequence > order.sequence + 1)
         since, name = func.min(parked.parked_at).label("since"), func.min(parked.aggregate_id).label("name")
@@ -107,26 +110,31 @@ class Operated:
 
     def _skip(self, connection: Connection, consumer: str, aggregate: bytes, sequence: int) -> int:
         self._check_there(connection)
-        gone = connection.execute(
-            delete(self._parked).where(self._of(self._parked, consumer, aggregate), self._parked.c.sequence == sequence)
-        ).rowcount
-        order = self._order.c
+        order, parked, clocked = self._order.c, self._parked.c, clock(connection)
+        its = and_(self._of(self._parked, consumer, aggregate), parked.sequence == sequence)
+        connection.execute(  # the hook is still to record that it failed
+            update(self._parked)
+            .where(its, parked.fingerprint.is_not(None), or_(parked.dead.is_(False), parked.outcome.is_not(None)))
+            .values(applied=True, due_at=clocked, outcome=func.coalesce(parked.outcome, _SKIPPED))
+        )
+        gone = connection.execute(delete(self._parked).where(its, parked.applied.is_(False))).rowcount
         skipped = (
             update(self._order)
             .where(self._of(self._order, consumer, aggregate), order.sequence == sequence - 1)
             .values(sequence=sequence, parked=order.parked - gone, message=None, fingerprint=None, result=None)
-            .returning(order.parked)
+            .returning(order.sequence)
         )
-        if (left := connection.scalars(skipped).first()) is None:
+        if connection.scalars(skipped).first() is None:
             raise NotDone(self._why_not(connection, consumer, aggregate))
-        return int(left)
+        behind = and_(self._of(self._parked, consumer, aggregate), parked.sequence > sequence)
+        return int(connection.scalars(select(func.count()).select_from(self._parked).where(behind)).one())
 
     def _retry(self, connection: Connection, consumer: str, aggregate: bytes) -> int:
         self._check_there(connection)
         retried = (
             update(self._parked)
             .where(self._of(self._parked, consumer, aggregate), self._parked.c.dead)
-            .values(dead=False, attempts=0, due_at=clock(connection))
+            .values(dead=False, attempts=0, due_at=clock(connection), outcome=None)
             .returning(self._parked.c.sequence)
         )
         if (number := connection.scalars(retried).first()) is None:
@@ -154,7 +162,8 @@ def backlog(connection: Connection, parked: Table, consumer: str) -> Backlog:
     """That of one consumer; not more rows than it may have parked are read."""
     columns = parked.c
     query = select(func.count(columns.aggregate.distinct()), func.count(), func.min(columns.parked_at))
-    aggregates, rows, oldest = connection.execute(query.where(columns.consumer == consumer)).one()
+    query = query.where(columns.consumer == consumer, columns.applied.is_(False))
+    aggregates, rows, oldest = connection.execute(query).one()
     return Backlog(aggregates, rows, None if oldest is None else utc(oldest))
 
 

@@ -1,17 +1,16 @@
-"""What keeps an outbox from being published, as far as its database shows it."""
+"""What keeps an outbox from being published, and an order's aggregates waiting, as far as their database shows it."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final
 
 from sqlalchemy import Connection, MetaData, func, inspect, or_, select, text
 
 from oncegate.sql.database.access import in_database
+from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings
 from oncegate.sql.database.types import utc
+from oncegate.sql.order.examine import order_findings
 from oncegate.sql.outbox.tables import CHECKPOINTS, MESSAGES, SEQUENCES, checkpoint_table, outbox_table, sequence_table
 
-LONG_SECONDS: Final = 60.0
-"""After which a message, or a transaction, has been there for long."""
 _MOST: Final = 100_000
 _NEEDED: Final = {
     MESSAGES: "INSERT, SELECT, UPDATE, DELETE",
@@ -25,56 +24,29 @@ _OPEN: Final = text(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseFinding:
-    """One line of what was found."""
-
-    area: str
-    severity: Literal["good", "advice", "failed"]
-    text: str
-
-
 def examine(database: str, schema: str | None) -> list[DatabaseFinding]:
-    """The tables, what the role may, open transactions, what waits. Raises `NotDone` where the database can't be looked at."""
+    """The tables, what the role may, open transactions, what waits: for an order's numbers too, where one is kept, and for
+    that alone where there is no outbox.
+
+    Raises `NotDone` where the database can't be looked at.
+    """
 
     def look(connection: Connection) -> list[DatabaseFinding]:
-        found = _tables(connection, schema)
+        of_order = order_findings(connection, schema)
+        has_outbox = inspect(connection).has_table(MESSAGES, schema=schema)
+        found = _tables(connection, schema) if has_outbox or not of_order else []
         if connection.dialect.name == "postgresql":
             found += _transactions(connection)
-        if all(each.severity != "failed" for each in found):
+        if has_outbox and all(each.severity != "failed" for each in found):
             found += _waiting(connection, schema)
-        return found
+        return found + of_order
 
     return in_database(database, look)
 
 
 def _tables(connection: Connection, schema: str | None) -> list[DatabaseFinding]:
-    found = []
-    option = f" --schema {schema}" if schema else ""
-    for make in (outbox_table, sequence_table, checkpoint_table):
-        table = make(MetaData(), schema)
-        if not inspect(connection).has_table(table.name, schema=schema):
-            line = f"{table.fullname} is missing: oncegate outbox create --database URL{option}"
-            found.append(DatabaseFinding("table", "failed", line))
-            continue
-        columns = {each["name"] for each in inspect(connection).get_columns(table.name, schema=schema)}
-        if missing := sorted(set(table.c.keys()) - columns):
-            line = f"{table.fullname} has no column {', '.join(missing)}: it is of another version"
-            found.append(DatabaseFinding("table", "failed", line))
-        elif lacking := _lacking(connection, table.fullname, _NEEDED[table.name]):
-            line = f"{table.fullname}: this role has no {lacking}; who adds, or relays, needs it"
-            found.append(DatabaseFinding("table", "advice", line))
-        else:
-            found.append(DatabaseFinding("table", "good", f"{table.fullname} is there, and this role may use it"))
-    return found
-
-
-def _lacking(connection: Connection, table: str, needed: str) -> str:
-    if connection.dialect.name != "postgresql":
-        return ""
-    query = text("SELECT has_table_privilege(current_user, CAST(:table AS text), CAST(:privilege AS text))")
-    wanted = needed.split(", ")
-    return ", ".join(each for each in wanted if not connection.scalar(query, {"table": table, "privilege": each}))
+    tables = [make(MetaData(), schema) for make in (outbox_table, sequence_table, checkpoint_table)]
+    return table_findings(connection, tables, _NEEDED, group="outbox", users="who adds, or relays, needs it")
 
 
 def _transactions(connection: Connection) -> list[DatabaseFinding]:

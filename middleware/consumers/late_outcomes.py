@@ -1,0 +1,91 @@
+"""`LateOutcomes`: records what became of a command whose message was acknowledged before it was executed.
+
+Strategy. It is an attempt like any other: claimed, settled, fenced by its token. Where a success is recorded already, or the
+record is of another payload, nothing is left to do; where somebody else has it in flight, that one's end is waited for.
+
+An execution's record must not outlive its submission's: its key would be accepted anew, under another number, and skipped as
+processed (oncegate.app.commands.submission_life). So of what came through the gateway it ends with the submission's, and is not
+written where that is over.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Protocol
+
+from oncegate.cache.errors import CacheError, RecordUnreadable
+from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.store import Cache
+from oncegate.middleware.admission.admission import AdmissionRequest, Admissions, Verdict
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.consumers.begun import FAILED, Begun, Recording, not_kept
+from oncegate.middleware.consumers.delivery import DeliveryDecision, SubscriptionSettings
+from oncegate.middleware.consumers.transactional import LateOutcome
+from oncegate.middleware.outcome.responses import now_ms
+from oncegate.middleware.rules.errors import Overloaded
+from oncegate.middleware.rules.key import execution_key, key_of_id
+from oncegate.middleware.rules.policy import Policy
+
+log = logging.getLogger("oncegate.subscription")
+
+_AHEAD_MS = 1000
+"""The execution's record ends so much sooner than the submission's."""
+_REASON = "What was put off has failed for good."
+
+
+class Hook(Protocol):
+    """What is needed of a `Subscription`."""
+
+    consumer: str
+    namespace: str
+    cache: Cache
+    settings: SubscriptionSettings
+
+    def dead_lettered(self, reason: str) -> None:
+        """Notify the watch of a command that is given up."""
+
+
+class LateOutcomes:
+    """Those of the commands of ``hook``."""
+
+    def __init__(self, hook: Hook, admissions: Admissions, policy: Policy) -> None:
+        self._hook = hook
+        self._admissions = admissions
+        self._policy = policy
+
+    async def record(self, late: LateOutcome) -> bool:
+        """See `oncegate.middleware.consumers.transactional.RecordsLate`."""
+        hook, policy = self._hook, self._policy
+        key = key_of_id(hook.namespace, late.record)
+        try:
+            if late.submitted:
+                submission = await hook.cache.peek(key)
+                left = 0 if submission is None else submission.remaining_ms - _AHEAD_MS
+                if left <= 0:
+                    log.info("record %s: its submission's time is over, and so is its own", late.record)
+                    return True
+                policy = replace(policy, ttl_ms={late.state: min(policy.ttl_ms[late.state], left)})
+            request = AdmissionRequest(execution_key(key, hook.consumer), late.fingerprint, policy)
+            found = await self._admissions.admit(request)
+        except RecordUnreadable as error:
+            log.error("record %s: what became of it later is not recorded: %s", late.record, error)
+            return True
+        except (CacheError, Overloaded) as error:
+            log.warning("record %s: what became of it later can't be recorded yet: %s", late.record, error)
+            return False
+        if isinstance(found, Verdict):
+            return found.record.state is State.SUCCEEDED or found.record.fingerprint != late.fingerprint
+        return await self._settle(late, found)
+
+    async def _settle(self, late: LateOutcome, attempt: Attempt) -> bool:
+        hook = self._hook
+        begun = Begun(DeliveryDecision.RUN, late.record, attempt=attempt.number)
+        held = self._admissions.in_flight.hold(attempt)
+        begun.hold(attempt, held, hook.settings, last=False, dead_lettered=hook.dead_lettered)
+        if late.state is State.SUCCEEDED:
+            return await begun.succeed(not_kept() if late.body is None else late.body) is Recording.RECORDED
+        error = StoredResponse(FAILED, ((b"content-type", b"application/json"),), late.body, now_ms())
+        await begun.exhaust(error, _REASON)
+        recorded = await begun.recorded() is Recording.RECORDED
+        if recorded:
+            hook.dead_lettered(DeliveryDecision.EXHAUSTED.value)
+        return recorded
