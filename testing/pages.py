@@ -99,7 +99,7 @@ def _back(text: str, back: dict[str, str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+    return ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 def _patience(text: str) -> dict[str, str]:
@@ -113,7 +113,9 @@ def _stranger(folder: Path, ports: dict[str, str]) -> dict[str, str]:
     for example in (folder / "oncegate/docs/deploy").glob("*.toml"):
         example.write_text(PORT.sub(lambda found: ports.get(found[0], found[0]), example.read_text("utf-8")), "utf-8")
     pack_wheels(folder / ".wheels", "oncegate[fastapi]", "setuptools")
-    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder / ".wheels"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    # Compiled is what is imported, when it is.
+    own = {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1"}
+    return own | {"PIP_FIND_LINKS": str(folder / ".wheels")}
 
 
 @contextmanager

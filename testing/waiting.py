@@ -8,11 +8,13 @@ from typing import Any
 
 PATIENCE = 60.0
 """Seconds until what is awaited counts as something that never comes: no measure of speed."""
+_SHORTEST, _LONGEST, _GROWTH = 0.002, 0.04, 1.2
+"""Seconds between two looks: what takes long is not looked at hundreds of times by a processor that it needs itself."""
 
 
 async def until(condition: Callable[[], Any], what: str = "", within: float = PATIENCE) -> Any:
     """What ``condition`` returns, awaited if it can be, as soon as that is true; fails, naming ``what``, where it never is."""
-    deadline = time.monotonic() + within
+    deadline, pause = time.monotonic() + within, _SHORTEST
     while True:
         found = condition()
         if inspect.isawaitable(found):
@@ -21,20 +23,22 @@ async def until(condition: Callable[[], Any], what: str = "", within: float = PA
         if found:
             return found
         assert time.monotonic() < deadline, f"not within {within:g} s: {what or condition}"
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(pause)
+        pause = min(pause * _GROWTH, _LONGEST)
 
 
 def wait_until(
     condition: Callable[[], Any], what: str, within: float = PATIENCE, not_yet: tuple[type[Exception], ...] = ()
 ) -> Any:
     """As ``until``, for code without an event loop. An error of ``not_yet`` counts as "not yet"."""
-    deadline = time.monotonic() + within
+    deadline, pause = time.monotonic() + within, _SHORTEST
     while True:
         found = _without(condition, not_yet)
         if found:
             return found
         assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * _GROWTH, _LONGEST)
 
 
 def _without(condition: Callable[[], Any], not_yet: tuple[type[Exception], ...]) -> Any:

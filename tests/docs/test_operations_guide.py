@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -48,12 +47,12 @@ def parts(message: str) -> list[str]:
     return [part.strip(" :,;()") for part in re.split(r"%[sd]|record %s|worker|attempt ", message)]
 
 
-@pytest.mark.parametrize("message", sorted(set(warnings())))
-def test_every_warning_is_told_of(message: str) -> None:
-    words = [part for part in parts(message) if len(part) > 8]
-    # Without words of its own: an error's text, or advice, which says itself what to do.
-    assert (
-        not words
-        or any(word in GUIDE for word in words)
-        or any(phrase in message for phrase in re.findall(r"`([^`|]{8,})`", GUIDE))
-    ), message
+def test_every_warning_is_told_of() -> None:
+    found = set(warnings())
+    assert len(found) > 50
+    phrases = re.findall(r"`([^`|]{8,})`", GUIDE)
+    for message in found:
+        words = [part for part in parts(message) if len(part) > 8]
+        # Without words of its own: an error's text, or advice, which says itself what to do.
+        named = any(word in GUIDE for word in words) or any(phrase in message for phrase in phrases)
+        assert named or not words, message

@@ -112,10 +112,10 @@ def looked_for_in_a_list(data: bytes) -> object:
         (old_prefer, b'"', b'\\"', 2048),
         (old_pattern, b"/a", b"b", 4096),
         (ambiguous_parameters, b'"a";', b" ", 256),
-        (added_up, b"", b"a", 16384),
+        (added_up, b"", b"a", 8192),
         (taken_out_one_by_one, b"", b"a", 16384),
         (united_line_by_line, b"", b"a", 16384),
-        (looked_for_in_a_list, b"", b"a", 16384),
+        (looked_for_in_a_list, b"", b"a", 8192),
     ],
 )
 def test_what_is_quadratic_is_found(parser: Parser, before: bytes, repeated: bytes, largest: int) -> None:

@@ -178,7 +178,7 @@ async def test_operators_are_told_which_record_can_not_be_read(place: Place) -> 
     await place.pay()
     data = place.read()
     page = f"/_oncegate/records/{place.id}"
-    for each in [*[*damaged(data)][::5], *rewritten(data)]:
+    for each in [*[*damaged(data)][::7], *[*rewritten(data)][::4]]:  # the same reading as for replays
         place.plant(each)
         shown = await place.client.get(page, headers=OPERATOR)
         assert shown.status_code in (200, 500)

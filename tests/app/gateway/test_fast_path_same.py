@@ -137,8 +137,12 @@ PLAYS: dict[str, Callable[[], tuple[Play, Behaviour]]] = {
 }
 
 
-@pytest.mark.parametrize("cache", ["memory", "redis"])
-@pytest.mark.parametrize("name", PLAYS)
+CACHES = {name: ["memory", "redis"] for name in PLAYS} | {
+    f"at random {seed}": ["redis" if seed % 2 else "memory"] for seed in range(4)
+}
+
+
+@pytest.mark.parametrize(("name", "cache"), [(name, cache) for name, caches in CACHES.items() for cache in caches])
 async def test_nothing_differs(name: str, cache: str, redis_url: str) -> None:
     url = "memory://" if cache == "memory" else redis_url
     (answers, sent, kept, tasks), (as_answers, as_sent, as_kept, as_tasks) = [
