@@ -1,43 +1,29 @@
 """`scripts/bench append`: what a number, and an expected version, cost an append in Redis's own time; bytes of an aggregate.
 
-Redis says itself how long each call took (SLOWLOG). The three ways take turns of a hundred calls, so that what disturbs the
-machine disturbs all alike; of each turn the quickest three quarters count, since others were interrupted.
+Redis says itself how long each call took (SLOWLOG). The ways take turns of a hundred calls, so that what disturbs the
+machine disturbs all alike; of each turn the quickest three quarters count, since others were interrupted. What each step takes is
+counted in instructions, which nothing disturbs (`append_steps`).
 """
 
 import asyncio
 import statistics
-from hashlib import blake2b
 from typing import Any, Final
 
-from loadtests import builds
+from loadtests import append_steps, builds
+from loadtests.append_steps import ABOUT, BEFORE, LIMIT, PARTS, digest, numbering
 from loadtests.report import Results, Table, paired, spread
-from oncegate.cache.redis.calls import Numbering
+from oncegate.cache.redis.scripts import pack
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.redis.streams.stream import Command
 from testing.servers import RedisServer
 
 WAYS: Final = {
+    "before": "as it was before there were numbers",
     "plain": "without a number",
     "number": "with a number",
     "version": "with a number and an expected version",
 }
 TURN: Final = 100
-AGGREGATES: Final = 1000
 LEAST: Final = 0.8
-_COMMAND: Final = Command(
-    command="09qCqGFMd5g_6hU4Megs:uSNy8UN7nKoF4s0Uzlpq",
-    key="3e4b1a0c-7f0e-4c0e-9a55-8d2f6c1f2b11",
-    fingerprint=bytes(16),
-    method="POST",
-    target="/orders/1795282931391",
-    route="/orders/*",
-    body=b"x" * 300,
-    content_type="application/json",
-    correlation="8e03978e-40d5-43dd-bc93-6894a57f9324",
-    traceparent="00-11111111111111111111111111111111-2222222222222222-01",
-    accepted_at_ms=1_795_282_931_391,
-    headers=(("content-type", "application/json"), ("idempotency-key", "3e4b1a0c-7f0e-4c0e-9a55-8d2f6c1f2b11")),
-)
 
 
 def run(*, rounds: int, quick: bool) -> Results:
@@ -51,6 +37,7 @@ def run(*, rounds: int, quick: bool) -> Results:
         asyncio.run(_measure(server, turns, results))
     with RedisServer() as server:
         results.checks["bytes"] = _bytes(server, aggregates)
+    results.checks["steps"] = {} if quick else append_steps.count()
     return results
 
 
@@ -59,30 +46,26 @@ async def _measure(server: RedisServer, turns: int, results: Results) -> None:
     redis.config_set("slowlog-log-slower-than", 0)
     redis.config_set("slowlog-max-len", 4 * TURN)
     cache = RedisCache.from_url(server.url, timeout=60)
-    parts = _COMMAND.parts()
-    about = [b"aggregate", b"1795282931391", *parts]
+    before = str(redis.script_load(BEFORE)).encode()
     count = 0
     try:
         for turn in range(turns):
             for way in WAYS:
+                stream = f"{{bench:stream:{way}}}"
                 redis.slowlog_reset()
                 for call in range(TURN):
                     count += 1
-                    stream = f"{{bench:stream:{way}}}"
+                    if way == "before":
+                        await cache.command(
+                            stream, pack(b"EVALSHA", before, b"1", stream.encode(), b"%d" % LIMIT, *PARTS)
+                        )
+                        continue
                     if way == "plain":
-                        await cache.append(stream, parts, limit=10**8)
+                        await cache.append(stream, PARTS, limit=LIMIT)
                         continue
                     number = turn * TURN + call
-                    expected = b"%d" % (number // AGGREGATES) if way == "version" else b""
-                    numbering = Numbering(
-                        f"{stream}:numbers".encode(),
-                        _digest(number % AGGREGATES, 16),
-                        _digest(count, 20),
-                        expected,
-                        10**8,
-                        10**8,
-                    )
-                    answer = await cache.append_numbered(stream, about, limit=10**8, numbering=numbering)
+                    given = numbering(stream, number, count, expects=way == "version")
+                    answer = await cache.append_numbered(stream, ABOUT, limit=LIMIT, numbering=given)
                     if answer is None or not answer.entry:
                         raise RuntimeError("it was not appended")
                 log: Any = redis.slowlog_get(4 * TURN)
@@ -94,10 +77,6 @@ async def _measure(server: RedisServer, turns: int, results: Results) -> None:
         await cache.close()
 
 
-def _digest(number: int, size: int) -> bytes:
-    return blake2b(b"%d" % number, digest_size=size).digest()
-
-
 def _bytes(server: RedisServer, count: int) -> dict[str, float]:
     """What ``count`` aggregates take, each, and as many commands whose position is kept."""
     redis = server.client()
@@ -106,7 +85,7 @@ def _bytes(server: RedisServer, count: int) -> dict[str, float]:
         redis.flushall()
         before: Any = redis.info("memory")
         for begin in range(0, count, 1000):
-            fields = {_digest(number, size): value for number in range(begin, begin + 1000)}
+            fields = {digest(number, size): value for number in range(begin, begin + 1000)}
             redis.hset("numbers", mapping=fields)  # type: ignore[arg-type]  # bytes are taken, too
         after: Any = redis.info("memory")
         taken[what] = (after["used_memory"] - before["used_memory"]) / count
@@ -114,28 +93,31 @@ def _bytes(server: RedisServer, count: int) -> dict[str, float]:
 
 
 def tables(results: Results) -> list[Table]:
-    """Redis's time for each way, and its ratio to the one that was there before."""
-    plain = results.select(way="plain")
+    """Redis's time for each way, and its ratio to the one that was there before; what each step takes."""
+    before = results.select(way="before")
     rows = []
     for way, meaning in WAYS.items():
         ours = results.select(way=way)
         ratio = paired(
             [{**each, "rate": 1 / each["us"]} for each in ours],
-            [{**each, "rate": 1 / each["us"]} for each in plain],
+            [{**each, "rate": 1 / each["us"]} for each in before],
             "rate",
         )
+        is_aim = way in ("number", "version")
         rows.append(
             [
                 meaning,
                 spread(ours, "us").text(1),
-                "" if way == "plain" else ratio.text(2),
-                "" if way == "plain" else f">= {LEAST:g}",
+                "" if way == "before" else ratio.text(2),
+                f">= {LEAST:g}" if is_aim else "",
             ]
         )
     taken = results.checks["bytes"]
     note = (
-        f"Microseconds of Redis for one append (SLOWLOG): medians of {len(plain)} turns. "
+        f"Microseconds of Redis for one append (SLOWLOG): medians of {len(before)} turns. "
         f"An aggregate takes {taken['aggregate']:.0f} bytes for good, "
         f"and each numbered command {taken['command']:.0f} for as long as it may be in doubt."
     )
-    return [Table("An append in Redis", ["append", "us", "without / with", "aim"], rows, note)]
+    times = Table("An append in Redis", ["append", "us", "before / this", "aim"], rows, note)
+    steps = results.checks["steps"]
+    return [times, append_steps.table(steps)] if steps else [times]

@@ -155,15 +155,16 @@ def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Itera
             httpx.get(f"{server.url}/_oncegate/openapi.json", timeout=READY_WITHIN)
         clients = [stack.enter_context(_Client(port)) for _ in range(CONNECTIONS)]
         numbers = count()
-        _control(valgrind, "-i", "on", server)
+        control(valgrind, "-i", "on", server)
         for mode in MODES[door]:
             _in_lockstep(clients, mode, max(2, rounds // 2), numbers)
-            _control(valgrind, "-z", None, server)
+            control(valgrind, "-z", None, server)
             _in_lockstep(clients, mode, rounds, numbers)
-            yield mode, _instructions(valgrind, server) / (rounds * CONNECTIONS)
+            yield mode, counted(valgrind, server) / (rounds * CONNECTIONS)
 
 
-def _control(valgrind: str, flag: str, value: str | None, server: Process) -> str:
+def control(valgrind: str, flag: str, value: str | None, server: Process) -> str:
+    """What callgrind answers. Raises `BenchError` where it doesn't."""
     command = [f"{valgrind}/callgrind_control", flag, *([value] if value else []), str(server.pid)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN)
     if done.returncode or "Error" in done.stdout:
@@ -171,8 +172,9 @@ def _control(valgrind: str, flag: str, value: str | None, server: Process) -> st
     return done.stdout
 
 
-def _instructions(valgrind: str, server: Process) -> int:
-    threads = re.findall(r"^ *Th *[0-9]+ +([0-9,]+)", _control(valgrind, "-e", None, server), re.MULTILINE)
+def counted(valgrind: str, server: Process) -> int:
+    """Instructions since the counters were set to 0, in all threads."""
+    threads = re.findall(r"^ *Th *[0-9]+ +([0-9,]+)", control(valgrind, "-e", None, server), re.MULTILINE)
     if not threads:
         raise BenchError("callgrind does not say how many instructions there were")
     return sum(int(found.replace(",", "")) for found in threads)

@@ -1,6 +1,6 @@
 """Prints commands and dead letters: as tables for people, as JSON for scripts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from oncegate.app.cli.terminal import (
@@ -26,7 +26,7 @@ def show_letters(listing: Members, *, as_json: bool) -> None:
     out = console()
     if letters:
         names = ("dead letter", "command", "consumer", "reason", "attempts", "died", "error")
-        print_table(names, map(_letter_cells, letters), folded=("error",))
+        _print_with_numbers(names, map(_letter_cells, letters), letters, folded=("error",))
     else:
         out.print("No dead letters.")
     if more:
@@ -41,10 +41,20 @@ def show_pending(held: Sequence[Members], counts: Members, *, as_json: bool) -> 
         return
     if held:
         names = ("entry", "command", "state", "attempt", "worker", "silent for", "accepted")
-        print_table(names, map(_held_cells, held), folded=())
+        _print_with_numbers(names, map(_held_cells, held), held, folded=())
     else:
         console().print("Nothing is pending.")
     _show_counts(counts)
+
+
+def _print_with_numbers(
+    names: Sequence[str], rows: Iterable[list[str]], each: Sequence[Members], *, folded: Collection[str]
+) -> None:
+    """A table, in which their aggregates and numbers come last, where some of ``each`` have one."""
+    if any(one["sequence"] is not None for one in each):
+        names, folded = [*names, "aggregate"], [*folded, "aggregate"]
+        rows = [[*row, _number(one)] for row, one in zip(rows, each, strict=True)]
+    print_table(names, rows, folded=folded)
 
 
 def _letter_cells(letter: Members) -> list[str]:
@@ -71,12 +81,21 @@ def _held_cells(held: Members) -> list[str]:
     ]
 
 
+def _number(about: Members) -> str:
+    """The aggregate that a command is about, and its number among those about it."""
+    if about["sequence"] is None:
+        return "-"
+    return f"{about['aggregate'] or '?'} #{about['sequence']}"
+
+
 def show_command(command: Members, *, as_json: bool) -> None:
     """All that is known of one command."""
     if as_json:
         as_document(dict(command))
         return
     lines = [("command", command["command"] or "none: the entry could not be read")]
+    if command["sequence"] is not None:
+        lines.append(("aggregate", _number(command)))
     lines.append(("submission", _submission(command["submission"])))
     lines.append((f"by {command['consumer']}", _execution(command["execution"])))
     for letter in command["dead_letters"]:
@@ -117,6 +136,8 @@ def _letter(letter: Members) -> list[tuple[str, str]]:
             f"{letter['method'] or '-'} {letter.get('target') or letter['path'] or '-'}, {letter['bytes']} bytes",
         ),
     ]
+    if letter["sequence"] is not None:
+        lines.append(("aggregate", _number(letter)))
     if letter["correlation"]:
         lines.append(("correlation", letter["correlation"]))
     if "body" in letter:

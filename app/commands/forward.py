@@ -26,7 +26,7 @@ import asyncio
 from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import orjson
 
@@ -41,6 +41,9 @@ from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import OutcomeUnknown
 from oncegate.middleware.rules.key import key_line
 from oncegate.middleware.rules.policy import Policies, Policy
+
+_VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
+"""What stands for itself in the field that names the aggregate: blanks at its ends, say, would be lost (RFC 9110 section 5.5)."""
 
 
 class ForwardedCommands:
@@ -97,6 +100,12 @@ class ForwardedCommands:
         ]
         if names.isdisjoint(policy.key_names):  # else it goes on as it came, quoted or not
             others.append((policy.key_names[0], key_line(command.key).encode()))
+        if command.sequence is not None:
+            numbered = [
+                (b"oncegate-aggregate", quote(command.aggregate, safe=_VISIBLE).encode()),
+                (b"oncegate-sequence", b"%d" % command.sequence),
+            ]
+            fields = [field for field in fields if field[0] not in dict(numbered)] + numbered
         own = {name for name, _ in self._headers}
         return [
             *[field for field in fields if field[1] and field[0] not in own],

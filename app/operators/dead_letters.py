@@ -9,7 +9,7 @@ old (``acknowledge.lua``), and count them.
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from oncegate.cache.errors import GroupMissing, RecordUnreadable
 from oncegate.cache.record import Claim
 from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.encrypted import shown
-from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
+from oncegate.cache.redis.streams.stream import MOST, CommandStream, PendingEntry
 from oncegate.cache.store import Cache
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.results import read_error
@@ -54,6 +54,17 @@ class Letter:
         """The id that it had in the stream."""
         return self._text(b"dead.entry")
 
+    @property
+    def aggregate(self) -> str | None:
+        """The id of what its command is about, on a route with ``aggregate``."""
+        return self._text(b"aggregate") or None
+
+    @property
+    def sequence(self) -> int | None:
+        """The command's number among those about that."""
+        digits = self.fields.get(b"sequence", b"")
+        return int(digits) if digits.isdigit() and len(digits) <= len(str(MOST)) else None
+
     def as_json(self, *, body: bool = False) -> dict[str, Any]:
         """Its description; with ``body``, the key and the payload too."""
         members: dict[str, Any] = {
@@ -73,6 +84,8 @@ class Letter:
             "path": self._text(b"target").partition("?")[0] or None,
             "route": self._text(b"route") or None,
             "correlation": self._text(b"correlation") or None,
+            "aggregate": self.aggregate,
+            "sequence": self.sequence,
             "bytes": len(self.fields.get(b"body", b"")),
         }
         if body:
@@ -175,6 +188,8 @@ class Commands:
         return {
             "entry": held.entry,
             "command": letter.command or None,
+            "aggregate": letter.aggregate,
+            "sequence": letter.sequence,
             "state": execution["state"] if execution else "absent",
             "attempt": execution.get("attempt", 0) if execution else 0,
             "worker": held.worker,
@@ -185,9 +200,13 @@ class Commands:
     async def show(self, identifier: str, *, body: bool = False) -> dict[str, Any] | None:
         """All that is known of a command, by its id, or that of an entry; ``None`` where nothing is. Raises `NotAnId`."""
         letters = await self.find(identifier)
-        command = letters[0].command if letters else identifier
-        if not letters and ENTRY_ID.fullmatch(identifier):
-            command = self._letter(identifier, await self._stream.entry(identifier) or {}).command
+        if letters:
+            letter = letters[0]
+        elif ENTRY_ID.fullmatch(identifier):
+            letter = self._letter(identifier, await self._stream.entry(identifier) or {})
+        else:
+            letter = await self._accepted(identifier)
+        command = letter.command
         submission = await self._peek(key_of_id(self.namespace, command)) if RECORD_ID.fullmatch(command) else None
         execution = await self._execution(command)
         if not letters and submission is None and execution is None:
@@ -195,10 +214,25 @@ class Commands:
         return {
             "command": command or None,
             "consumer": self._consumer,
+            "aggregate": letter.aggregate,
+            "sequence": letter.sequence,
             "submission": submission,
             "execution": execution,
             "dead_letters": [letter.as_json(body=body) for letter in letters],
         }
+
+    async def _accepted(self, command: str) -> Letter:
+        """What is known of a command by its entry; by its 202 alone, once that is gone."""
+        fields = {b"command": command.encode()}
+        with suppress(RecordUnreadable):
+            held = await self._cache.get(key_of_id(self.namespace, command))
+            if held is not None and held.record.submission:
+                accepted = read_error(held.record.response)
+                fields[b"sequence"] = str(accepted.get("sequence", "")).encode()
+                position = str(accepted.get("position", ""))
+                if ENTRY_ID.fullmatch(position):
+                    return self._letter(position, await self._stream.entry(position) or fields)
+        return Letter("", fields)
 
     async def _execution(self, command: str) -> dict[str, Any] | None:
         if not RECORD_ID.fullmatch(command):

@@ -333,6 +333,8 @@ class DeadLetter(_Sent):
     path: str | None
     route: str | None
     correlation: str | None
+    aggregate: str | None = Field(description="The id of what the command is about, on a route with aggregate")
+    sequence: Sequence | None = Field(description="Its number among the commands about that")
     bytes: int
     key: str | Missing = Field(default=None, description="With body=true; so are target and body")
     target: str | Missing = None
@@ -350,6 +352,8 @@ class Command(_Sent):
 
     command: str | None
     consumer: str
+    aggregate: str | None = Field(description="As in dead letters, while its entry or a letter is there")
+    sequence: Sequence | None = Field(description="The same, also while its 202 is kept")
     submission: dict[str, Any] | None
     execution: dict[str, Any] | None
     dead_letters: list[DeadLetter]

@@ -1,6 +1,6 @@
 """Commands forwarded to an HTTP service: what it gets, and what its answers mean.
 
-Rules of docs/contract.md: R8.22.
+Rules of docs/contract.md: R8.22, R8.29.
 """
 
 import gzip
@@ -85,6 +85,22 @@ def test_headers_that_travelled_reach_the_service_and_the_worker_s_own_win(shop:
     assert gzip.decompress(request.body) == b"{}"
     for name, value in (lines | {"x-tenant": "the worker's"}).items():
         assert request.values(name) == [value]
+
+
+def test_a_service_gets_the_command_s_aggregate_and_number_from_the_worker_alone(shop: Shop, service: Ledger) -> None:
+    """Percent-encoded where a field can't have it as it is: blanks at its ends would be lost, and with them the identity."""
+    key = f"{shop.namespace}-numbered"
+    lines = (("oncegate-aggregate", "another's"), ("oncegate-sequence", "99"))
+    shop.submit(key, headers=lines, aggregate="caf\xe9/50%\r\n ", sequence=2**63 - 1)
+    plain = f"{shop.namespace}-not-numbered"
+    shop.submit(plain)
+    shop.start(forward=service.url)
+    assert processed(shop, key).state.value == "succeeded"
+    (request,) = service.arrivals(key)
+    assert request.values("oncegate-aggregate") == ["caf%C3%A9/50%25%0D%0A%20"]
+    assert request.values("oncegate-sequence") == [str(2**63 - 1)]
+    (request,) = service.arrivals(plain)
+    assert request.values("oncegate-aggregate") == request.values("oncegate-sequence") == []
 
 
 def test_a_key_that_is_no_token_is_quoted(shop: Shop, service: Ledger) -> None:

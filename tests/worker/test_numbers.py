@@ -33,6 +33,7 @@ def test_a_handler_and_its_inbox_know_aggregate_and_number_and_a_letter_that_is_
     shop.done()
     assert result(shop, "plain") == ["", None, "", None]
     assert shop.state("numbered") == "failed"
+    assert_operators_see(shop, "caf\xe9 ", 2**63 - 1)
     Path(gate).touch()
     retry = ["commands", "retry", "--all", "--cache", shop.url, "--namespace", shop.namespace]
     assert CliRunner().invoke(main, retry, env={"ONCEGATE_CACHE_TIMEOUT": "10"}).exit_code == 0
@@ -41,6 +42,38 @@ def test_a_handler_and_its_inbox_know_aggregate_and_number_and_a_letter_that_is_
     shop.done()
     told = json.loads(shop.submission_body("numbered"))
     assert told["sequence"] == 2**63 - 1, "a submission that is written anew has it, too"
+
+
+def commands(shop: Shop, *arguments: str) -> str:
+    where = ["--cache", shop.url, "--namespace", shop.namespace]
+    done = CliRunner().invoke(
+        main, ["commands", *arguments, *where], env={"ONCEGATE_CACHE_TIMEOUT": "10", "COLUMNS": "250"}
+    )
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def assert_operators_see(shop: Shop, aggregate: str, sequence: int) -> None:
+    """Of a dead letter, in the list and alone, and of the command that it was."""
+    (letter,) = json.loads(commands(shop, "list", "--json"))["dead_letters"]
+    document = json.loads(commands(shop, "show", letter["command"], "--json"))
+    for about in (letter, document, *document["dead_letters"]):
+        assert (about["aggregate"], about["sequence"]) == (aggregate, sequence)
+    assert f"{aggregate} #{sequence}" in commands(shop, "list")
+    assert commands(shop, "show", letter["command"]).count(f"{aggregate} #{sequence}") == 2
+
+
+def test_operators_see_the_numbers_of_commands_that_wait(shop: Shop) -> None:
+    gate = shop.folder / "gate"
+    shop.submit("k", {"do": "wait", "gate": str(gate)}, aggregate="7", sequence=3)
+    shop.start()
+    shop.becomes("k", "in-flight")
+    (held,) = json.loads(commands(shop, "list", "--pending", "--json"))["pending"]
+    assert (held["aggregate"], held["sequence"]) == ("7", 3)
+    assert "7 #3" in commands(shop, "list", "--pending")
+    gate.touch()
+    shop.done()
+    assert "aggregate" not in commands(shop, "list", "--pending")
 
 
 @pytest.mark.parametrize("digits", [b"0", b"-1", b"9223372036854775808", b"1_0", b" 1", b"x"])

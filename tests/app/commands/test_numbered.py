@@ -92,6 +92,26 @@ async def test_each_command_gets_its_aggregates_next_number(door: Door) -> None:
     assert status.json()["sequence"] == 2
 
 
+async def test_operators_see_aggregate_and_number_while_the_entry_is_there_and_the_number_while_the_202_is(
+    redis_server: RedisServer,
+) -> None:
+    async with opened(redis_server, True, admin_token="of-the-operators-of-this-one") as door:
+        command = (await door.send("/orders/caf%C3%A9")).json()["command"]
+
+        async def shown() -> tuple[str | None, int | None]:
+            operators = {"authorization": "Bearer of-the-operators-of-this-one"}
+            found = (
+                await door.client.get(f"/_oncegate/dead-letters/{command}?stream=commands", headers=operators)
+            ).json()
+            return found["aggregate"], found["sequence"]
+
+        assert await shown() == ("caf\xe9", 1)
+        door.redis.delete(stream_key(door.namespace, "commands"))
+        assert await shown() == (None, 1)
+        command = (await door.send("/plain")).json()["command"]
+        assert await shown() == (None, None)
+
+
 async def test_a_retry_gets_the_same_202_and_no_number(door: Door) -> None:
     first = await door.send("/orders/7", "k", expected_version="0")
     await door.send("/orders/7")
