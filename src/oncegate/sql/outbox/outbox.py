@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple, overload
 from uuid import uuid4
 
 import orjson
-from sqlalchemy import Connection, DateTime, MetaData, Table, bindparam, func, insert, select
+from sqlalchemy import BindParameter, Connection, DateTime, MetaData, Table, TextClause, bindparam, func, insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -15,13 +15,20 @@ from oncegate.middleware.rules.key_text import KeyText, key_text
 from oncegate.sql.outbox.aggregates import check_header, check_name, digest_of
 from oncegate.sql.outbox.misuse import in_transaction_of, not_a_session
 from oncegate.sql.outbox.sequences import Sequences, check_expected
-from oncegate.sql.outbox.tables import outbox_table, sequence_table
+from oncegate.sql.outbox.tables import outbox_table, quoted, sequence_table
 from oncegate.sql.outbox.wake import wake_after_commit
 
 _STAMPED: Final = frozenset(
     {"idempotency-key", "oncegate-aggregate", "oncegate-sequence", "nats-msg-id", "correlation_id"}
 )
 """The relay's own headers."""
+
+_GIVEN: Final = ("outbox", "topic", "key", "correlation", "headers", "body", "aggregate_id", "aggregate")
+"""The columns of a message with an aggregate, but for its number and its instant."""
+_NUMBERED: Final = """\
+WITH numbered AS ({counted}) INSERT INTO {table} (sequence, added_at, {columns})
+SELECT number, statement_timestamp(), {values} FROM numbered RETURNING sequence
+"""
 
 
 class Added(NamedTuple):
@@ -43,6 +50,9 @@ class Outbox:
         self.schema = schema
         self._table = outbox_table(MetaData(), schema)
         self._sequences = Sequences(name, schema=schema)
+        self._plain = insert(self._table).values(added_at=func.current_timestamp(type_=DateTime(timezone=True)))
+        kinds = [self._sequences.counted("postgresql", expected) for expected in (None, 0, 1)]
+        self._numbered = {counted: _numbered(self._table, counted) for counted in kinds}
 
     def tables(self, metadata: MetaData) -> tuple[Table, Table]:
         """The tables of messages and of sequences as parts of ``metadata``, for your own migrations."""
@@ -131,26 +141,27 @@ class Outbox:
     ) -> int | None:
         """On PostgreSQL message and number are one statement; SQLite has none that writes two tables."""
         if digest is None:
-            connection.execute(_insert(self._table, {}), row)
+            connection.execute(self._plain, row)
             return None
         if connection.dialect.name == "sqlite":
-            numbered_by_itself = self._sequences.step(connection, digest, expected)
-            connection.execute(_insert(self._table, {}), row | {"sequence": numbered_by_itself})
-            return numbered_by_itself
+            number = self._sequences.step(connection, digest, expected)
+            connection.execute(self._plain, row | {"sequence": number})
+            return number
         given = self._sequences.parameters(digest, expected)
-        numbered = self._sequences.counted("postgresql", expected)
-        # Names of their own: SQLAlchemy takes a parameter for a column of that name, of the other table, too.
-        values = {name: bindparam(f"_of_row_{name}", type_=self._table.c[name].type) for name in row}
-        given |= {values[name].key: value for name, value in row.items()}
-        chosen = {"sequence": numbered.c.number, "added_at": func.statement_timestamp(), **values}
-        statement = insert(self._table).from_select(list(chosen), select(*chosen.values()).select_from(numbered))
-        while (number := connection.scalar(statement.returning(self._table.c.sequence), given)) is None:
+        statement = self._numbered[self._sequences.counted("postgresql", expected)]
+        while (found := connection.scalar(statement, row | given)) is None:
             self._sequences.check(connection, given, expected)
-        return int(number)
+        return int(found)
 
 
-def _insert(table: Table, values: dict[str, Any]) -> Any:
-    return insert(table).values(added_at=func.current_timestamp(type_=DateTime(timezone=True)), **values)
+def _numbered(table: Table, counted: TextClause) -> TextClause:
+    """``counted`` and a message with its number, as one statement of PostgreSQL."""
+    words = {"counted": counted.text, "table": quoted(table, "postgresql"), "columns": ", ".join(_GIVEN)}
+    statement = _NUMBERED.format(**words, values=", ".join(f":{name}" for name in _GIVEN))
+    given = [bindparam(name, type_=table.c[name].type) for name in _GIVEN]
+    return text(statement).bindparams(
+        *given, *[each for each in counted.get_children() if isinstance(each, BindParameter)]
+    )
 
 
 def _row(

@@ -6,18 +6,17 @@ in their order, and a rollback gives the number back. So whoever sees a number s
 
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Final, overload
 
-from sqlalchemy import CTE, Connection, Insert, MetaData, Table, Update, bindparam, literal, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, MetaData, Table, TextClause, bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from oncegate.middleware.outcome.errors import NotRetryable, reduced
-from oncegate.sql.database.types import Digest
+from oncegate.sql.database.types import DIALECTS
 from oncegate.sql.outbox.aggregates import check_name, digest_of
 from oncegate.sql.outbox.misuse import in_transaction_of, not_a_session
-from oncegate.sql.outbox.tables import sequence_table
+from oncegate.sql.outbox.tables import quoted, sequence_table
 
 
 class VersionConflict(NotRetryable):
@@ -44,7 +43,7 @@ class Sequences:
         self.name = check_name("the name of sequences", name)
         self.schema = schema
         self._table = sequence_table(MetaData(), schema)
-        self._steps = {dialect: Steps.of(dialect, self._table) for dialect in ("postgresql", "sqlite")}
+        self._steps = {dialect: _Steps.of(dialect, self._table) for dialect in DIALECTS}
 
     def table(self, metadata: MetaData) -> Table:
         """Their table as a part of ``metadata``, for your own migrations."""
@@ -95,13 +94,12 @@ class Sequences:
         return int(number)
 
     def parameters(self, digest: bytes, expected: int | None) -> dict[str, Any]:
-        """Those of `Steps`."""
+        """Those of the statements."""
         return {"_name": self.name, "_aggregate": digest} | ({"_expected": expected} if expected else {})
 
-    def counted(self, dialect: str, expected: int | None) -> CTE:
-        """The statement, as a part of another one: its ``number`` is the next one, and no row a conflict."""
-        numbered: CTE = self._steps[dialect].counted(expected).cte("numbered")
-        return numbered
+    def counted(self, dialect: str, expected: int | None) -> TextClause:
+        """The statement that counts up, and gives the ``number``; no row is a conflict."""
+        return self._steps[dialect].counted(expected)
 
     def check(self, connection: Connection, given: dict[str, Any], expected: int | None) -> None:
         """Raises `VersionConflict`, unless the aggregate has reached what was expected since the statement looked."""
@@ -110,35 +108,45 @@ class Sequences:
             raise VersionConflict(expected, current)
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The statements, for one dialect. Parameters: ``_name``, ``_aggregate`` (its digest), ``_expected`` where it is above 0."""
+_INSERT: Final = """\
+INSERT INTO {table} AS t (number, name, aggregate) VALUES (1, :_name, :_aggregate)
+ON CONFLICT (name, aggregate) DO """
+_ANY: Final = _INSERT + "UPDATE SET number = t.number + 1 RETURNING number"
+_FIRST: Final = _INSERT + "NOTHING RETURNING number"
+_NEXT: Final = """\
+UPDATE {table} SET number = number + 1
+WHERE name = :_name AND aggregate = :_aggregate AND number = :_expected RETURNING number"""
+_CURRENT: Final = "SELECT number FROM {table} WHERE name = :_name AND aggregate = :_aggregate"
 
-    any: Insert
-    first: Insert
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The statements, for one dialect, as texts: SQLAlchemy compiles an ON CONFLICT of its own each time anew.
+
+    Parameters: ``_name``, ``_aggregate`` (its digest), ``_expected`` where it is above 0.
+    """
+
+    any: TextClause
+    first: TextClause
     """Where there must be none yet."""
-    after: Update
+    after: TextClause
     """Where the last one must be ``_expected``."""
-    current: Any
+    current: TextClause
 
     @classmethod
-    def of(cls, dialect: str, table: Table) -> "Steps":
+    def of(cls, dialect: str, table: Table) -> "_Steps":
         """Those for ``table``."""
-        name, aggregate = bindparam("_name", type_=table.c.name.type), bindparam("_aggregate", type_=Digest())
-        insert = (postgresql if dialect == "postgresql" else sqlite).insert(table)
-        new = insert.values(number=literal(1), name=name, aggregate=aggregate)
-        key = [table.c.name, table.c.aggregate]
-        of_aggregate = [table.c.name == name, table.c.aggregate == aggregate]
-        at = table.c.number == bindparam("_expected", type_=table.c.number.type)
-        counted_up = {"number": table.c.number + 1}
+        name = quoted(table, dialect)
+        given = (bindparam("_name", type_=table.c.name.type), bindparam("_aggregate", type_=table.c.aggregate.type))
+        expected = bindparam("_expected", type_=table.c.number.type)
         return cls(
-            new.on_conflict_do_update(index_elements=key, set_=counted_up).returning(table.c.number),
-            new.on_conflict_do_nothing(index_elements=key).returning(table.c.number),
-            update(table).where(*of_aggregate, at).values(counted_up).returning(table.c.number),
-            select(table.c.number).where(*of_aggregate),
+            text(_ANY.format(table=name)).bindparams(*given),
+            text(_FIRST.format(table=name)).bindparams(*given),
+            text(_NEXT.format(table=name)).bindparams(*given, expected),
+            text(_CURRENT.format(table=name)).bindparams(*given),
         )
 
-    def counted(self, expected: int | None) -> Any:
+    def counted(self, expected: int | None) -> TextClause:
         """The one that counts up."""
         if expected is None:
             return self.any

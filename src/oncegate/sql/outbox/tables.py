@@ -16,6 +16,7 @@ from sqlalchemy import (
     Text,
 )
 from sqlalchemy import text as sql
+from sqlalchemy.dialects import postgresql, sqlite
 
 from oncegate.sql.database.types import BYTEWISE, Digest
 
@@ -105,6 +106,12 @@ def checkpoint_table(metadata: MetaData, schema: str | None = None) -> Table:
         Column("ahead", Text, nullable=False),
         schema=schema,
     )
+
+
+def quoted(table: Table, dialect: str) -> str:
+    """The table's name in a text of SQL."""
+    preparer = (postgresql if dialect == "postgresql" else sqlite).dialect().identifier_preparer
+    return str(preparer.format_table(table)).replace(":", "\\:")
 
 
 def _table_of(metadata: MetaData, name: str, schema: str | None) -> Table | None:

@@ -15,9 +15,9 @@ SQLite has one relay at a time, which reads rows in the order of their ids: that
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Float, Integer, LargeBinary, Table, Text, TextClause, bindparam, column, text
-from sqlalchemy.dialects import postgresql, sqlite
 
 from oncegate.sql.database.types import DIALECTS
+from oncegate.sql.outbox.tables import quoted
 
 _COLUMNS: Final = "id, sequence, topic, key, aggregate, aggregate_id, correlation, headers, body, attempts"
 
@@ -114,12 +114,6 @@ class RelayStatements:
             bindparam("_id", type_=BigInteger()),
         )
         self.tidy = text(_TIDY.format(**words)).bindparams(bindparam("_seconds", type_=Float()))
-
-
-def quoted(table: Table, dialect: str) -> str:
-    """The table's name in a text of SQL."""
-    preparer = (postgresql if dialect == "postgresql" else sqlite).dialect().identifier_preparer
-    return str(preparer.format_table(table)).replace(":", "\\:")
 
 
 def _rows(statement: str, **types: Any) -> Any:

@@ -6,7 +6,7 @@ from sqlalchemy import BigInteger, Table, Text, bindparam, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from oncegate.sql.database.types import DIALECTS
-from oncegate.sql.outbox.sources.statements import quoted
+from oncegate.sql.outbox.tables import quoted
 
 _BY_TRANSACTION: Final = {
     "number": "CAST(CAST(t.{transaction} AS text) AS bigint)",
