@@ -18,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from oncegate.cache.encryption import OFF_LOOP_BYTES, off_loop
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis.calls import Numbered, Numbering
 from oncegate.cache.redis.store import RedisCache
@@ -91,14 +92,13 @@ class Submitter:
             self._count(submission.route, "full")
             raise NotAccepted("overloaded", _NO_MEMORY)
         appended: Appended
+        parts = await off_loop(self._to_encrypt(command.body), self._parts, command)
         try:
             numbering = self._numbering(command, submission)
             if numbering is None:
-                appended = await self._cache.append(key, self._parts(command), limit=self._limit)
+                appended = await self._cache.append(key, parts, limit=self._limit)
             else:
-                appended = await self._cache.append_numbered(
-                    key, self._parts(command), limit=self._limit, numbering=numbering
-                )
+                appended = await self._cache.append_numbered(key, parts, limit=self._limit, numbering=numbering)
         except CacheUnavailable as error:
             appended = error
         status, headers, body = self._answer(command, submission, appended)
@@ -119,7 +119,7 @@ class Submitter:
         ``False``: it has to be waited for, or refused; nothing was appended, and ``then`` is never called.
         """
         key = stream_key(self._namespace, submission.stream)
-        if not self._memory.suffices(key, len(body)):
+        if self._to_encrypt(body) > OFF_LOOP_BYTES or not self._memory.suffices(key, len(body)):
             return False
         command = _command(scope, headers, body, record, submission)
 
@@ -144,6 +144,10 @@ class Submitter:
                 key, self._parts(command), limit=self._limit, numbering=numbering, loop=loop, then=answered
             )
         return is_sent
+
+    def _to_encrypt(self, body: bytes) -> int:
+        """How many bytes of it are encrypted."""
+        return 0 if self._cache.encryption is None else len(body)
 
     def _parts(self, command: Command) -> list[bytes]:
         """The entry's fields, names and values in turn, for Redis."""
