@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from oncegate.cache.encryption import OFF_LOOP_BYTES, off_loop
+from oncegate.cache.encryption import off_loop
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis.calls import Numbered, Numbering
 from oncegate.cache.redis.store import RedisCache
@@ -92,7 +92,9 @@ class Submitter:
             self._count(submission.route, "full")
             raise NotAccepted("overloaded", _NO_MEMORY)
         appended: Appended
-        parts = await off_loop(self._to_encrypt(command.body), self._parts, command)
+        # A body that takes long to encrypt is more than a connection reads at once: it comes this way, never by callback.
+        to_encrypt = 0 if self._cache.encryption is None else len(command.body)
+        parts = await off_loop(to_encrypt, self._parts, command)
         try:
             numbering = self._numbering(command, submission)
             if numbering is None:
@@ -119,7 +121,7 @@ class Submitter:
         ``False``: it has to be waited for, or refused; nothing was appended, and ``then`` is never called.
         """
         key = stream_key(self._namespace, submission.stream)
-        if self._to_encrypt(body) > OFF_LOOP_BYTES or not self._memory.suffices(key, len(body)):
+        if not self._memory.suffices(key, len(body)):
             return False
         command = _command(scope, headers, body, record, submission)
 
@@ -144,10 +146,6 @@ class Submitter:
                 key, self._parts(command), limit=self._limit, numbering=numbering, loop=loop, then=answered
             )
         return is_sent
-
-    def _to_encrypt(self, body: bytes) -> int:
-        """How many bytes of it are encrypted."""
-        return 0 if self._cache.encryption is None else len(body)
 
     def _parts(self, command: Command) -> list[bytes]:
         """The entry's fields, names and values in turn, for Redis."""
