@@ -6,12 +6,13 @@ chance that a nonce came twice is below 2**-32 (NIST SP 800-38D, section 8.3): b
 """
 # Compiled: docs/decisions/0012-compiled.md
 
+import asyncio
 import re
 from base64 import b64decode
 from binascii import Error
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import urandom
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from oncegate.cache.errors import RecordUnreadable
 
@@ -19,6 +20,11 @@ _VERSION: Final = 1
 _NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 32
 _HEAD_BYTES: Final = 2
+OFF_LOOP_BYTES: Final = 262144
+"""What is larger is encrypted and decrypted in a thread: 1 MiB takes 1 to 4 ms, in which an event loop would serve nobody else.
+`cryptography` lets go of the GIL meanwhile. The way to a thread and back takes as long as some 256 KiB do."""
+Made = TypeVar("Made")
+
 CLEAR: Final = "none"
 """In the place of the first key: what is written stays in clear."""
 _is_id: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}").fullmatch
@@ -69,6 +75,13 @@ class Encryption:
             return bytes(cipher.decrypt(nonce, rest, _joined(address)))
         except Exception as error:  # InvalidTag, or ValueError for what is cut short
             raise RecordUnreadable("what is encrypted was damaged, or is another record's") from error
+
+
+async def off_loop(size: int, function: Callable[..., Made], *arguments: Any) -> Made:
+    """What ``function`` makes of what has so many bytes to be encrypted or decrypted: in a thread, if these are many."""
+    if size > OFF_LOOP_BYTES:
+        return await asyncio.to_thread(function, *arguments)
+    return function(*arguments)
 
 
 def _joined(parts: Sequence[bytes]) -> bytes:

@@ -14,7 +14,7 @@ from oncegate.app.commands.alone import Alone
 from oncegate.app.commands.executor import CommandFailed, CommandPutOff, CommandRefused, Executor, context_of
 from oncegate.app.commands.submission_life import SubmissionLife
 from oncegate.cache.backoff import Backoff
-from oncegate.cache.encryption import Encryption
+from oncegate.cache.encryption import Encryption, off_loop
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.encrypted import decrypted, encrypted_death
 from oncegate.cache.redis.streams.stream import Command, NotACommand
@@ -92,8 +92,8 @@ class Processing:
         if meant_for and meant_for != self._subscription.consumer.encode():
             return DONE
         try:
-            encryption = self._encryption
-            command = Command.read(dict(fields) if encryption is None else decrypted(fields, encryption))
+            encrypted = 0 if self._encryption is None else len(fields.get(b"body", b""))
+            command = await off_loop(encrypted, self._read, fields)
         except NotACommand as error:
             log.error("entry %s: is no command, and becomes a dead letter: %s", entry.decode(), error)
             self._subscription.dead_lettered("undecodable")
@@ -111,6 +111,10 @@ class Processing:
         finally:
             await self._alone.leave(alone=alone)
         return await self._dispose(begun, command, entry, tries, after)
+
+    def _read(self, fields: Mapping[bytes, bytes]) -> Command:
+        encryption = self._encryption
+        return Command.read(dict(fields) if encryption is None else decrypted(fields, encryption))
 
     async def _begin(self, command: Command, entry: bytes) -> Begun:
         return await self._subscription.begin(

@@ -18,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from oncegate.cache.encryption import off_loop
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.redis.calls import Numbered, Numbering
 from oncegate.cache.redis.store import RedisCache
@@ -91,14 +92,15 @@ class Submitter:
             self._count(submission.route, "full")
             raise NotAccepted("overloaded", _NO_MEMORY)
         appended: Appended
+        # A body that takes long to encrypt is more than a connection reads at once: it comes this way, never by callback.
+        to_encrypt = 0 if self._cache.encryption is None else len(command.body)
+        parts = await off_loop(to_encrypt, self._parts, command)
         try:
             numbering = self._numbering(command, submission)
             if numbering is None:
-                appended = await self._cache.append(key, self._parts(command), limit=self._limit)
+                appended = await self._cache.append(key, parts, limit=self._limit)
             else:
-                appended = await self._cache.append_numbered(
-                    key, self._parts(command), limit=self._limit, numbering=numbering
-                )
+                appended = await self._cache.append_numbered(key, parts, limit=self._limit, numbering=numbering)
         except CacheUnavailable as error:
             appended = error
         status, headers, body = self._answer(command, submission, appended)

@@ -16,7 +16,7 @@ from typing import Any
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.records import NOBODY, NotARecord, summarise
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.cache.encryption import Encryption
+from oncegate.cache.encryption import Encryption, off_loop
 from oncegate.cache.errors import GroupMissing, RecordUnreadable
 from oncegate.cache.record import Claim
 from oncegate.cache.redis.streams.client import StreamClient
@@ -141,8 +141,9 @@ class Commands:
                 return {"unread": group.unread, "pending": group.pending, **gone}
         return {"unread": length, "pending": 0, **gone}
 
-    def _letter(self, entry: str, fields: Mapping[bytes, bytes]) -> Letter:
-        return Letter(entry, shown(fields, self._encryption))
+    async def _letter(self, entry: str, fields: Mapping[bytes, bytes]) -> Letter:
+        encrypted = 0 if self._encryption is None else len(fields.get(b"body", b""))
+        return Letter(entry, await off_loop(encrypted, shown, fields, self._encryption))
 
     async def letters(self, *, after: str = "-", last: str = "+") -> AsyncIterator[Letter]:
         """The dead letters, the oldest first; those behind ``after``, up to ``last``."""
@@ -150,7 +151,7 @@ class Commands:
         while True:
             some = await self._stream.letters(start, last, _AT_ONCE)
             for entry, fields in some:
-                yield self._letter(entry, fields)
+                yield await self._letter(entry, fields)
             if len(some) < _AT_ONCE:
                 return
             start = f"({some[-1][0]}"
@@ -171,7 +172,7 @@ class Commands:
         if ENTRY_ID.fullmatch(identifier):
             some = await self._stream.letters(identifier, identifier, 1)
             if some:
-                return [self._letter(entry, fields) for entry, fields in some]
+                return [await self._letter(entry, fields) for entry, fields in some]
         elif not RECORD_ID.fullmatch(identifier):
             raise NotAnId(
                 "an id is that of a command (two digests with a colon between), or of an entry: 1795281703248-0"
@@ -183,7 +184,7 @@ class Commands:
         return [await self._of_pending(each) for each in await self._stream.pending(self._consumer, limit)]
 
     async def _of_pending(self, held: PendingEntry) -> dict[str, Any]:
-        letter = self._letter(held.entry, await self._stream.entry(held.entry) or {})
+        letter = await self._letter(held.entry, await self._stream.entry(held.entry) or {})
         execution = await self._execution(letter.command)
         return {
             "entry": held.entry,
@@ -203,7 +204,7 @@ class Commands:
         if letters:
             letter = letters[0]
         elif ENTRY_ID.fullmatch(identifier):
-            letter = self._letter(identifier, await self._stream.entry(identifier) or {})
+            letter = await self._letter(identifier, await self._stream.entry(identifier) or {})
         else:
             letter = await self._accepted(identifier)
         command = letter.command
@@ -231,7 +232,7 @@ class Commands:
                 fields[b"sequence"] = str(accepted.get("sequence", "")).encode()
                 position = str(accepted.get("position", ""))
                 if ENTRY_ID.fullmatch(position):
-                    return self._letter(position, await self._stream.entry(position) or fields)
+                    return await self._letter(position, await self._stream.entry(position) or fields)
         return Letter("", fields)
 
     async def _execution(self, command: str) -> dict[str, Any] | None:

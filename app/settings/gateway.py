@@ -67,6 +67,7 @@ class GatewaySettings(BaseSettings):
         description="encrypt what is kept of responses and commands in Redis: id:base64 of 32 bytes; the first one encrypts, "
         'all decrypt; "none" as the first: not yet',
     )
+    encryption_keys_file: str = Field(default="", description="a file with the encryption keys, a line each")
     cache_timeout: Seconds = Field(default=0.5, description="per command to the cache")
     memory_limit: Bytes = Field(default=268435456, description="bytes that memory:// may hold; then new keys get 503")
     max_in_flight: Annotated[int, Field(ge=1)] = Field(

@@ -37,6 +37,8 @@ TABLES: dict[str, type[BaseModel]] = {
 
 _SECRET = ("secret", "secrets", "encryption_keys")
 """What stands in no file, but in the environment, or in a file of its own."""
+_FILES = {"secret_file": ("secret", "secrets"), "encryption_keys_file": ("encryption_keys",)}
+"""Settings that name such a file, and those that it excludes; the last one gets its lines."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -67,8 +69,7 @@ def load(
     from_file = _read_file(config) if config else {}
     from_environment = _read_environment()
     merged = _over(_over(_over(defaults or {}, from_file), from_environment), arguments)
-    if merged.get("secret_file"):
-        merged["secrets"] = _secrets_of(str(merged["secret_file"]), merged)
+    _read_files(merged)
     try:
         return GatewaySettings(**merged)
     except ValidationError as error:
@@ -95,17 +96,20 @@ def _read_file(config: str) -> dict[str, Any]:
     return expanded
 
 
-def _secrets_of(path: str, merged: Mapping[str, Any]) -> list[str]:
-    """The secrets in the file at ``path``, a line each."""
-    if merged.get("secret") or merged.get("secrets"):
-        raise ConfigurationError("secret_file: excludes secret and secrets")
-    try:
-        lines = Path(path).read_text("utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"secret_file: can't be read: {getattr(error, 'strerror', 'no UTF-8')}") from None
-    if not lines:
-        raise ConfigurationError("secret_file: is empty")
-    return lines
+def _read_files(merged: dict[str, Any]) -> None:
+    """Put what stands in files of its own, a line each, in the place of the settings that these files stand for."""
+    for name, others in _FILES.items():
+        if not merged.get(name):
+            continue
+        if any(merged.get(other) for other in others):
+            raise ConfigurationError(f"{name}: excludes {' and '.join(others)}")
+        try:
+            lines = Path(str(merged[name])).read_text("utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{name}: can't be read: {getattr(error, 'strerror', 'no UTF-8')}") from None
+        if not lines:
+            raise ConfigurationError(f"{name}: is empty")
+        merged[others[-1]] = lines
 
 
 def _expand(value: Any, config: str, where: str) -> Any:

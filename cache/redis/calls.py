@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from hiredis import ReplyError
 
 from oncegate.cache.codec import decode, encode, encode_claim
-from oncegate.cache.encryption import Encryption
+from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption
 from oncegate.cache.errors import CacheError, CacheRefused, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.connection import faults
@@ -170,6 +170,44 @@ class PendingClaim(Soon[Claim]):
         self.routes.withdraw(Withdrawal(self.key, self._request.token, until))
 
 
+class PendingEncrypted(PendingClaim):
+    """A claim whose answer may have a large encrypted body: that is decrypted in a thread."""
+
+    __slots__ = ()
+
+    def answered(self, reply: Reply) -> None:
+        """See `Call`."""
+        then = self._then
+        if then is None or record_bytes(reply) <= OFF_LOOP_BYTES:
+            super().answered(reply)
+            return
+        self._then = None
+        task = self.routes.loop.create_task(self._read_in_thread(reply, then))
+        _trying.add(task)
+        task.add_done_callback(_trying.discard)
+
+    async def _read_in_thread(self, reply: Reply, then: Then[Claim]) -> None:
+        answer: Claim | CacheError
+        try:
+            answer = await asyncio.to_thread(self.read, reply)
+        except CacheError as error:
+            answer = error
+        except Exception as odd:  # noqa: BLE001 - passed on, whatever it is: else who waits would wait for ever
+            answer = RecordUnreadable(f"a reply can't be read ({type(odd).__name__})")
+        then(answer)
+
+
+def record_bytes(reply: Reply) -> int:
+    """The size of the record in a reply to a claim."""
+    return len(reply[1]) if isinstance(reply, list) and len(reply) > 1 and isinstance(reply[1], bytes) else 0
+
+
+def body_bytes(outcome: Record) -> int:
+    """The size of the body in an outcome."""
+    response = outcome.response
+    return 0 if response is None or response.body is None else len(response.body)
+
+
 class PendingOutcome(Soon[bool]):
     """An outcome on its way."""
 
@@ -254,7 +292,8 @@ def claim_call(
     Raises ``ValueError`` for what can't be claimed."""
     remaining_ms, last = _claim_terms(request.lease_ms, request.retention_ms, request.takeover)
     address = key.encode()
-    claim = PendingClaim(routes, address, request, remaining_ms, adopt, then, encryption)
+    kind = PendingClaim if encryption is None else PendingEncrypted
+    claim = kind(routes, address, request, remaining_ms, adopt, then, encryption)
     script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
     return claim, script.call_ending(address, encode_claim(request), last)
 

@@ -13,17 +13,19 @@ from collections.abc import Awaitable, Iterable, Sequence
 from hiredis import ReplyError
 
 from oncegate.cache.codec import decode, encode
-from oncegate.cache.encryption import Encryption, given_encryption
+from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, given_encryption, off_loop
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.advice import advise_all
 from oncegate.cache.redis.calls import (
     Numbered,
     Numbering,
+    body_bytes,
     claim_call,
     entry_call,
     numbered_call,
     outcome_call,
+    record_bytes,
     send_soon,
 )
 from oncegate.cache.redis.connection import faults
@@ -101,7 +103,8 @@ class RedisCache:
         claim, packed = claim_call(
             routes, key, request, adopt, past_maxmemory=self.past_maxmemory, encryption=self.encryption
         )
-        return claim.read(await self._send(routes, claim.key, packed, claim))
+        reply = await self._send(routes, claim.key, packed, claim)
+        return await off_loop(0 if self.encryption is None else record_bytes(reply), claim.read, reply)
 
     def claim_soon(
         self,
@@ -128,7 +131,8 @@ class RedisCache:
     async def complete(self, key: str, outcome: Record, *, ttl_ms: int) -> bool:
         """See `Cache.complete`."""
         routes = self._here() or await self._open()
-        pending, packed = outcome_call(routes, key, outcome, ttl_ms, encryption=self.encryption)
+        size = 0 if self.encryption is None else body_bytes(outcome)
+        pending, packed = await off_loop(size, outcome_call, routes, key, outcome, ttl_ms, None, self.encryption)
         return pending.read(await self._send(routes, pending.key, packed))
 
     def complete_soon(
@@ -136,7 +140,7 @@ class RedisCache:
     ) -> bool:
         """See `PromptCache`."""
         routes = self._routes.get(loop)
-        if routes is None:
+        if routes is None or (self.encryption is not None and body_bytes(outcome) > OFF_LOOP_BYTES):
             return False
         return send_soon(*outcome_call(routes, key, outcome, ttl_ms, then, self.encryption), self._timeout)
 
@@ -160,11 +164,14 @@ class RedisCache:
             return None
         try:
             data, remaining_ms, *size = reply
-            whole, address = size[0] if size else -1, key.encode()
-            record = decode(data, remaining_ms, traced=True, size=whole, encryption=self.encryption, key=address)
+            encrypted = 0 if self.encryption is None else len(data)
+            record = await off_loop(encrypted, self._record, key, data, remaining_ms, size[0] if size else -1)
         except (TypeError, ValueError) as error:
             raise RecordUnreadable("Redis answered with something that is no record") from error
         return Claim(False, record, remaining_ms)
+
+    def _record(self, key: str, data: bytes, remaining_ms: int, size: int) -> Record:
+        return decode(data, remaining_ms, traced=True, size=size, encryption=self.encryption, key=key.encode())
 
     async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
         """See `Cache.resolve`."""
@@ -176,7 +183,9 @@ class RedisCache:
                 held = await self.peek(key)
                 if held is None:
                     return Resolution.ABSENT
-                outcome = encode(resolved_record(held.record, target, request), self.encryption, key.encode())
+                resolved = resolved_record(held.record, target, request)
+                size = 0 if self.encryption is None else body_bytes(resolved)
+                outcome = await off_loop(size, encode, resolved, self.encryption, key.encode())
             reply = await self._run(RESOLVE, key, outcome, *terms)
             if reply in _RESOLUTIONS:
                 return _RESOLUTIONS[reply]

@@ -214,7 +214,7 @@ def said_in(place: Place, table: str) -> set[str]:
     rows = place.execute(f"SELECT * FROM {table}")
     found = repr([[value.hex() if isinstance(value, bytes) else value for value in row] for row in rows])
     found += repr([bytes(value) for row in rows for value in row if isinstance(value, bytes)])
-    names = {"key": KEY, "caller": "alice", "payload": CARD.decode(), "result": "iban-of-alice"}
+    names = {"key": KEY, "caller": "alice", "payload": CARD.decode(), "result": "iban-of-hers"}
     guesses = record_id(record_key("any", KEY, [b"caller", b"alice"])).split(":")
     guesses.append(fingerprint("DELIVERY", b"", b"", CARD).hex())
     assert not [guess for guess in guesses if guess in found]
@@ -239,5 +239,5 @@ def test_which_tables_hold_what_was_said(place: Place) -> None:
     assert said_in(place, "oncegate_inbox") == said_in(place, "oncegate_order") == set()
     assert said_in(place, "oncegate_parked") == {"payload"}
     assert said_in(place, "oncegate_outbox") == {"key", "payload"}
-    place.deliver(billing(OLD), "another", keep="iban-of-alice")
+    place.deliver(billing(OLD), "another", keep="iban-of-hers")
     assert said_in(place, "oncegate_inbox") == {"result"}

@@ -1,7 +1,9 @@
 """Where secrets come from, and where they may not stand. Rules of docs/contract.md: R6.21, R10.12."""
 
 import asyncio
+import base64
 import logging
+import os
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -61,6 +63,26 @@ def test_a_file_of_its_own_holds_one_or_two_a_line_each(tmp_path: Path, monkeypa
         load(REQUIRED)
     monkeypatch.setenv("ONCEGATE_SECRET", NEW)
     with pytest.raises(ConfigurationError, match="secret_file: excludes"):
+        load(REQUIRED)
+
+
+def test_encryption_keys_have_a_file_of_their_own_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, mounted = [f"{name}:{base64.b64encode(os.urandom(32)).decode()}" for name in "12"], tmp_path / "keys"
+    monkeypatch.setenv("ONCEGATE_ENCRYPTION_KEYS_FILE", str(mounted))
+    with pytest.raises(ConfigurationError, match="encryption_keys_file: can't be read"):
+        load(REQUIRED)
+    for given in (keys[:1], keys, keys[::-1], ["none", keys[0]]):
+        mounted.write_text("".join(f"{key}\n" for key in given))
+        assert load(REQUIRED).encryption_keys == tuple(given)
+    mounted.write_text(f"{keys[0]}\n{keys[0]}\n")
+    with pytest.raises(ConfigurationError, match="encryption_keys: two have one id") as refusal:
+        load(REQUIRED)
+    assert keys[0][2:] not in str(refusal.value)
+    mounted.write_text("\n")
+    with pytest.raises(ConfigurationError, match="encryption_keys_file: is empty"):
+        load(REQUIRED)
+    monkeypatch.setenv("ONCEGATE_ENCRYPTION_KEYS", f'["{keys[0]}"]')
+    with pytest.raises(ConfigurationError, match="encryption_keys_file: excludes encryption_keys"):
         load(REQUIRED)
 
 

@@ -56,6 +56,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "secret_file",
             "secrets",
             "encryption_keys",
+            "encryption_keys_file",
         }
     ) == {
         "upstream": "http://127.0.0.1:9000",
