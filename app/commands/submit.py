@@ -29,6 +29,7 @@ from oncegate.middleware.http.asgi import Receive, Scope, Send
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
 from oncegate.middleware.outcome.errors import NotAccepted, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
+from oncegate.middleware.rules.key_text import aggregate_digest
 
 _FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."
 _NO_MEMORY = (
@@ -46,7 +47,7 @@ _CONFLICT = (
 )
 
 _AGGREGATE_BYTES, _COMMAND_BYTES = 16, 20
-"""Of their digests: the one of a command is longer."""
+"""Of their digests in the hash: the one of a command is longer."""
 
 Appended = str | Numbered | Exception | None
 """What a stream has answered: where the entry is, ``None`` where there is no room for it, or an error."""
@@ -163,7 +164,7 @@ class Submitter:
         same = command.command.encode() + command.fingerprint
         return Numbering(
             numbers_key(self._namespace, submission.stream).encode(),
-            blake2b(version.aggregate.encode(), digest_size=_AGGREGATE_BYTES).digest(),
+            aggregate_digest(version.aggregate)[:_AGGREGATE_BYTES],
             blake2b(same, digest_size=_COMMAND_BYTES).digest(),
             version.expected.encode(),
             submission.known_ms,

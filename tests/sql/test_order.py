@@ -11,6 +11,8 @@ from sqlalchemy.orm import Session
 
 from oncegate import NotRetryable
 from oncegate.sql import Inbox, InboxMisused, KeyReused, SequenceEarly, SequenceForked, SequenceInvalid
+from oncegate.sql.order.numbers import digest
+from oncegate.sql.outbox.aggregates import digest_of
 from testing.waiting import wait_until
 from tests.sql.held import PATIENT, Held, Pool, is_waiting
 from tests.sql.places import Place
@@ -198,7 +200,7 @@ def test_aliases_go_along(place: Place) -> None:
 
 
 def test_a_batch_has_no_order() -> None:
-    with pytest.raises(InboxMisused, match="one message at a time"):
+    with pytest.raises(InboxMisused, match="one message at a time: call first for each"):
         ledger.mark(None, [None, None])  # type: ignore[arg-type, list-item]  # nothing is looked at before
 
 
@@ -208,3 +210,8 @@ def test_a_batch_has_no_order() -> None:
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         Inbox("ledger", **arguments)
+
+
+def test_an_id_has_one_digest_wherever_it_has_a_number() -> None:
+    assert [digest(each) for each in IDS] == [digest_of(each) for each in IDS]
+    assert len({digest(each)[:16] for each in IDS}) == len(IDS), "of which Redis has a part"

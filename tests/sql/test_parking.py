@@ -20,7 +20,7 @@ from oncegate.cache.record import Claim, ClaimRequest
 from oncegate.cache.store import Adopt
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.outcome.errors import Parked
-from oncegate.sql import Inbox, InboxBusy, SequenceEarly, SequenceForked
+from oncegate.sql import Inbox, InboxBusy, InboxMisused, SequenceEarly, SequenceForked
 from oncegate.sql.inbox.create import create
 from oncegate.sql.order.table import parked_table
 from oncegate.sql.order.waiting import Operated, backlog
@@ -249,9 +249,21 @@ def test_latest_parks_nothing(place: Place) -> None:
     assert (place.effects(), parked(place)) == (["a003", "a005", "a007"], [])
 
 
-def test_a_batch_is_refused() -> None:
-    with pytest.raises(TypeError, match="one message at a time"):
-        inbox().transaction(sessionmaker(create_engine("sqlite://")), batch=True)
+def test_a_batch_is_refused_where_it_is_defined_and_where_it_is_delivered() -> None:
+    sessions = sessionmaker(create_engine("sqlite://"))
+    with pytest.raises(TypeError, match=r"leave out batch=True, and use Subscription\.execute$"):
+        inbox().transaction(sessions, batch=True)
+
+    @inbox().transaction(sessions)
+    def book(payloads: Any, session: Session) -> None: ...
+
+    async def run() -> list[Begun]:
+        subscription = Subscription("ledger", cache=MemoryCache())
+        return await subscription.execute_many(deliveries(1, 2), book, ["one", "two"])
+
+    for begun in asyncio.run(run()):
+        assert isinstance(begun.raised, InboxMisused)
+        assert str(begun.raised).endswith("takes one message at a time, by Subscription.execute")
 
 
 def recorded(place: Place, handler: Callable[..., Any], numbers: tuple[int, ...], **options: Any) -> Begun:

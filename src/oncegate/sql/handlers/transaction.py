@@ -52,7 +52,10 @@ def execute(session: Session, inbox: Marks, call: Callable[[], Any], keeps: Call
             " call it within Subscription.once"
         )
     if len(batch) > 1:
-        raise InboxMisused("a batch is being executed here: its handler needs transaction(..., batch=True)")
+        instead = "its handler needs transaction(..., batch=True)"
+        if inbox.ordered:
+            instead = "an inbox that keeps an order takes one message at a time, by Subscription.execute"
+        raise InboxMisused(f"a batch is being executed here: {instead}")
     return execute_many(session, inbox, batch, lambda _: [call()], keeps)[0]
 
 

@@ -312,7 +312,7 @@ class Inbox:
         if not of_asyncio and not isinstance(sessions, sessionmaker):
             raise TypeError(f"sessions is a {type(sessions).__name__}: give a sessionmaker or an async_sessionmaker")
         if batch and self.ordered:
-            raise TypeError("an inbox that keeps an order takes one message at a time: leave out batch=True")
+            raise TypeError("an order takes one message at a time: leave out batch=True, and use Subscription.execute")
         make = (awaited_batch if batch else awaited) if of_asyncio else (called_batch if batch else called)
 
         def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:

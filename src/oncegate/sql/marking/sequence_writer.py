@@ -51,7 +51,7 @@ class SequenceWriter(Writer):
     def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
         """See `Writer.mark`. Takes one message: two about one aggregate can't be decided about by one statement."""
         if len(messages) > 1:
-            raise InboxMisused("an inbox that keeps an order takes one message at a time")
+            raise InboxMisused("an inbox that keeps an order takes one message at a time: call first for each")
         return [self.decide(session, _numbered(message)) for message in messages]
 
     def park(self, session: Session, message: Message, arguments: str, submitted: bool) -> Parking:

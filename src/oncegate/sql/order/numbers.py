@@ -1,14 +1,12 @@
 """Which message about which aggregate: the id's digest, and the number. What is neither is refused for good, on one line."""
 
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final
 
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key_text import key_text
+from oncegate.middleware.rules.key_text import aggregate_digest, key_text
 from oncegate.sql.database.errors import SequenceInvalid
 
-DIGEST_BYTES: Final = 20
 MOST: Final = 2**63 - 1
 """The largest number: both databases have a column for it."""
 
@@ -35,10 +33,8 @@ class Numbered:
 
 
 def digest(aggregate: object) -> bytes:
-    """The digest of an aggregate's id, of exactly its code points. Raises `SequenceInvalid`, without the id."""
-    text = aggregate_text(aggregate)
-    # A lone surrogate has no UTF-8, and is an id like any other.
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+    """The digest of an aggregate's id. Raises `SequenceInvalid`, without the id."""
+    return aggregate_digest(aggregate_text(aggregate))
 
 
 def aggregate_text(aggregate: object) -> str:

@@ -1,8 +1,9 @@
-"""An aggregate's identity: a digest of its id as given, so that no collation, case or length makes one of two."""
+"""Names of outboxes and of sequences, ids of aggregates, and what a message's headers bring to its consumer."""
 
 import re
-from hashlib import sha256
 from typing import Final
+
+from oncegate.middleware.rules.key_text import aggregate_digest
 
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEADER_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\s]([^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?")
@@ -16,12 +17,12 @@ def check_name(what: str, name: object) -> str:
 
 
 def digest_of(aggregate: object) -> bytes:
-    """Of an aggregate's id. Raises ``TypeError`` for what is no ``str``, ``ValueError`` for an empty one."""
+    """`aggregate_digest` of an aggregate's id. Raises ``TypeError`` for what is no ``str``, ``ValueError`` for an empty one."""
     if not isinstance(aggregate, str):
         raise TypeError(f"the aggregate is a {type(aggregate).__name__}: give its id as a str")
     if not aggregate:
         raise ValueError("the aggregate's id is empty")
-    return sha256(aggregate.encode("utf-8", "surrogatepass")).digest()
+    return aggregate_digest(aggregate)
 
 
 def check_header(what: str, value: str) -> None:
