@@ -14,17 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from loadtests import (
-    aims,
-    builds,
-    capacity,
-    cost_report,
-    duplicates,
-    gateway_report,
-    inbox_report,
-    instructions,
-    middleware_report,
-)
+from loadtests import aims, builds, capacity, cost_report, duplicates, gateway_report, inbox_report, middleware_report
 from loadtests.bed import OURS
 from loadtests.machine import told as describe
 from loadtests.processes import HERE, ROOT
@@ -32,7 +22,7 @@ from loadtests.report import Results, Table, spread
 
 KEPT = ROOT / "docs" / "performance"
 PAGES = ("docs/performance.md", "docs/scaling.md", "docs/inbox.md", "README.md")
-BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "options")
+BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox")
 MARKED = re.compile(r"(<!-- made by scripts/performance: ([a-z-]+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 
 Everything = dict[str, Results]
@@ -182,7 +172,6 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "cost": lambda results: _tables(cost_report.tables(results["cost"])),
     "duplicates": lambda results: _tables(duplicates.tables(results["duplicates"])),
     "inbox": lambda results: _tables(inbox_report.tables(results["inbox"])),
-    "options": lambda results: _tables(instructions.tables(results["options"])),
     "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
