@@ -62,6 +62,8 @@ from oncegate.cache.record import (
 from oncegate.cache.trace import add_trace, read_trace, trace_of, trace_of_outcome
 
 VERSION: Final = 1
+_named: Final = tuple.__new__
+"""Makes a named tuple in half the time of its own constructor."""
 STATE_CODES: Final = {
     State.IN_FLIGHT: b"I",
     State.SUCCEEDED: b"S",
@@ -280,7 +282,8 @@ def _plain_response(packed: bytes, body: bytes) -> StoredResponse | None:
     if parts[at] != b"]]," or parts[at + 1] != b"s" or parts[at + 3] != b"t" or parts[at + 5] not in _BEHIND:
         return None
     status, completed_at_ms = int(parts[at + 2][1:-1]), int(parts[at + 4][1:-1])
-    return stored_response(status, tuple(headers), None if parts[at + 5] == b"o" else body, completed_at_ms)
+    kept = None if parts[at + 5] == b"o" else body
+    return _named(StoredResponse, (status, tuple(headers), kept, completed_at_ms))
 
 
 def _check_numbers(status: object, completed_at_ms: object) -> None:

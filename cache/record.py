@@ -85,10 +85,6 @@ class Trace:
         self.method = method
         self.route = route
 
-    def ended(self, took_ms: int, note: str) -> "Trace":
-        """The same of an attempt that is over."""
-        return Trace(self.gateway, self.begun_at_ms, took_ms, note, self.method, self.route)
-
 
 NO_TRACE: Final = Trace()
 TRACE_TEXTS: Final = ("gateway", "note", "method", "route")
@@ -197,7 +193,8 @@ class ClaimRequest:
 
     def outcome(self, state: State, attempt: int, response: StoredResponse | None, took_ms: int, note: str) -> Record:
         """The record in which the attempt of this number ends, after ``took_ms``."""
-        trace, token, fingerprint = self.trace.ended(took_ms, note), self.token, self.fingerprint
+        begun, token, fingerprint = self.trace, self.token, self.fingerprint
+        trace = Trace(begun.gateway, begun.begun_at_ms, took_ms, note, begun.method, begun.route)
         return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, self.submission)
 
 

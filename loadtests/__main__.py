@@ -144,12 +144,20 @@ def bench_relay(**options: Any) -> None:
 )
 @click.option("--build", type=click.Choice(builds.BUILDS), help="One build alone [both].")
 @click.option("--door", type=click.Choice(list(instructions.MODES)), help="One door alone [both].")
+@click.option(
+    "--with",
+    "options",
+    type=click.Choice(instructions.OPTIONS),
+    multiple=True,
+    help="The gateway with this set, too, as the ratio to without; may come several times.",
+)
 @_quick
 @_out
 def bench_instructions(out: Path | None, **options: Any) -> None:
     """Instructions in user space per request, counted by callgrind: what a change costs, to within a hundredth."""
     results = instructions.run(**options)
-    publish(results, instructions.tables(results), out or RESULTS / "instructions")
+    folder = RESULTS / ("options" if options["options"] else "instructions")
+    publish(results, instructions.tables(results), out or folder)
 
 
 @main.command("attack")

@@ -4,17 +4,20 @@ Seconds on a small machine vary by a tenth, instructions by less than a hundredt
 be refused. What they leave out: the kernel, the processor's caches, and the garbage collector's rare long runs.
 
 `CONNECTIONS` connections go in lockstep: each sends one request, then all answers are read. With ``--against`` another checkout
-of the project is counted in the same way, in the same run, and the table has the ratios.
+of the project is counted in the same way, in the same run, and the table has the ratios. ``--with`` counts the gateway with
+one of `OPTIONS` set, too, and the table has the ratios to what it takes without.
 """
 
+import base64
 import contextlib
 import os
 import re
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count, product
 from pathlib import Path
 
@@ -36,6 +39,9 @@ MODES = {
     "gateway": ("GET that passes", "POST without a key", "first request", "replay"),
     "app": ("no key", "first request", "replay"),
 }
+OPTIONS = ("secret", "jwt", "encryption")
+"""What a gateway may be asked to do besides; ``jwt``: its callers are known by a token's claims, of an elliptic key."""
+CREDENTIAL = "0123456789abcdef"
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class Checkout:
     root: Path
     build: str
     path: Path | None
+    option: str = ""
+    """One of `OPTIONS`, where it is set."""
 
     @property
     def python(self) -> Path:
@@ -53,26 +61,40 @@ class Checkout:
         return self.root / ".venv" / "bin" / "python"
 
 
-def run(*, rounds: int, against: Path | None, build: str | None, door: str | None = None, quick: bool) -> Results:
+def run(
+    *,
+    rounds: int,
+    against: Path | None,
+    build: str | None,
+    door: str | None = None,
+    options: Sequence[str] = (),
+    quick: bool,
+) -> Results:
     """Count it all ``rounds`` times, processes made anew each time. Raises `BenchError` where anything answers wrongly."""
+    if options and (against or door == "app"):
+        raise BenchError("--with is for the gateway, against itself without")
     valgrind = processes.tool("valgrind")
     requests = 4 if quick else ROUNDS
     rounds = 1 if quick else rounds
     there = list(_checkouts(against, build, quick=quick))
-    doors = list(MODES) if door is None else [door]
+    there += [replace(each, option=option) for each in there for option in options]
+    doors = list(MODES) if door is None and not options else [door or "gateway"]
     settings = {
         "quick": quick, "rounds": rounds, "requests": requests * CONNECTIONS, "connections": CONNECTIONS, "doors": doors,
+        "options": list(options),
     }  # fmt: skip
     results = Results("instructions", {**settings, "builds": sorted({each.build for each in there})})
     with progress() as bar:
         task = bar.add_task("instructions", total=rounds * len(there) * len(doors))
         for number, each, name in product(range(rounds), there, doors):
-            bar.update(task, description=f"{name}, {each.label}, {each.build}, round {number + 1}")
+            described = ", ".join(filter(None, (name, each.label, each.build, each.option)))
+            bar.update(task, description=f"{described}, round {number + 1}")
             for mode, instructions in _counted(each, name, valgrind, requests):
                 results.samples.append(
                     {
                         "checkout": each.label,
                         "build": each.build,
+                        "option": each.option,
                         "door": name,
                         "mode": mode,
                         "round": number,
@@ -84,7 +106,9 @@ def run(*, rounds: int, against: Path | None, build: str | None, door: str | Non
 
 
 def tables(results: Results) -> list[Table]:
-    """Thousands of instructions per request; with another checkout, the ratio of medians to it."""
+    """Thousands of instructions per request; with another checkout, or an option, the ratio of medians to it."""
+    if results.settings["options"]:
+        return [_table_of_options(results)]
     other = any(sample["checkout"] == "against" for sample in results.samples)
     rows = []
     for build in results.settings["builds"]:
@@ -99,6 +123,19 @@ def tables(results: Results) -> list[Table]:
                 rows.append(row)
     head = ["build", "door", "request", "thousands"] + (["the other checkout", "ratio"] if other else [])
     return [Table("Instructions in user space per request", head, rows, "Medians of the rounds.")]
+
+
+def _table_of_options(results: Results) -> Table:
+    options = results.settings["options"]
+    rows = []
+    for build, mode in product(results.settings["builds"], MODES["gateway"]):
+        without, *found = [
+            spread(results.select(build=build, mode=mode, option=option), "instructions").median
+            for option in ("", *options)
+        ]
+        rows.append([build, mode, _thousands(without), *(f"{each / without:.3f}" for each in found)])
+    head = ["build", "request", "thousands, without", *(f"with {option}" for option in options)]
+    return Table("Instructions in user space per request at the gateway", head, rows, "Ratios to the same without.")
 
 
 def _thousands(instructions: float) -> str:
@@ -130,7 +167,8 @@ def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Itera
             command = [python, script, "serve", "--upstream", upstream.url, "--cache", url, "--port", str(port)]
         else:
             command = [python, "-m", "loadtests.app", "oncegate", str(port), url, "patient"]
-        environment = {"PYTHONHASHSEED": "0", "ONCEGATE_CACHE_TIMEOUT": PATIENCE}
+        settings, credential = given(checkout.option, folder)
+        environment = {"PYTHONHASHSEED": "0", "ONCEGATE_CACHE_TIMEOUT": PATIENCE, **settings}
         if checkout.path is not None:
             environment["PYTHONPATH"] = str(checkout.path)
         callgrind = [
@@ -153,7 +191,7 @@ def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Itera
         builds.verify(server, compiled=checkout.path is not None)
         if door == "gateway":  # what operators use is loaded behind the start: not within what is counted
             httpx.get(f"{server.url}/_oncegate/openapi.json", timeout=READY_WITHIN)
-        clients = [stack.enter_context(_Client(port)) for _ in range(CONNECTIONS)]
+        clients = [stack.enter_context(_Client(port, credential)) for _ in range(CONNECTIONS)]
         numbers = count()
         control(valgrind, "-i", "on", server)
         for mode in MODES[door]:
@@ -161,6 +199,26 @@ def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Itera
             control(valgrind, "-z", None, server)
             _in_lockstep(clients, mode, rounds, numbers)
             yield mode, counted(valgrind, server) / (rounds * CONNECTIONS)
+
+
+def given(option: str, folder: Path) -> tuple[dict[str, str], str]:
+    """The settings for one of `OPTIONS`, and what clients bring for a credential."""
+    if option == "secret":
+        return {"ONCEGATE_SECRET": os.urandom(32).hex()}, CREDENTIAL
+    if option == "encryption":
+        key = base64.b64encode(os.urandom(32)).decode()
+        return {"ONCEGATE_ENCRYPTION_KEYS": orjson.dumps([f"bench:{key}"]).decode()}, CREDENTIAL
+    if option == "jwt":
+        from testing.issuer import AUDIENCE, ISSUER, Issuer  # PyJWT and cryptography, which nothing else here needs
+
+        issuer = Issuer()
+        verified = {"jwks": issuer.write(folder / "jwks.json"), "issuer": ISSUER, "audience": [AUDIENCE]}
+        scope = {
+            "ONCEGATE_IDEMPOTENCY__SCOPE": '["jwt:iss", "jwt:sub"]',
+            "ONCEGATE_JWT": orjson.dumps(verified).decode(),
+        }
+        return scope, issuer.token(exp=int(time.time()) + 86400)
+    return {}, CREDENTIAL
 
 
 def control(valgrind: str, flag: str, value: str | None, server: Process) -> str:
@@ -191,7 +249,8 @@ def _in_lockstep(clients: "list[_Client]", mode: str, rounds: int, numbers: "cou
 class _Client:
     """One kept connection."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, credential: str) -> None:
+        self._credential = credential
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=READY_WITHIN)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._replay = os.urandom(8).hex()
@@ -204,7 +263,8 @@ class _Client:
 
     def send(self, mode: str, number: int) -> None:
         """One request of a kind."""
-        self._socket.sendall(_request(mode, self._replay if mode == "replay" else f"first-{number}-{self._replay}"))
+        key = self._replay if mode == "replay" else f"first-{number}-{self._replay}"
+        self._socket.sendall(_request(mode, key, self._credential))
 
     def receive(self) -> None:
         """Its whole answer. Raises `BenchError` unless it is a success."""
@@ -226,9 +286,9 @@ class _Client:
         return data
 
 
-def _request(mode: str, key: str) -> bytes:
+def _request(mode: str, key: str, credential: str = CREDENTIAL) -> bytes:
     body = orjson.dumps(ORDER)
-    lines = ["Host: 127.0.0.1", "User-Agent: bench", "Accept: */*", "Authorization: Bearer 0123456789abcdef"]
+    lines = ["Host: 127.0.0.1", "User-Agent: bench", "Accept: */*", f"Authorization: Bearer {credential}"]
     if mode == "GET that passes":
         return "\r\n".join(["GET /payments HTTP/1.1", *lines, "", ""]).encode()
     lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]

@@ -159,7 +159,7 @@ def judge(capture: Capture, policy: Policy) -> StoredResponse:
         if code in _NOTHING_EXECUTED:
             raise CommandPutOff(f"{text}, {code}", after=after)
         raise CommandFailed(text, status=capture.status, after=after)
-    stored = responses.stored(capture.status, capture.headers, capture.body, policy)
+    stored = responses.stored(capture.status, capture.headers, capture.body, policy.unstored)
     return _judged(capture.status, stored, policy, after)
 
 

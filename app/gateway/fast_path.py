@@ -73,7 +73,7 @@ class FastPath:
         policy = door.policies.match(scope["method"], scope["path"], scope["raw_path"])
         if policy is None:
             return Passing(self._forwarder, request, self.answering).begin(headers)
-        if policy.passes_named(request.fields):
+        if policy.needs_no_key and policy.decisive.isdisjoint(request.fields):
             return self._bypass(request, policy, headers)
         exchange = Exchange(door, policy, scope)
         found = exchange.identify(request.fields)
@@ -83,7 +83,7 @@ class FastPath:
             return self._bypass(request, policy, exchange.headers())
         if isinstance(found, Tokens):  # the other way can wait for its keys
             return False
-        request.answer(found)
+        request.respond(found.status, found.headers, found.body)
         return True
 
     def _bypass(self, request: InboundRequest, policy: Policy, headers: Headers) -> bool:
@@ -120,7 +120,7 @@ class Passing:
         self._watches = watches = self._forwarder.watches(connection.loop)
         self._limit = watches.set(self._leave)
         connection.then = self._on_response
-        if connection.has_failed:
+        if connection.error is not None:
             self._leave()
         return True
 
@@ -190,7 +190,7 @@ class CallbackDriver:
             if isinstance(step, Attempt):
                 self._execute(step)
             elif isinstance(step, Answer):
-                request.answer(step)
+                request.respond(step.status, step.headers, step.body)
             elif isinstance(step, Exception):
                 request.finish(step)
             else:
@@ -223,7 +223,7 @@ class CallbackDriver:
         self._connection = connection
         exchange.begin(attempt, connection.loop, self._on_limit)
         connection.then = self._on_response
-        if connection.has_failed:
+        if connection.error is not None:
             self._on_response()
 
     def _on_response(self) -> None:
@@ -263,7 +263,7 @@ class CallbackDriver:
         try:
             answer = exchange.failed()
             if answer is not None:
-                request.answer(answer)
+                request.respond(answer.status, answer.headers, answer.body)
             else:
                 request.finish(RuntimeError("a submission could not be answered"))
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it

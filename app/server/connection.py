@@ -76,7 +76,9 @@ class InboundConnection(asyncio.Protocol):
         self._to_begin = False
         self._pipelined: deque[InboundRequest] = deque()
         # What bounds it.
-        self._deaf = self._stopping = self._half_closed = self._read_paused = False
+        self._deaf = self._half_closed = self._read_paused = False
+        self.stopping = False
+        """Whether no request is taken behind those that wait for their turn."""
         self._lingering: Lingering | None = None
         self._deadline = Deadline(self.loop, self._look)
         self.unsent = Unsent(self, getattr(self.app, "unread", None))
@@ -160,7 +162,7 @@ class InboundConnection(asyncio.Protocol):
         if self._lingering is not None or self._answering is None or self._reading is not None or self._is_tls:
             self._watch_the_rest()
             return False  # the transport closes
-        self._deaf = self._stopping = True
+        self._deaf = self.stopping = True
         self._parser.in_message = False
         if self.writable is None:
             self._deadline.within(HALF_CLOSED_SECONDS)
@@ -228,9 +230,9 @@ class InboundConnection(asyncio.Protocol):
     # -- the requests' side -------------------------------------------------------------------------------------------
 
     @property
-    def stopping(self) -> bool:
-        """Whether the request that is being answered is the last one."""
-        return self._stopping and not self._pipelined
+    def has_more(self) -> bool:
+        """Whether requests wait for their turn."""
+        return len(self._pipelined) > 0
 
     @property
     def takes_more(self) -> bool:
@@ -274,7 +276,7 @@ class InboundConnection(asyncio.Protocol):
         self._answering = None
         if self.transport.is_closing():
             return
-        if not keep_alive or (self._stopping and not self._pipelined):
+        if not keep_alive or (self.stopping and not self._pipelined):
             self.close()
         elif self._pipelined:
             self._answering = self._pipelined.popleft()
@@ -304,7 +306,7 @@ class InboundConnection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """The server stops: an idle connection is closed at once, another one after the response that is under way."""
-        self._stopping = True
+        self.stopping = True
         self._pipelined.clear()
         if self._answering is None:  # a client that is still sending does not wait for an answer
             self.transport.close()
@@ -322,7 +324,7 @@ class InboundConnection(asyncio.Protocol):
     def _linger(self) -> None:
         self._leave()
         self._answering = self._reading = None
-        self._deaf = self._stopping = True
+        self._deaf = self.stopping = True
         self._parser.in_message = self._to_begin = False
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -349,7 +351,7 @@ class InboundConnection(asyncio.Protocol):
         self._parser.in_message = False
         if self._answering is not None and self._answering is not self._reading:
             # Requests before it are still answered; this one isn't, and neither is anything behind it.
-            self._deaf = self._stopping = True
+            self._deaf = self.stopping = True
             if self._reading is not None and self._pipelined:
                 self._pipelined.pop()  # its head was in order, its body isn't
             return

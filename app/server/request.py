@@ -18,7 +18,6 @@ from oncegate.app.http1 import EMPTY_QUERY
 from oncegate.app.server.head import unquoted
 from oncegate.cache.codec import BODILESS
 from oncegate.middleware.http.asgi import Message
-from oncegate.middleware.outcome.problems import Answer
 
 log = logging.getLogger("oncegate.inbound")
 
@@ -63,9 +62,11 @@ class Responding(Protocol):
         """What its client has not taken yet."""
         ...
 
+    stopping: bool
+
     @property
-    def stopping(self) -> bool:
-        """Whether the request that is being answered is the last one."""
+    def has_more(self) -> bool:
+        """Whether another request waits for its turn: where it is ``stopping``, this one is the last without."""
         ...
 
     def write(self, data: bytes, large: bytes = b"") -> bool:
@@ -106,6 +107,7 @@ class InboundRequest:
         "begun",
         "fields",
         "gone",
+        "is_whole",
         "loop",
         "scope",
         "task",
@@ -132,6 +134,8 @@ class InboundRequest:
         self._keep_alive = keep_alive
         self._expects_go_ahead = expects_go_ahead
         self._is_head = scope["method"] == "HEAD"
+        self.is_whole = False
+        """Whether all of it has arrived, so that it can be answered without waiting for its client."""
         self._body: bytes | bytearray = b""
         self._more: bool | None = True
         """Whether more of it will come; ``None`` once all of it was received."""
@@ -167,11 +171,6 @@ class InboundRequest:
     # -- the request --------------------------------------------------------------------------------------------------
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all of it has arrived, so that it can be answered without waiting for its client."""
-        return self._more is False and not self._expects_go_ahead
-
-    @property
     def body(self) -> bytes:
         """The part of the body that has arrived and was not received yet."""
         body = self._body
@@ -198,6 +197,7 @@ class InboundRequest:
     def feed_end(self) -> None:
         """The body is whole."""
         self._more = False
+        self.is_whole = not self._expects_go_ahead
         if self._news is not None:
             self._news.set()
 
@@ -267,10 +267,6 @@ class InboundRequest:
         while connection.writable is not None and not self.gone:
             await connection.writable.wait()
 
-    def answer(self, answer: Answer) -> None:
-        """`respond` with what the middleware answers."""
-        self.respond(answer.status, answer.headers, answer.body)
-
     def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         """Send the whole response at once. While the client is behind in reading, it waits until there is room.
 
@@ -318,7 +314,8 @@ class InboundRequest:
             self._left = 0
         elif self._left < 0:
             self._frame_open_end(lines)
-        if self._keep_alive and (self._connection.stopping or (self._expects_go_ahead and self._more)):
+        is_last = self._connection.stopping and not self._connection.has_more
+        if is_last or (self._expects_go_ahead and self._more):
             # A client that got no ``100 Continue`` may send its body or the next request: there is no telling which.
             self._keep_alive = False
         if not self._keep_alive:

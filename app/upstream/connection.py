@@ -42,7 +42,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._reading_paused = False
         self._writing_paused = False
         self._busy = False
-        self._error: Exception | None = None
+        self.error: Exception | None = None
+        """What `head` and `read` raise."""
         self.whole: tuple[bytes, bytes] | None = None
         self.response = ResponseReader()
         self._unparsed = b""
@@ -114,10 +115,10 @@ class UpstreamConnection(asyncio.Protocol):
     def eof_received(self) -> None:
         """The upstream has closed its side: the end of some responses. Returning nothing closes ours too."""
         response = self.response
-        if self._busy and self._error is None:
+        if self._busy and self.error is None:
             response.feed_eof()
             if response.failure is not None:
-                self._error = OutcomeUnknown(f"{self.where}: {response.failure}")
+                self.error = OutcomeUnknown(f"{self.where}: {response.failure}")
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -128,9 +129,9 @@ class UpstreamConnection(asyncio.Protocol):
         if rest and not self.lost:  # it came before the end
             self.response.feed(rest)
         self.lost = True
-        if self._busy and not self.response.complete and self._error is None:
+        if self._busy and not self.response.complete and self.error is None:
             reason = "the connection broke" if exc is None else f"the connection broke ({type(exc).__name__})"
-            self._error = OutcomeUnknown(f"{self.where}: {reason}")
+            self.error = OutcomeUnknown(f"{self.where}: {reason}")
         self._transport = None  # some raise when they are closed once more
         self.response.release()
         self._wake()
@@ -157,7 +158,7 @@ class UpstreamConnection(asyncio.Protocol):
     def begin(self, is_head: bool) -> None:
         """Makes ready for one request (``is_head``: by the method HEAD)."""
         self._busy = True
-        self._error = None
+        self.error = None
         self.whole = None
         self.response.expect(is_head)
 
@@ -185,7 +186,7 @@ class UpstreamConnection(asyncio.Protocol):
     def is_soon_whole(self) -> bool:
         """Whether what is missing of the response is the rest of a small body: then its head can wait for it."""
         response = self.response
-        if self._error is not None or response.surplus:
+        if self.error is not None or response.surplus:
             return False
         return not response.status or 0 <= declared_length(response.status, response.headers) <= SMALL
 
@@ -196,18 +197,13 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
 
     @property
-    def has_failed(self) -> bool:
-        """Whether `head` or `read` will raise."""
-        return self._error is not None
-
-    @property
     def broke_unanswered(self) -> bool:
         """Whether an idle connection broke under the request that it was taken for, before anything of a response came."""
         return (
             self.expires > 0.0
             and self.whole is not None
             and self.response.untouched
-            and type(self._error) is OutcomeUnknown  # not one in time
+            and type(self.error) is OutcomeUnknown  # not one in time
         )
 
     @property
@@ -224,10 +220,10 @@ class UpstreamConnection(asyncio.Protocol):
     async def head(self) -> None:
         """Returns when ``response`` holds the final head. Raises `OutcomeUnknown` where none comes or it can't be trusted."""
         response = self.response
-        while not response.status and self._error is None:
+        while not response.status and self.error is None:
             await self._wait()
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         if response.surplus:
             raise OutcomeUnknown(f"{self.where}: malformed response (more bytes than it announced)")
 
@@ -237,8 +233,8 @@ class UpstreamConnection(asyncio.Protocol):
         while not response.buffered:
             if response.complete:
                 return b""
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             await self._wait()
         body = response.take()
         if self._reading_paused:
@@ -251,13 +247,13 @@ class UpstreamConnection(asyncio.Protocol):
         self.whole = None
         response = self.response
         return (
-            response.persistent and response.complete and not response.surplus and not self.lost and self._error is None
+            response.persistent and response.complete and not response.surplus and not self.lost and self.error is None
         )
 
     def fail(self, error: Exception) -> None:
         """Ends the exchange with an error, which `head` and `read` raise (after what had arrived), and the connection."""
-        if self._error is None:
-            self._error = error
+        if self.error is None:
+            self.error = error
         self.abort()
         self._wake()
 

@@ -115,7 +115,7 @@ class Forwarder:
     def take_response(self, connection: UpstreamConnection) -> tuple[int, Headers, bytes] | None:
         """The response to what `begin` sent, if it is whole and all is well; the connection is free again then."""
         response = connection.response
-        if not response.complete or response.surplus or connection.has_failed:
+        if not response.complete or response.surplus or connection.error is not None:
             return None
         connection.then = None
         body = response.take()

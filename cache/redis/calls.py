@@ -102,7 +102,8 @@ def send_soon(call: Soon[Any], packed: bytes, timeout: float) -> bool:
 
     ``False``: there is no connection, and ``call`` is never used.
     """
-    session = call.routes.holder(call.key)
+    routes = call.routes
+    session = routes.only or routes.holder(call.key)
     if session is None:
         return False
     link = (session.claims if len(packed) <= LARGE_BYTES else session.bodies).link
@@ -110,7 +111,7 @@ def send_soon(call: Soon[Any], packed: bytes, timeout: float) -> bool:
         return False
     call.session, call.packed = session, packed
     try:
-        link.put(packed, call.routes.loop.time() + timeout, call)
+        link.put(packed, routes.loop.time() + timeout, call)
     except CacheUnavailable:
         return False
     return True

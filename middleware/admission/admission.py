@@ -235,11 +235,12 @@ class Admissions:
         """What the answer to `claim` means for the request. Raises what `admit` raises."""
         in_flight = self.in_flight
         if request.has_slot:
-            in_flight.answered("claim", answer, request.sent)
+            if in_flight.is_watched:
+                in_flight.answered("claim", answer, request.sent)
             if isinstance(answer, Claim):
                 if answer.won:
                     attempt = request.attempt or self._attempt(request)
-                    attempt.won(answer)
+                    attempt.number = answer.record.attempt
                     if attempt.number > 1 and in_flight.callers is not None:
                         in_flight.callers.not_new(request.first_key)
                     return attempt

@@ -95,7 +95,9 @@ class Attempt:
         self.submission = claim.submission
         """Its success says that a command was accepted to be processed later."""
         self.held_since = held_since or monotonic()
+        """From when on its lease counts: since before the claim was sent, so never longer than the cache counts it."""
         self.number = 0
+        """The record's, once the claim is won."""
         self.settled = False
         self.visible = False
         self.overdue = False
@@ -140,13 +142,9 @@ class Attempt:
 
     # -- claimed, confirmed, renewed ----------------------------------------------------------------------------------
 
-    def won(self, claim: Claim) -> None:
-        """The claim is ours. Its lease counts from before the claim was sent: never longer than the cache counts it."""
-        self.number = claim.record.attempt
-
     def adopt(self, claim: Claim) -> None:
         """A claim was won after all, while its command ran without a record (``fail_open``): record it from here on."""
-        self.won(claim)
+        self.number = claim.record.attempt
         log.info("record %s: the cache answered late; the attempt is recorded from here on", self.named)
         if self.settled:
             if self.outcome is not None:
@@ -289,7 +287,8 @@ class Attempt:
         seconds = self._sent - self._started
         if state is not None:
             self.outcome = self.claim.outcome(state, max(self.number, 1), response, round(seconds * 1000), note)
-        self._runtime.decided(self.policy.route, state, seconds)
+        if self._runtime.is_watched:
+            self._runtime.decided(self.policy.route, state, seconds)
         if self.number:
             self._write()
         else:
@@ -304,7 +303,8 @@ class Attempt:
         self._runtime.in_background(self._write_by_coroutine())
 
     def _completed(self, answer: object) -> None:
-        self._runtime.answered("complete", answer, self._sent)
+        if self._runtime.is_watched:
+            self._runtime.answered("complete", answer, self._sent)
         if isinstance(answer, Exception):
             self._put_off(answer)
         elif not answer:

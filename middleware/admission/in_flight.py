@@ -15,7 +15,7 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.callers import CallerLimits
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.admission.runtime import Runtime
+from oncegate.middleware.admission.runtime import NOBODY, Runtime
 
 log = logging.getLogger("oncegate.attempt")
 
@@ -23,8 +23,6 @@ Answer = TypeVar("Answer")
 Running = TypeVar("Running", bound=asyncio.Future[None])
 
 FAILED: Final = "the watch failed"
-NOBODY: Final = Watch()
-"""The watch that does nothing: not called for each request."""
 MAX_UNSAVED_BYTES = 64 * 1024 * 1024
 """Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
 _PAUSES: Final = Backoff(0.05, 5.0, least=0.6)
@@ -89,7 +87,7 @@ class InFlight(Runtime):
         attempt.start(loop)
         if lasts is not None:
             attempt.limit(self.limits.on(loop, attempt.policy.soon), lasts)
-        if self.watch is NOBODY:
+        if not self.is_watched:
             return
         try:
             self.watch.attempt_began(attempt.policy.route)
@@ -114,7 +112,7 @@ class InFlight(Runtime):
             self._freed -= 1
         if attempt.lasts:
             self.notify(self.watch.outcome_known, attempt.record)
-        if self.watch is NOBODY:
+        if not self.is_watched:
             return
         try:
             self.watch.attempt_ended(attempt.policy.route)
@@ -182,8 +180,6 @@ class InFlight(Runtime):
 
     def decided(self, route: str, state: State | None, seconds: float) -> None:
         """See `Runtime.decided`."""
-        if self.watch is NOBODY:
-            return
         try:
             self.watch.attempt_settled(route, state, seconds)
         except Exception:  # as in `notify`: a watch's errors must not decide about a payment
@@ -191,8 +187,6 @@ class InFlight(Runtime):
 
     def answered(self, operation: str, answer: object, sent: float) -> None:
         """See `Runtime.answered`."""
-        if self.watch is NOBODY:
-            return
         try:
             if isinstance(answer, Exception):
                 self.watch.cache_failed(operation, monotonic() - sent)

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from oncegate.cache.record import State
 from oncegate.cache.store import Cache, prompt
@@ -11,6 +11,9 @@ from oncegate.middleware.admission.deadlines import LoopDeadlines
 from oncegate.middleware.admission.observe import Watch
 
 Answer = TypeVar("Answer")
+
+NOBODY: Final = Watch()
+"""The watch that does nothing."""
 
 
 class Runtime:
@@ -20,6 +23,8 @@ class Runtime:
         self.cache = cache
         self.prompt = prompt(cache)
         self.watch = watch
+        self.is_watched = watch is not NOBODY
+        """Whether anybody is to be notified: else each request is spared the calls."""
         self.limits = LoopDeadlines()
 
     def end(self, attempt: Any) -> None:

@@ -27,7 +27,6 @@ from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, 
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
-from oncegate.middleware.admission.in_flight import NOBODY
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.addresses import Addresses
 from oncegate.middleware.consumers.batches import begin_all, run_batch
@@ -145,7 +144,7 @@ class Subscription:
         watch, consumer, decision = in_flight.watch, self.consumer, begun.decision.value
         if begun.mismatch:
             log.warning("record %s: another payload under a used key, taken for the same", begun.named)
-        if watch is NOBODY:
+        if not in_flight.is_watched:
             return
         in_flight.notify(lambda: watch.delivery_decided(consumer, decision))
         if begun.mismatch:

@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from contextvars import Context, copy_context
 from typing import Any, Final
 
@@ -49,19 +49,18 @@ class AsgiDriver:
         self._held = 0
         """Bytes of the body that are counted as waiting to be admitted."""
 
-    def serve(self, look_up_key: str) -> Awaitable[None]:
-        """The awaitable that answers the request. Raises only what an in-process app raised."""
-        return self._conclude(look_up_key)
-
     def decide(self, body: bytes, step: Step) -> Coroutine[Any, Any, None]:
         """Answer a request that was admitted, from ``step`` on."""
         self._body = body
-        return self._conclude(None, step)
+        return self.serve(None, step)
 
-    async def _conclude(  # noqa: C901 - each step that the exchange decides on, and how it ends, on one screen
+    async def serve(  # noqa: C901 - each step that the exchange decides on, and how it ends, on one screen
         self, look_up_key: str | None, step: Step = None
     ) -> None:
-        """Read the body, where there is a ``look_up_key``, and do what the exchange decides, step by step."""
+        """Read the body, where there is a ``look_up_key``, and do what the exchange decides, step by step, to its answer.
+
+        Raises only what an in-process app raised.
+        """
         exchange = self._exchange
         raised: BaseException | None = None
         try:

@@ -130,7 +130,8 @@ class Capture:
         self.status = status
         self._due = declared_length(status, self.headers)
         self.bodiless = self._due == 0
-        self._drop_limit()
+        if self._limits is not None:
+            self._drop_limit(self._limits)
         # Most apps go on with the whole body at once: then the head alone need not be announced.
         if self._news is not None and not (self.patient and 0 < self._due <= WINDOW):
             self._news.get_loop().call_soon(self._show_head)
@@ -155,7 +156,8 @@ class Capture:
         if self.whole:
             self._show()
         self.ended = True
-        self._drop_limit()
+        if self._limits is not None:
+            self._drop_limit(self._limits)
         self._wake()
 
     def cut(self) -> None:
@@ -197,7 +199,8 @@ class Capture:
     def leave(self) -> None:
         """The client is gone, or has its whole answer: nothing is put aside for it any more."""
         self.client_gone = True
-        self._drop_limit()
+        if self._limits is not None:
+            self._drop_limit(self._limits)
         self.read()
 
     def expect(self, news: "asyncio.Future[None]") -> None:
@@ -221,10 +224,9 @@ class Capture:
             self._news = asyncio.get_running_loop().create_future()
             await self._news
 
-    def _drop_limit(self) -> None:
-        if self._limits is not None:
-            self._limits.drop(self._limit)
-            self._limits = None
+    def _drop_limit(self, limits: Deadlines) -> None:
+        limits.drop(self._limit)
+        self._limits = None
 
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():

@@ -1,6 +1,7 @@
 """Routes each request: what isn't enforced goes on to the app, untouched; the rest becomes an `Exchange`."""
 # Compiled: docs/decisions/0012-compiled.md
 
+import logging
 from collections.abc import Awaitable, Iterable, Mapping
 from time import monotonic
 from typing import Any, Final
@@ -12,11 +13,13 @@ from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
 from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.exchange import Exchange
-from oncegate.middleware.http.keyed_request import notify
+from oncegate.middleware.http.keyed_request import OBSERVER_FAILED
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
 from oncegate.middleware.tokens.verifier import Tokens
+
+log = logging.getLogger("oncegate.http")
 
 _BYPASS: Final = Decision.BYPASS.value  # an enum's takes a call
 _PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
@@ -86,7 +89,10 @@ class Bypass:
         """The response's headers. To be called once, when it begins."""
         if self._observe is not None:
             seconds = monotonic() - self._began
-            notify(self._observe, Observation(_BYPASS, status, 0, "", self._policy.route, self._method, seconds))
+            try:
+                self._observe(Observation(_BYPASS, status, 0, "", self._policy.route, self._method, seconds))
+            except Exception:  # a user's observer must not decide about a payment
+                log.exception(OBSERVER_FAILED)
         return responses.bypassed_headers(headers)
 
     def send(self, message: Message) -> Awaitable[None]:

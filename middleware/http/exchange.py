@@ -18,18 +18,20 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from oncegate.cache.record import State, StoredResponse, stored_response
-from oncegate.middleware.admission.admission import AdmissionRequest, Verdict
+from oncegate.middleware.admission.admission import Address, AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.admission.gate import Decision
 from oncegate.middleware.http.app_functions import redacted
 from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
+from oncegate.middleware.http.prefer import wanted_wait
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.raised import kind_and_text, outcome_of
 from oncegate.middleware.rules.errors import Overloaded
-from oncegate.middleware.rules.key import record_id
+from oncegate.middleware.rules.key import Fields, fingerprint, forgiving, record_id
+from oncegate.middleware.rules.policy import PREFER, RAISE_HEADER, Policy
 
 log = logging.getLogger("oncegate.http")
 
@@ -49,13 +51,16 @@ Step = Attempt | Verdict | Answer | AttemptView | Exception | None
 _MAX_ADMISSIONS: Final = 3
 """How often a request whose attempt was lost before it began is decided anew."""
 _ALWAYS_MS: Final = 2**52
-_IN_FLIGHT: Final = Decision.IN_FLIGHT  # members of an enumeration take long to look up
+_READ: Fields = {}
+# Members of an enumeration take long to look up.
+_IN_FLIGHT: Final = Decision.IN_FLIGHT
+_UNKNOWN: Final = State.UNKNOWN
 
 
 class Exchange(KeyedRequest):
     """One request with a key: `identify` comes first. What it needs of the request, and its answers, are `KeyedRequest`'s.
 
-    ``attempt`` is there from `begin` on; ``raised`` is what its command raised, for who called.
+    Its ``fields`` are there up to `admit`, ``attempt`` from `begin` on; ``raised`` is what its command raised, for who called.
     """
 
     __slots__ = ("_lost", "_problem", "admission", "attempt", "raised")
@@ -70,8 +75,28 @@ class Exchange(KeyedRequest):
 
     def admit(self, look_up_key: str, body: bytes) -> AdmissionRequest:
         """The request is whole: what is to be claimed for it."""
-        self.admission = admission = self.requested(look_up_key, body)
+        scope, policy, fields = self.scope, self.policy, self.fields
+        method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
+        query = scope.get("query_string", b"")
+        as_json, digests = len(body) <= policy.json_bytes, self.door.digests
+        whole = fingerprint(method, path, query, body, as_json=as_json, digests=digests)
+        self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
         self._lost = 0
+        self.admission = admission = AdmissionRequest(
+            look_up_key,
+            forgiving(method, path, whole, digests) if policy.warns else whole,
+            policy,
+            wanted_wait(fields, policy) if PREFER in fields else 0,
+            wants_error(fields, policy) if RAISE_HEADER in fields else policy.raise_on_duplicate,
+            bool(policy.stream),
+            whole,
+            method,
+        )
+        former = digests.former
+        if former is not None:
+            whole = fingerprint(method, path, query, body, as_json=as_json, digests=former)
+            marked = forgiving(method, path, whole, former) if policy.warns else whole
+            admission.other = Address(self.other_key, marked, whole)
         if admission.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
             admission.wait = 0.0
         return admission
@@ -151,9 +176,9 @@ class Exchange(KeyedRequest):
         if state is None:
             self._settle(None, None, then)
             return
-        if body is not None and len(body) > policy.max_response_body:
+        if state is _UNKNOWN or (body is not None and len(body) > policy.max_response_body):
             body = None
-        kept: StoredResponse | None = responses.stored(status, headers, body, policy)
+        kept: StoredResponse | None = responses.stored(status, headers, body, policy.unstored)
         redact = self.door.redact
         if redact is not None and kept is not None:
             try:
@@ -242,3 +267,11 @@ class Exchange(KeyedRequest):
             return None
         detail = "The request was overtaken again and again before it could begin: try again later."
         return self.refused(Overloaded(detail))
+
+
+def wants_error(fields: Fields, policy: Policy) -> bool:
+    """Whether a duplicate is to be answered with an error: by the route, or by the request's header."""
+    lines = fields.get(RAISE_HEADER)
+    if lines is None:
+        return policy.raise_on_duplicate
+    return policy.raise_on_duplicate or lines[0].strip().lower() in (b"?1", b"1", b"true")

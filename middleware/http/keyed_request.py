@@ -13,13 +13,13 @@ from uuid import uuid4
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Verdict
+from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import Decision
-from oncegate.middleware.admission.observe import Observation, Observe
+from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.app_functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
-from oncegate.middleware.http.prefer import wanted_wait, wants_async
+from oncegate.middleware.http.prefer import wants_async
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import (
     RETRY_AFTER_SECONDS,
@@ -33,21 +33,20 @@ from oncegate.middleware.outcome.problems import (
 from oncegate.middleware.rules.errors import CallerInvalid, CallerMissing, KeyMissing, Refusal, TooManyKeys
 from oncegate.middleware.rules.key import (
     Fields,
-    fingerprint,
-    forgiving,
     parse_key,
     pick,
     read_key,
-    record_id,
+    record_digests,
     record_key,
     scope_parts,
 )
-from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, PREFER, RAISE_HEADER, Policy
+from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, Policy
 from oncegate.middleware.rules.versions import AggregateVersion
 from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.http")
 
+OBSERVER_FAILED: Final = "the observer failed"
 _DETAILS: Final = {
     Decision.IN_FLIGHT: "The first request with this key is still being executed: try again later, or send Prefer: wait.",
     Decision.MISMATCH: "This key was used for a request with another method, path, query or payload: use a new key.",
@@ -60,7 +59,6 @@ _REPLAY: Final = Decision.REPLAY
 _FIRST: Final = Decision.RUN.value
 _BYPASS: Final = Decision.BYPASS.value
 _REPLAYED: Final = Decision.REPLAY.value
-_READ: Fields = {}
 _named: Final = tuple.__new__
 """Makes a named tuple in half the time of its own constructor."""
 Headers = list[tuple[bytes, bytes]]
@@ -77,7 +75,7 @@ _TOKENS_CHANGE: Final = (
     "Authorization changes with each token here (a JWT), so that a retry with a refreshed one is executed again: "
     'scope = ["jwt:iss", "jwt:sub"] and [jwt] name the caller by what stays'
 )
-_SIGNED_INITIALS: Final = frozenset(scheme[:1] for scheme in _SIGNED)
+_NOTHING: Final = [b""]
 
 _COOKIE_ALONE: Final = (
     "The request has a Cookie and no Authorization, so that two sessions with one key would get each other's responses. Send "
@@ -87,10 +85,10 @@ _COOKIE_ALONE: Final = (
 
 
 class KeyedRequest:
-    """One request under ``policy``: `identify` comes first, then `requested`, then one of the answers.
+    """One request under ``policy``: `identify` comes first, then one of the answers.
 
-    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest, up to
-    `requested`. Set ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
+    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest. Set
+    ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
     """
 
     __slots__ = (
@@ -132,9 +130,9 @@ class KeyedRequest:
         self._accepted = False
         """Whether the answer is the one that a submission got."""
 
-    # -- the request for admission ------------------------------------------------------------------------------------
+    # -- who sends it, and under which key -----------------------------------------------------------------------------
 
-    def identify(
+    def identify(  # noqa: C901 - a loop in place of a comprehension, which takes a call: each request with a key comes here
         self, named: dict[bytes, bytes] | None = None, *, waited: bool | None = None
     ) -> str | Answer | Tokens | None:
         """The look-up key of the request's record, ``None`` where no key came, or its answer where it is refused.
@@ -147,8 +145,10 @@ class KeyedRequest:
         if named is None or len(named) != len(headers):  # a name that comes twice has more than one value
             fields = pick(headers, policy.wanted)
         else:
-            wanted = policy.wanted
-            fields = {name: [value] for name, value in named.items() if name in wanted}
+            fields, wanted = {}, policy.wanted
+            for name, value in named.items():
+                if name in wanted:
+                    fields[name] = [value]
         self.fields = fields
         self._names_attempt = ATTEMPT_HEADER in fields
         try:
@@ -157,53 +157,35 @@ class KeyedRequest:
                 return None
             self.key, self._key_line, self._generated = found
             if policy.submission is not None:
-                self._asked_async = wants_async(fields)
-                if self._asked_async or policy.mode == "async":
-                    self.policy = policy = policy.submission
-                    aggregates = policy.aggregates
-                    self.version = None if aggregates is None else aggregates.version(fields, self.scope)
+                policy = self._submitted(policy, policy.submission)
             if self.door.caller is not None:
                 caller: list[bytes] | None = named_caller(self.door.caller, self.scope)
             else:
                 tokens = self.door.tokens
                 if tokens is not None and policy.claims and not tokens.add_claims(fields, policy.claims, waited=waited):
                     return tokens
-                caller = request_scope(fields, policy, generated=self._generated)
+                caller = scope_parts(fields, policy.scope_names) or nameless_scope(fields, policy, self._generated)
         except Refusal as refusal:
             return self.problem(refusal.slug, str(refusal))
-        digests = self.door.digests
-        look_up_key = record_key(self.door.namespace, self.key, caller, digests)
+        door = self.door
+        digests = door.digests
+        self.record = record_digests(self.key, caller, digests)
         if digests.former is not None:
-            self.other_key = record_key(self.door.namespace, self.key, caller, digests.former)
-        self.record = record_id(look_up_key)
-        if self.door.warn_of_signed_callers and is_signed(fields):
-            self.door.warn_of_signed_callers = False
+            self.other_key = record_key(door.namespace, self.key, caller, digests.former)
+        if door.warn_of_signed_callers and fields.get(b"authorization", _NOTHING)[0].startswith(_SIGNED):
+            door.warn_of_signed_callers = False
             log.warning(_TOKENS_CHANGE if fields[b"authorization"][0].startswith(_JWT) else _SIGNATURES_CHANGE)
-        return look_up_key
+        return f"{door.namespace}:{self.record}"
 
-    def requested(self, look_up_key: str, body: bytes) -> AdmissionRequest:
-        """Its request for admission by `oncegate.middleware.admission.admission.Admissions`."""
-        scope, policy, fields = self.scope, self.policy, self.fields
-        method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
-        as_json, digests = len(body) <= policy.json_bytes, self.door.digests
-        whole = fingerprint(method, path, scope.get("query_string", b""), body, as_json=as_json, digests=digests)
-        self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
-        requested = AdmissionRequest(
-            look_up_key,
-            forgiving(method, path, whole, digests) if policy.warns else whole,
-            policy,
-            wanted_wait(fields, policy) if PREFER in fields else 0,
-            wants_error(fields, policy) if RAISE_HEADER in fields else policy.raise_on_duplicate,
-            bool(policy.stream),
-            whole,
-            method,
-        )
-        former = digests.former
-        if former is not None:
-            whole = fingerprint(method, path, scope.get("query_string", b""), body, as_json=as_json, digests=former)
-            marked = forgiving(method, path, whole, former) if policy.warns else whole
-            requested.other = Address(self.other_key, marked, whole)
-        return requested
+    def _submitted(self, policy: Policy, submission: Policy) -> Policy:
+        """The rules that hold: those for a ``submission``, if the request is one. Raises what `Aggregates.version` raises."""
+        self._asked_async = wants_async(self.fields)
+        if not self._asked_async and policy.mode != "async":
+            return policy
+        self.policy = submission
+        aggregates = submission.aggregates
+        self.version = None if aggregates is None else aggregates.version(self.fields, self.scope)
+        return submission
 
     def headers(self, attempt: Attempt | None = None) -> Headers:
         """The request's headers as the app gets them: the attempt's number is ours, never the client's."""
@@ -331,7 +313,10 @@ class KeyedRequest:
         if observe is not None:
             seconds, method, route = monotonic() - self._began, self.scope["method"], self.policy.route
             values = (decision, status, attempt, self.record, route, method, seconds, mismatch)
-            notify(observe, _named(Observation, values))
+            try:
+                observe(_named(Observation, values))
+            except Exception:  # a user's observer must not decide about a payment
+                log.exception(OBSERVER_FAILED)
 
 
 def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | None:
@@ -357,36 +342,14 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
     return None
 
 
-def request_scope(fields: Fields, policy: Policy, *, generated: bool = False) -> list[bytes] | None:
-    """The caller's scope. Raises `CallerMissing`. ``generated``: the key was made here, so no other caller has it."""
-    parts = scope_parts(fields, policy.scope_names)
-    if parts is not None:
-        return parts
+def nameless_scope(fields: Fields, policy: Policy, generated: bool = False) -> list[bytes] | None:
+    """The scope of a caller without a name: ``None``. Raises `CallerMissing` where one is needed.
+
+    ``generated``: the key was made here, so no other caller has it.
+    """
     if policy.settings.require_scope:
         names = ", ".join(name.decode() for name in policy.caller_headers)
         raise CallerMissing(f"This operation needs to know its caller: send {names}.")
     if policy.refuses_cookies and COOKIE in fields and not generated:
         raise CallerMissing(_COOKIE_ALONE)
     return None
-
-
-def is_signed(fields: Fields) -> bool:
-    """Whether the Authorization header is one that changes while its caller stays: signed for each request, or a JWT."""
-    values = fields.get(b"authorization")
-    return values is not None and values[0][:1] in _SIGNED_INITIALS and values[0].startswith(_SIGNED)
-
-
-def wants_error(fields: Fields, policy: Policy) -> bool:
-    """Whether a duplicate is to be answered with an error: by the route, or by the request's header."""
-    lines = fields.get(RAISE_HEADER)
-    if lines is None:
-        return policy.raise_on_duplicate
-    return policy.raise_on_duplicate or lines[0].strip().lower() in (b"?1", b"1", b"true")
-
-
-def notify(observe: Observe, observation: Observation) -> None:
-    """Call ``observe`` with an answer. Its errors are only logged."""
-    try:
-        observe(observation)
-    except Exception:  # a user's observer must not decide about a payment
-        log.exception("the observer failed")

@@ -6,7 +6,7 @@ from functools import lru_cache
 from time import gmtime, strftime, time
 from typing import Any, Final
 
-from oncegate.cache.record import State, StoredResponse, stored_response
+from oncegate.cache.record import StoredResponse, stored_response
 from oncegate.middleware.outcome.problems import Answer, plain_error
 from oncegate.middleware.rules.policy import Policy
 
@@ -19,7 +19,6 @@ _RELEASED: Final = (CACHE_STATUS, b"oncegate; fwd=miss")
 REPLAYED: Final = (b"idempotent-replayed", b"true")
 _REPLAYED_NAME: Final = REPLAYED[0]
 _REPLAYED_LENGTH: Final = len(REPLAYED[0])
-_UNKNOWN: Final = State.UNKNOWN  # members of an enumeration take long to look up
 
 
 def executed_headers(headers: Headers, status: int, *, policy: Policy, key_line: bytes, recorded: bool) -> Headers:
@@ -55,9 +54,8 @@ def bypassed_headers(headers: Iterable[Any]) -> Headers:
     return kept
 
 
-def stored(status: int, headers: Headers, body: bytes | None, policy: Policy) -> StoredResponse:
-    """The stored form of a response: end-to-end headers, and the body (``None`` past the cap) if it may be replayed."""
-    unstored = policy.unstored
+def stored(status: int, headers: Headers, body: bytes | None, unstored: frozenset[bytes]) -> StoredResponse:
+    """The stored form of a response, with its end-to-end headers that aren't ``unstored`` (`Policy.unstored`)."""
     kept: list[tuple[bytes, bytes]] = []
     named: list[bytes] = []
     for line in headers:
@@ -68,7 +66,7 @@ def stored(status: int, headers: Headers, body: bytes | None, policy: Policy) ->
     if named:
         names = frozenset(named)
         kept = [line for line in kept if line[0] not in names]
-    return stored_response(status, tuple(kept), None if policy.state(status) is _UNKNOWN else body, now_ms())
+    return stored_response(status, tuple(kept), body, int(time() * 1000))
 
 
 def stored_exception() -> StoredResponse:

@@ -145,10 +145,14 @@ def claim_name(claim: str) -> bytes:
 
 
 def record_key(namespace: str, key: str, scope: Sequence[bytes] | None, digests: Digests = UNKEYED) -> str:
-    """``namespace:digest(key):digest(scope)``: neither the key nor a credential can be read back from it.
+    """The look-up key of a record: ``namespace``, which holds no colon, then what `record_digests` gives."""
+    return f"{namespace}:{record_digests(key, scope, digests)}"
+
+
+def record_digests(key: str, scope: Sequence[bytes] | None, digests: Digests) -> str:
+    """``digest(key):digest(scope)``, the record's id: neither the key nor a credential can be read back from it.
 
     The parts are length-prefixed before they are hashed, so that no crafted key or header reaches another's record.
-    ``namespace`` holds no colon.
     """
     name = key.encode()
     keyed, scoped = digests.name.copy(), digests.name.copy()
@@ -161,17 +165,17 @@ def record_key(namespace: str, key: str, scope: Sequence[bytes] | None, digests:
             scoped.update(b"%d:%b" % (len(part), part))
     # Both at once: each makes 20 characters, without padding. A line feed comes behind them.
     spelled = b2a_base64(keyed.digest() + scoped.digest()).translate(_BASE64_TO_ID).decode("ascii")
-    return f"{namespace}:{spelled[:20]}:{spelled[20:40]}"
+    return f"{spelled[:20]}:{spelled[20:40]}"
 
 
 def key_digest(key: str, digests: Digests = UNKEYED) -> str:
     """The part of a look-up key that comes from the idempotency key, 20 characters."""
-    return record_key("", key, None, digests)[1:21]
+    return record_digests(key, None, digests)[:20]
 
 
 def scope_digest(scope: Sequence[bytes] | None, digests: Digests = UNKEYED) -> str:
     """The last part of a look-up key: who the caller is, 20 characters."""
-    return record_key("", "", scope, digests)[-20:]
+    return record_digests("", scope, digests)[-20:]
 
 
 def scope_digests(scope: Sequence[bytes] | None, digests: Digests) -> list[str]:

@@ -123,10 +123,6 @@ class Policy:
                 return False
         return self.needs_no_key
 
-    def passes_named(self, names: Iterable[bytes]) -> bool:
-        """The same by the names of all fields, in lower case, each of them hashed already."""
-        return self.needs_no_key and self.decisive.isdisjoint(names)
-
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
         return self.states[status] if 0 <= status < 600 else _FAILED

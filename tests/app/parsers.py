@@ -24,7 +24,7 @@ from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.connection import faults
 from oncegate.client.retry import retry_after_seconds
 from oncegate.middleware.http.body import read_body
-from oncegate.middleware.http.keyed_request import wants_error
+from oncegate.middleware.http.exchange import wants_error
 from oncegate.middleware.http.prefer import preferences, read_line
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import original_result
@@ -282,7 +282,7 @@ PARSERS: dict[str, tuple[Parser, tuple[bytes, ...]]] = {
     "duplicate": (lambda data: original_result(StoredResponse(200, (), data, 0)), JSON),
     "upstream's head": (upstream_head, HEAD),
     "upstream's head, in pieces": (lambda data: upstream_head(data, 16), HEAD),
-    "stored response": (lambda data: responses.stored(200, lines_of(data), b"", RULES), LINES),
+    "stored response": (lambda data: responses.stored(200, lines_of(data), b"", RULES.unstored), LINES),
     "record": (record, (*JSON, b'{"s":200,"t":0,"h":[', b'["a","b"],', b'["a",""]', b'"\xc3\xa9"')),
     "Redis's reply": (redis_reply, REPLY),
     "Redis's error": (lambda data: faults.of_claim_reply(ReplyError(data.decode("latin-1"))), WORDS),

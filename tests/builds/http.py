@@ -149,7 +149,7 @@ async def connection(is_head: bool, pieces: list[bytes], how: str, breaks_at: in
         reading = asyncio.get_running_loop().create_task(_read(there))
         for piece in pieces:
             there.data_received(piece)
-            said.append((there.is_soon_whole, there.has_failed))
+            said.append((there.is_soon_whole, there.error is not None))
             await _turns(2)
         if how == "forget":
             there.then = news.clear

@@ -4,8 +4,8 @@ from dataclasses import fields
 from typing import Any
 
 from oncegate.middleware.http import body as http_body
+from oncegate.middleware.http import exchange, prefer
 from oncegate.middleware.http import keyed_request as request
-from oncegate.middleware.http import prefer
 from oncegate.middleware.rules import key, policy, readings
 from oncegate.middleware.rules.key import fingerprint
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
@@ -30,12 +30,11 @@ def asked(headers: Lines, settings: dict[str, Any]) -> list[Any]:
     said: list[Any] = [given]
     for call in (
         lambda: _found(given, rules),
-        lambda: request.request_scope(given, rules),
-        lambda: request.is_signed(given),
+        lambda: key.scope_parts(given, rules.scope_names) or request.nameless_scope(given, rules),
         lambda: prefer.wanted_wait(given, rules),
         lambda: prefer.wants_async(given),
-        lambda: request.wants_error(given, rules),
-        lambda: key.record_key("n", "k", request.request_scope(given, rules)),
+        lambda: exchange.wants_error(given, rules),
+        lambda: key.record_key("n", "k", key.scope_parts(given, rules.scope_names)),
     ):
         try:
             said.append(call())

@@ -64,6 +64,8 @@ class ClusterRoutes:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.loop = asyncio.get_running_loop()
+        self.only: Session | None = None
+        """See `Routes.only`."""
         self._nodes: dict[Server, Session] = {}
         self._slots: list[Session | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         self._owners: set[Session] = set()

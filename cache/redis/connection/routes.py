@@ -21,6 +21,8 @@ class Routes(Protocol):
     """Which server holds which key, on one event loop: ``loop``."""
 
     loop: asyncio.AbstractEventLoop
+    only: Session | None
+    """The session to the server that holds all keys; ``None`` where there are several."""
 
     def holder(self, key: bytes) -> Session | None:
         """The session to the server that holds ``key``, where that is known without a look-up."""

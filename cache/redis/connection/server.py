@@ -57,6 +57,8 @@ class Session:
         on_stuck: Callable[[], None] = lambda: None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.only: Session | None = self
+        """See `Routes.only`."""
         self.place = opener.place
         self.claims = SharedConnection(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
         self.bodies = SharedConnection(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)

@@ -70,7 +70,7 @@ async def test_an_end_of_the_connection_counts_behind_all_that_was_read() -> Non
         connection.data_received(CHUNKED + b"1\r\na\r\n" * 40_000 + b"0\r\n\r\n")
         connection.connection_lost(None)
         assert connection.response.complete
-        assert not connection.has_failed
+        assert connection.error is None
         transport.abort()
         await asyncio.sleep(0)
 

@@ -154,7 +154,7 @@ async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str)
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, _):
         assert gateway._fast_path is not None
         middleware = gateway._fast_path._door
-        middleware.admissions.in_flight.watch = FAILING()
+        middleware.admissions.in_flight.watch, middleware.admissions.in_flight.is_watched = FAILING(), True
         middleware.observe = failing
         for _ in range(3):
             assert (await talk.ask(data)).startswith(b"HTTP/1.1 201 ")

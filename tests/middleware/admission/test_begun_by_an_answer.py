@@ -270,7 +270,8 @@ async def test_the_app_runs_in_the_context_of_its_request_and_changes_it_for_nob
         await Answering(201)(scope, receive, send)
 
     there = door(app)
-    there.middleware.admissions.in_flight.watch = Seeing(seen)
+    in_flight = there.middleware.admissions.in_flight
+    in_flight.watch, in_flight.is_watched = Seeing(seen), True
 
     async def around(scope: Any, receive: Any, send: Any) -> None:
         asked_by.set(key)

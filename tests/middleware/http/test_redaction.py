@@ -73,10 +73,10 @@ async def test_it_may_leave_out_the_body_alone(door: MakeDoor) -> None:
 
 
 async def test_it_is_asked_of_what_is_kept_and_of_nothing_else(door: MakeDoor) -> None:
-    asked: list[tuple[str, int]] = []
+    asked: list[tuple[str, int, bool]] = []
 
     def redact(scope: dict[str, Any], response: StoredResponse) -> StoredResponse:
-        asked.append((scope["path"], response.status))
+        asked.append((scope["path"], response.status, response.body is None))
         return response
 
     there = door(answering(201, 429, 400, 502, ValueError("raised"), 200), redact=redact)
@@ -86,7 +86,8 @@ async def test_it_is_asked_of_what_is_kept_and_of_nothing_else(door: MakeDoor) -
     with pytest.raises(ValueError, match="raised"):
         await there.send(path="/raised", key="k-4")
     await there.send(path="/get", method="GET")
-    assert asked == [("/created", 201), ("/failed", 400), ("/unknown", 502)]
+    # What answers an attempt whose outcome is unknown is never replayed: its body isn't kept.
+    assert asked == [("/created", 201, False), ("/failed", 400, False), ("/unknown", 502, True)]
 
 
 async def test_a_failed_attempt_s_response_is_redacted_too(door: MakeDoor) -> None:
