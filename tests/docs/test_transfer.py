@@ -125,7 +125,7 @@ class Banks:
     def unacknowledged(self) -> set[str]:
         """The keys at the broker that nobody has acknowledged."""
         entries: Any = self.broker.xrange("transfers")
-        (group,) = self.broker.xinfo_groups("transfers")  # type: ignore[misc]  # a coroutine of the asynchronous client alone
+        (group,) = self.broker.xinfo_groups("transfers")
         held: Any = self.broker.xpending_range("transfers", "credits", "-", "+", 100)
         pending = {each["message_id"] for each in held}
         unread = [entry for entry, _ in entries if _order(entry) > _order(group["last-delivered-id"])]
