@@ -17,8 +17,7 @@
 -- note are written in the step that appends: there is no number without an entry, and no entry without a number.
 --
 -- No shebang, as in append.lua: a Redis that is out of memory refuses the first command that takes any, and nothing was written.
--- What each line takes is counted by `scripts/bench append`. Two HGET take less than one HMGET; and functions are made where they
--- are needed alone, which is seldom: to make one takes as long as a short command.
+-- What each step takes is counted by `scripts/bench append`. Functions are made where they are needed alone, which is seldom.
 local TRIM_EVERY = 100
 local SWEEPS, SWEPT = 3, 170 -- three of 256 appends look at so many fields: two for each that is added at most
 local call = redis.call

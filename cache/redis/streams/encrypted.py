@@ -12,7 +12,7 @@ from oncegate.cache.encryption import Encryption
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.redis.streams.stream import Fields, NotACommand
 
-_TEXTS = (b"key", b"target", b"content-type", b"correlation", b"traceparent", b"headers")
+_TEXTS = (b"key", b"target", b"content-type", b"correlation", b"traceparent", b"headers", b"aggregate")
 _ENCRYPTED, _BODY = b"encrypted", b"body"
 _ERROR, _ERROR_ENCRYPTED = b"dead.error", b"dead.encrypted"
 

@@ -24,6 +24,8 @@ COMMAND = Command(
     accepted_at_ms=7,
     attempts_before=2,
     headers=(("x-card", "4242 \xe9"),),
+    aggregate="account-4242 \u20ac",
+    sequence=3,
 )
 KEYS = [f"{name}:{base64.b64encode(os.urandom(32)).decode()}" for name in ("old", "new")]
 ENCRYPTION = Encryption(KEYS[1:])
