@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 
 from loadtests import builds, machine
 from loadtests.processes import BenchError
-from loadtests.report import Results, Table, paired, progress, spread
+from loadtests.report import Results, Table, measured, paired, progress, spread
 from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.sql import Inbox
@@ -188,6 +188,7 @@ def tables(results: Results) -> list[Table]:
     note = (
         f"{versions}. {results.settings['at_once']} at once, each in a transaction of its own, about"
         f" {results.settings['accounts']} accounts in turn; PostgreSQL without fsync. Median (least-most) over the rounds."
+        f" {measured(results)}"
     )
     return [
         Table("What an order costs", ["what", "aim", "measured", "reached"], rows),

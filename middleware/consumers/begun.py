@@ -77,6 +77,8 @@ class Begun:
         """The command's id and its payload's fingerprint by the other secret, while two are in use."""
         self.submitted = False
         """It came through the gateway, as its `Delivery` has it."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """In which its outcome is recorded; ``None`` where it doesn't run."""
         self.late_outcomes: RecordsLate | None = None
         """Records what becomes of it later, where its message is acknowledged before that."""
         self.origin = Origin()
@@ -115,6 +117,7 @@ class Begun:
         """
         self._attempt, self._running, self._settings, self._last = attempt, running, settings, last
         self._dead_lettered = dead_lettered
+        self.loop = running.get_loop()
 
     @property
     def run(self) -> bool:
@@ -135,11 +138,6 @@ class Begun:
     def timeout(self) -> float:
         """Seconds that its handler has."""
         return self._settings.timeout
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop in which its outcome is recorded; ``None`` where it doesn't run."""
-        return None if self._running is None else self._running.get_loop()
 
     @property
     def result(self) -> bytes | None:

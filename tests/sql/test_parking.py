@@ -24,6 +24,7 @@ from oncegate.sql import Inbox, InboxBusy, InboxMisused, SequenceEarly, Sequence
 from oncegate.sql.inbox.create import create
 from oncegate.sql.order.table import parked_table
 from oncegate.sql.order.waiting import Operated, backlog
+from testing.waiting import until as wait_for
 from testing.waiting import wait_until
 from tests.sql.held import PATIENT, Held, Pool, is_waiting
 from tests.sql.places import EFFECT, Place
@@ -58,13 +59,14 @@ def consume(handler: Callable[..., Any], *which: Delivery) -> list[Begun]:
 
 
 def sweep(ledger: Inbox, until: Callable[[], Any]) -> None:
-    """Enter what sweeps, until that has come true."""
+    """Sweep again and again, as `Inbox.following` does, until that has come true."""
 
-    async def run() -> None:
-        async with ledger.following(every=0.05):
-            await asyncio.to_thread(wait_until, until, "swept")
+    async def swept() -> bool:
+        for each in ledger._sweeps:
+            await each()
+        return bool(await asyncio.to_thread(until))
 
-    asyncio.run(run())
+    asyncio.run(wait_for(swept, "swept"))
 
 
 def parked(place: Place) -> list[int]:

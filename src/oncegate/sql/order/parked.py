@@ -8,8 +8,9 @@ tables are locked in one order wherever a parked one is taken: that one first, i
 """
 
 import enum
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -41,6 +42,10 @@ LONGEST_PAUSE: Final = 60.0
 """Seconds between two tries of a parked message that fails; the first pause is one of 1 s."""
 _RECORDED_AGAIN: Final = 5.0
 """Seconds between two tries of recording an outcome."""
+_SHARE: Final = 16
+"""A process takes this part of what is left to it before it counts again: others park beside it."""
+_COUNTED_SECONDS: Final = 1.0
+"""For how long a count holds."""
 
 
 class Parking(enum.Enum):
@@ -54,6 +59,14 @@ class Parking(enum.Enum):
     """The consumer has as many as it may."""
 
 
+@dataclass(slots=True)
+class _Room:
+    """So many ``rows`` may be stored before they are counted again, and that ``until`` then."""
+
+    rows: int
+    until: float
+
+
 @dataclass(frozen=True, slots=True)
 class ParkedMessages:
     """Those of a consumer under ``names``, the first of which is its own; in a transaction of the caller's."""
@@ -63,6 +76,8 @@ class ParkedMessages:
     names: tuple[str, ...]
     starts_at: int
     most: int
+    _room: list[_Room] = field(default_factory=list)
+    """None before rows are first counted."""
 
     def park(
         self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str, submitted: bool
@@ -78,8 +93,7 @@ class ParkedMessages:
                     f"record {message.record}: record {found.message} has the same number of the same aggregate"
                 )
             return Parking.PARKED
-        rows = select(literal(1)).where(self.parked.c.consumer == self.names[0]).limit(self.most).subquery()
-        if connection.scalars(select(func.count()).select_from(rows)).one() >= self.most:
+        if self._is_full(connection):
             return Parking.FULL
         self._store(connection, message, aggregate_id, arguments, submitted=submitted)
         return Parking.PARKED
@@ -101,6 +115,18 @@ class ParkedMessages:
             return
         if self._lock(connection, message.aggregate) == message.sequence - 1:
             self._store(connection, message, aggregate_id, arguments, submitted=submitted, **values)
+
+    def _is_full(self, connection: Connection) -> bool:
+        """Whether the consumer has as many rows as it may; they are not counted anew for each."""
+        room = self._room
+        if not room or time.monotonic() >= room[0].until or room[0].rows <= 0:
+            own = select(literal(1)).where(self.parked.c.consumer == self.names[0]).limit(self.most).subquery()
+            left = self.most - int(connection.scalars(select(func.count()).select_from(own)).one())
+            if left <= 0:
+                return True
+            room[:] = [_Room(max(1, left // _SHARE), time.monotonic() + _COUNTED_SECONDS)]
+        room[0].rows -= 1
+        return False
 
     def _store(
         self, connection: Connection, message: Numbered, aggregate_id: str, arguments: str, **values: Any
@@ -152,9 +178,11 @@ class ParkedMessages:
         columns = self.parked.c
         query = select(self.parked).where(columns.consumer.in_(self.names), columns.outcome.is_not(None))
         query = query.where(columns.due_at <= clock(connection))
-        if aggregate is not None:
-            query = query.where(columns.aggregate == aggregate)
-        return connection.execute(query.order_by(columns.due_at).limit(MOST_FOLLOWED)).all()
+        if aggregate is None:
+            query = query.order_by(columns.due_at)
+        else:
+            query = query.where(columns.aggregate == aggregate).order_by(columns.sequence)
+        return connection.execute(query.limit(MOST_FOLLOWED)).all()
 
     def recorded(self, connection: Connection, row: Row[Any]) -> None:
         """The outcome of a row of `owed` is recorded: it goes, unless its number waits for an operator."""

@@ -2,7 +2,18 @@
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Boolean, Column, DateTime, Index, Integer, MetaData, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+)
 
 from oncegate.sql.database.types import BYTEWISE, Digest, RecordId
 
@@ -46,16 +57,16 @@ def parked_table(metadata: MetaData, schema: str | None = None) -> Table:
         Column("parked_at", DateTime(timezone=True), nullable=False),
         Column("due_at", DateTime(timezone=True), nullable=False),
         # Its number.
-        Column("sequence", BigInteger, primary_key=True),
+        Column("sequence", BigInteger, nullable=False),
         # How often its handler has failed; dead: it will not be tried again by itself, and reason says why.
         Column("attempts", Integer, nullable=False),
         Column("dead", Boolean, nullable=False),
         # Its number is applied, or skipped: the row is there only until the outcome is recorded by the hook.
         Column("applied", Boolean, nullable=False),
         # The consumer's name.
-        Column("consumer", BYTEWISE, primary_key=True),
+        Column("consumer", BYTEWISE, nullable=False),
         # The digest of the aggregate's id, and that id itself, for operators.
-        Column("aggregate", Digest, primary_key=True),
+        Column("aggregate", Digest, nullable=False),
         Column("aggregate_id", BYTEWISE, nullable=False),
         # The record's id, and the payload's digest.
         Column("message", RecordId),
@@ -66,6 +77,8 @@ def parked_table(metadata: MetaData, schema: str | None = None) -> Table:
         # It came through the gateway; and what the hook is still to record: the state, and result or error, in JSON.
         Column("submitted", Boolean, nullable=False),
         Column("outcome", Text),
+        # In this order: those of an aggregate are looked for, without a number.
+        PrimaryKeyConstraint("consumer", "aggregate", "sequence"),
         # The sweep looks by the time, for what is due.
         Index(f"{PARKED}_due_at", "consumer", "due_at"),
         schema=schema,
