@@ -10,7 +10,7 @@ from loadtests.inbox_ways import WAYS
 @pytest.mark.timeout(600)  # dozens of processes, and servers that are crashed
 @pytest.mark.parametrize("way", WAYS)
 def test_while_consumers_and_their_database_are_killed_the_balances_equal_the_ledger(way: str) -> None:
-    plan = Plan(messages=120, way=way, consumers=2, producers=8, kill_every=24, dies_one_in=20)
+    plan = Plan(messages=200, way=way, consumers=2, producers=8, kill_every=40, dies_one_in=30)
     figures = perform(plan, Console(quiet=True))
     assert figures.right, figures
     assert figures.kills >= 3, figures
