@@ -17,12 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from oncegate import Action, Delivery, Subscription, SubscriptionSettings
+from loadtests import rabbit
+from oncegate import Delivery, Subscription, SubscriptionSettings
+from oncegate.middleware.consumers.begun import Begun
 from oncegate.sql import Inbox
 
 DATABASE, OUTCOMES, DIES = "RUN_DATABASE", "RUN_OUTCOMES", "RUN_DIES_ONE_IN"
@@ -32,8 +33,6 @@ EFFECT = text("UPDATE account SET balance = balance + :amount WHERE id = :accoun
 MAX_ATTEMPTS = 1000
 """Kills are no fault of the message's."""
 PREFETCH = 10
-PAUSE = 0.2
-"""Seconds until a message is given back that is to be delivered again."""
 
 billing = Inbox("billing")
 _executed: ContextVar[list[bool]] = ContextVar("executed")
@@ -86,28 +85,12 @@ async def pay(payment: dict[str, Any]) -> Any:
 async def consume(url: str, name: str) -> None:
     """Until SIGTERM. Its hook's records are in memory, and gone with the process."""
     subscription = Subscription("billing", cache="memory://", settings=SubscriptionSettings(max_attempts=MAX_ATTEMPTS))
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
 
-    async def on_message(message: AbstractIncomingMessage) -> None:
+    async def execute(message: AbstractIncomingMessage) -> Begun:
         key = str(message.headers["Idempotency-Key"])
-        begun = await subscription.execute(Delivery(key, message.body), pay, json.loads(message.body))
-        if begun.action is Action.ACKNOWLEDGE:
-            await message.ack()
-        elif begun.action is Action.DEAD_LETTER:
-            await message.reject()
-        else:
-            await asyncio.sleep(PAUSE)
-            await message.nack()
+        return await subscription.execute(Delivery(key, message.body), pay, json.loads(message.body))
 
-    async with await aio_pika.connect(url) as connection:
-        channel = await connection.channel()
-        await channel.set_qos(prefetch_count=PREFETCH)
-        queue = await channel.get_queue(name)
-        tag = await queue.consume(on_message)
-        await ended.wait()
-        await queue.cancel(tag)
-        await subscription.drain()
+    await rabbit.consume(url, name, subscription, execute, prefetch=PREFETCH)
 
 
 if __name__ == "__main__":

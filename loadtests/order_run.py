@@ -33,6 +33,7 @@ from testing.brokers import RabbitServer
 from testing.postgresql import PostgreSQLServer
 
 QUEUE = "deltas"
+PRELOADED = ("loadtests.order_handler", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg")
 PUBLISHED_AT_ONCE = 500
 LOOKS_EVERY = 0.3
 """Seconds between two looks at how many events are applied."""
@@ -153,7 +154,9 @@ def perform(plan: Plan, console: Console) -> Figures:
         command = ["-m", "loadtests.order_handler", rabbit.url, QUEUE, server.url(database, "asyncpg")]
         log = Path(name) / "consumers.log"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
-        consumers = Restarting([[*command, str(plan.dies_one_in)]] * plan.consumers, environment, log, plan.seed)
+        consumers = Restarting(
+            [[*command, str(plan.dies_one_in)]] * plan.consumers, environment, log, plan.seed, preloaded=PRELOADED
+        )
         try:
             _until_applied(plan, server, database, consumers, console)
             while (left := asyncio.run(_left(rabbit.url)))[0]:  # what was delivered twice

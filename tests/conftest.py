@@ -22,11 +22,13 @@ LONGEST = (
     "tests/docs/test_blocks.py",
     "tests/sql/test_inbox_run.py",
     "tests/sql/test_kills.py",
+    "tests/sql/outbox/test_relay_run.py",
     "tests/sql/test_batches.py",
-    "tests/system/test_redis_faults.py",
+    "tests/brokers/test_kills.py",
+    "tests/system/test_alerts.py",
+    "tests/system/test_worker_alerts.py",
     "tests/system/test_leases.py",
     "tests/system/test_submission.py",
-    "tests/system/test_upstream_faults.py",
     "tests/app/gateway/test_cost_is_linear.py",
 )
 """Files that take longest. They begin first: one of them at the end would have a process to itself, and the others wait."""

@@ -22,6 +22,8 @@ from tests.brokers.consumers import CONSUMERS, Effects, subscription
 
 WITHIN = 60.0
 """Seconds for what has to happen, on a busy machine."""
+PRELOADED = ("tests.brokers.paying", "faststream.rabbit", "faststream.nats", "faststream.redis")
+"""What the processes of these tests import (testing/template.py)."""
 PAUSE = 0.1
 """Seconds at least between two deliveries of one message."""
 

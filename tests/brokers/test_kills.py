@@ -8,11 +8,10 @@ from signal import SIGKILL
 
 from testing.template import ROOT, Forked
 from tests.brokers.benches import Bench
-from tests.brokers.conftest import recorded, settled
+from tests.brokers.conftest import PRELOADED, recorded, settled
 from tests.brokers.consumers import Effects, subscription
 
 WITHIN = 60.0
-PRELOADED = ("tests.brokers.paying", "faststream.rabbit", "faststream.nats", "faststream.redis")
 KILLS = {  # key: where its first consumer dies, whether the handler looks first, the effects
     "before-claim": ("before claim", False, 1),
     "after-claim": ("after claim", False, 1),

@@ -3,8 +3,6 @@
 import asyncio
 import importlib.util
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,10 @@ from faststream.kafka import TestKafkaBroker
 
 from testing import pages
 from testing.servers import RedisServer
+from testing.template import Forked
 from testing.waiting import until
 from tests.brokers.benches import KEY, Bench, NatsBench, PlainRedisBench, RabbitBench, RedisBench
-from tests.brokers.conftest import WITHIN, recorded, settled
+from tests.brokers.conftest import PRELOADED, WITHIN, recorded, settled
 from tests.brokers.consumers import subscription
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "brokers.md"
@@ -31,6 +30,7 @@ EXAMPLES: dict[str, type[Bench]] = {
 NAMES = {"plain_redis.py": "payments:messages"}
 """Of the queue, where it is not ``payments``."""
 PORTS = {"redis": "6379", "rabbit": "5672", "nats": "4222"}
+AS_SCRIPT = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 URL = re.compile(r"\w+://[\w:@.]+:(6379|5672|4222)(?:/0?)?")
 
 
@@ -74,7 +74,10 @@ class Shown:
     def __init__(self, file: Path) -> None:
         self._printed = file.with_suffix(".out")
         with self._printed.open("a") as out:
-            self.process = subprocess.Popen([sys.executable, str(file)], stdout=out, stderr=out)
+            # Its folder is where it would be: first of those from which is imported.
+            self.process = Forked(
+                "-c", AS_SCRIPT, str(file), preloaded=PRELOADED, cwd=file.parent, stdout=out, stderr=out
+            )
 
     def paid(self, key: str) -> int:
         said = self._printed.read_text()

@@ -18,7 +18,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     What a command does is the same script's work as on one server, where all cases run.
     """
     chosen: set[tuple[str, str]] = set()
-    kept, left_out = [], []
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     for item in items:
         store = (
             item.callspec.params.get("store")

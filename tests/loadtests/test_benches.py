@@ -14,7 +14,7 @@ from loadtests.bed import OURS
 from loadtests.duplicates import UPSTREAM_SECONDS
 from loadtests.gateway import CELLS, CONNECTIONS
 from loadtests.middleware import VARIANTS
-from loadtests.processes import BODY
+from loadtests.processes import BODY, ROOT
 from loadtests.report import Results
 
 pytestmark = [
@@ -177,7 +177,7 @@ def test_the_instructions_of_each_kind_of_request_are_counted(tmp_path: Path) ->
 def test_the_instructions_of_another_checkout_are_counted_in_its_folder_and_told_beside_these(tmp_path: Path) -> None:
     """A whole run of both takes twenty seconds of a processor more."""
     assert [(each.label, each.root) for each in instructions._checkouts(tmp_path, builds.SOURCE, quick=True)] == [
-        ("this", instructions.ROOT),
+        ("this", ROOT),
         ("against", tmp_path),
     ]
     samples = [

@@ -105,6 +105,7 @@ def test_batches_in_opposite_order_do_not_wait_in_a_circle(patient: Place, pool:
 
 
 @pytest.mark.timeout(300)  # it commits each of 500 messages, on a machine that may be busy
+@pytest.mark.parametrize("place", ["asyncpg", "pysqlite"], indirect=True)  # each database, and each kind of session
 def test_a_batch_of_500_killed_half_way_has_one_effect_each_and_the_poison_alone_is_dead(place: Place) -> None:
     """50 of them were processed before, and 3 stand in it twice."""
     place.execute("DELETE FROM effects")

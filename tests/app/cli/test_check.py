@@ -12,7 +12,7 @@ import pytest
 from oncegate.app.cli.findings import Finding, Severity, examine
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
-from testing.command_line import run
+from testing.command_line import invoke
 from testing.issuer import Issuer, JwksServer
 from testing.servers import RedisServer, free_port
 from testing.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
@@ -166,14 +166,14 @@ async def test_exit_codes_and_json(redis_url: str) -> None:
     async with Upstream(answering(HEAD)) as upstream:
         arguments = ["check", "--upstream", upstream.url, "--cache", redis_url]
         quick = {"ONCEGATE_UPSTREAM_KEEPALIVE": "0.1", "ONCEGATE_CACHE_TIMEOUT": "10"}
-        done = await asyncio.to_thread(run, *arguments, "--json", **quick)
+        done = await asyncio.to_thread(invoke, *arguments, "--json", **quick)
         assert done.returncode == 0, done.stderr
         findings = json.loads(done.stdout)["findings"]
         assert {each["area"] for each in findings} == {"configuration", "cache", "upstream"}
-        assert (await asyncio.to_thread(run, *arguments, "--strict", **quick)).returncode == 1
-    done = await asyncio.to_thread(run, "check", "--upstream", f"http://127.0.0.1:{free_port()}")
+        assert (await asyncio.to_thread(invoke, *arguments, "--strict", **quick)).returncode == 1
+    done = await asyncio.to_thread(invoke, "check", "--upstream", f"http://127.0.0.1:{free_port()}")
     assert done.returncode == 1
-    done = await asyncio.to_thread(run, "check", "--upstream", "ftp://x", "--json")
+    done = await asyncio.to_thread(invoke, "check", "--upstream", "ftp://x", "--json")
     assert done.returncode == 2
     assert json.loads(done.stdout)["findings"][0]["verdict"] == "failed"
 

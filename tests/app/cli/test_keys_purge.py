@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R11.9, R11.17.
 """
 
+import asyncio
 import io
 import json
 import os
@@ -20,7 +21,7 @@ from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, T
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution
 from oncegate.middleware.rules.key import record_key, scope_digest
-from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE
+from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke
 from testing.servers import RedisServer
 
 PRINT = bytes(16)
@@ -72,15 +73,10 @@ class Shelf:
                 return found
 
 
-def typed(shelf: Shelf, *arguments: str, text: str = "") -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*ONCEGATE, "keys", "purge", *arguments, *shelf.where],
-        input=text,
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT | {"ONCEGATE_CACHE_TIMEOUT": "10"},
-        timeout=PATIENCE,
-    )
+async def typed(shelf: Shelf, *arguments: str, text: str = "") -> "subprocess.CompletedProcess[str]":
+    """In a thread, since the command has an event loop of its own."""
+    command = ["keys", "purge", *arguments, *shelf.where]
+    return await asyncio.to_thread(invoke, *command, stdin=text, ONCEGATE_CACHE_TIMEOUT="10")
 
 
 async def test_one_callers_records_go_and_no_others(redis: RedisServer) -> None:
@@ -167,7 +163,7 @@ async def test_an_age_is_typed_and_told_from_now_on(redis: RedisServer) -> None:
     now = round(time.time() * 1000)
     kept = {await shelf.put("now", ALICE, completed_at_ms=now)}
     await shelf.put("long ago", ALICE, completed_at_ms=now - 86_400_000)
-    assert typed(shelf, "--older", "12h").stdout.strip() == "1 found, 1 removed"
+    assert (await typed(shelf, "--older", "12h")).stdout.strip() == "1 found, 1 removed"
     assert await shelf.left() == kept
     await shelf.cache.close()
 
@@ -205,8 +201,8 @@ async def test_as_it_is_typed(redis: RedisServer) -> None:
     await shelf.cache.close()
     line = "Authorization: Bearer alice\n"
     left = {"seen": 1, "found": 1, "removed": 0, "unfinished": 1, "unreadable": 0, "dry_run": False}
-    assert json.loads(typed(shelf, "--caller", "-", "--json", text=line).stdout) == left
-    said = typed(shelf, "--caller", "-", "--force", text=line)
+    assert json.loads((await typed(shelf, "--caller", "-", "--json", text=line)).stdout) == left
+    said = await typed(shelf, "--caller", "-", "--force", text=line)
     assert said.stdout.strip() == "1 found, 1 removed"
     for arguments, why in (
         ([], "give --caller -, --route PATTERN or --older AGE"),
@@ -216,5 +212,5 @@ async def test_as_it_is_typed(redis: RedisServer) -> None:
         (["--caller", "Bearer hunter2"], "a credential is nothing for a command line"),
         (["--caller", "-"], "no header lines"),
     ):
-        done = typed(shelf, *arguments)
+        done = await typed(shelf, *arguments)
         assert (done.returncode, why in done.stderr) == (2, True), done.stderr

@@ -69,6 +69,7 @@ def test_what_an_operator_gets_is_as_described(operations: str) -> None:
     assert probe(DESCRIPTION, operations, 5, always=OPERATOR) == {200, 400, 401, 404}
 
 
+@pytest.mark.parametrize("operations", ["under the prefix"], indirect=True)  # the same operations on either port
 def test_what_everybody_else_gets_is_as_described(operations: str) -> None:
     assert probe(DESCRIPTION, operations, 3) == {200, 401, 404}
 

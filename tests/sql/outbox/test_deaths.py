@@ -8,7 +8,6 @@ Rules of docs/contract.md: R12.32.
 import asyncio
 import signal
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ from oncegate.sql import OutboxSource, Relay
 from oncegate.sql.outbox.publishing import RedisStreams
 from testing.command_line import running
 from testing.servers import RedisServer
+from testing.template import ROOT, Forked
 from testing.waiting import wait_until
+from tests.sql.conftest import PRELOADED
 from tests.sql.held import PATIENT
 from tests.sql.outbox.relays import AFTER, BEFORE, POINTS, REMOVED, STILL
 from tests.sql.outbox.sinks import added, ended, engine_of, waiting
@@ -53,8 +54,8 @@ def first_time(entries: list[tuple[str, int, str]]) -> dict[str, list[int]]:
 
 
 def relay(place: Place, streams: RedisServer, point: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.sql.outbox.relays", place.url, streams.url, point]
-    return subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True)
+    command = ["-m", "tests.sql.outbox.relays", place.url, streams.url, point]
+    return Forked(*command, preloaded=PRELOADED, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def drained(place: Place, streams: RedisServer) -> None:
