@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from loadtests.inbox import HANDLERS, RATIOS
-from loadtests.report import Results, Spread, Table, paired, spread
+from loadtests.report import Results, Spread, Table, measured, paired, spread
 
 MOST_BYTES: Final = 180
 LEAST_PRUNED: Final = 50_000
@@ -42,17 +42,12 @@ def tables(results: Results) -> list[Table]:
     note = (
         f"{versions}. {results.settings['at_once']} at once, each in a transaction of its own; PostgreSQL without "
         "fsync, which makes a marker's share of the time larger, not smaller. Median (least-most) over the rounds. "
-        f"Measured {results.about['date'][:10]} at `{results.about['commit']}`{_busy(results)}."
+        f"{measured(results)}"
     )
     return [
         Table("What a marker costs", ["what", "aim", "measured", "reached"], rows),
         Table("Handlers", ["handler", "transactions/s", "its own CPU, us"], rates, note),
     ]
-
-
-def _busy(results: Results) -> str:
-    load = results.about["machine"]["load_before"]
-    return "" if load < 1 else f" on a machine that was busy with other work (load {load:g}): its rates say little"
 
 
 def _yes(reached: bool) -> str:

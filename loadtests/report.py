@@ -43,6 +43,13 @@ class Table:
         return table
 
 
+def measured(results: "Results") -> str:
+    """When, of what, and whether beside other work: the end of a table's note."""
+    load = results.about["machine"]["load_before"]
+    busy = "" if load < 1 else f" on a machine that was busy with other work (load {load:g}): its rates say little"
+    return f"Measured {results.about['date'][:10]} at `{results.about['commit']}`{busy}."
+
+
 def _command() -> str:
     """What was typed, without the folder for the results: where somebody keeps them is nobody's business."""
     words = iter(sys.argv[1:])
