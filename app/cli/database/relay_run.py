@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Gauge
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate import __version__
 from oncegate.app import signals
@@ -27,6 +29,7 @@ from oncegate.sql.outbox.operators import check_tables
 from oncegate.sql.outbox.publishing import Publish, RedisStreams, by_broker
 from oncegate.sql.outbox.relay import Relay
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
+from oncegate.sql.outbox.sources.source import Source
 
 log = logging.getLogger("oncegate.relay")
 
@@ -37,7 +40,8 @@ class RelayOptions:
 
     database: str
     target: str
-    outboxes: tuple[str, ...]
+    source: str | None
+    outbox: tuple[str, ...]
     schema: str | None
     batch: int
     confirm_timeout: float
@@ -73,20 +77,7 @@ async def _run(options: RelayOptions) -> None:
     pages = _pages(options, registry)
     async with connected(options.database) as engine, _publisher(options.target) as publish:
         try:
-            await check_tables(engine, options.schema)
-        except Exception as error:  # what is not the database's state is raised again
-            if isinstance(error, NotDone) or not is_of_database(error):
-                raise
-            log.warning("the database can't be used yet, nothing is published until then: %s", type(error).__name__)
-        try:
-            source = OutboxSource(
-                engine,
-                *options.outboxes,
-                schema=options.schema,
-                attempts=options.attempts,
-                keep=options.keep_hours * 3600,
-                stall_limit=options.stall_limit,
-            )
+            source = await _source(options, engine)
             relay = Relay(
                 source,
                 publish,
@@ -107,6 +98,31 @@ async def _run(options: RelayOptions) -> None:
         finally:
             if pages is not None:
                 pages.close()
+
+
+async def _source(options: RelayOptions, engine: AsyncEngine | Engine) -> Source:
+    """What the options name. Raises `NotDone`, and ``ValueError`` for what contradicts itself."""
+    if options.source is not None:
+        make = _imported("--source", options.source, "function")
+        made: Any = make(engine) if callable(make) else make
+        if not all(hasattr(made, name) for name in ("take", "settle", "let_go", "measure", "close")):
+            raise NotDone(f"--source: {options.source} gives a {type(made).__name__}: no source", usage=True)
+        source: Source = made
+        return source
+    try:
+        await check_tables(engine, options.schema)
+    except Exception as error:  # what is not the database's state is raised again
+        if isinstance(error, NotDone) or not is_of_database(error):
+            raise
+        log.warning("the database can't be used yet, nothing is published until then: %s", type(error).__name__)
+    return OutboxSource(
+        engine,
+        *options.outbox,
+        schema=options.schema,
+        attempts=options.attempts,
+        keep=options.keep_hours * 3600,
+        stall_limit=options.stall_limit,
+    )
 
 
 def _pages(options: RelayOptions, registry: CollectorRegistry) -> Pages | None:
@@ -133,7 +149,7 @@ async def _publisher(target: str) -> AsyncIterator[Publish]:
         finally:
             await streams.close()
         return
-    broker = _broker(target)
+    broker = _imported("--to", target, "broker, or the URL of a Redis")
     try:
         publish = by_broker(broker)
     except TypeError as error:
@@ -144,11 +160,11 @@ async def _publisher(target: str) -> AsyncIterator[Publish]:
         await broker.stop()
 
 
-def _broker(target: str) -> Any:
+def _imported(option: str, target: str, what: str) -> Any:
     """What ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`."""
     if ":" not in target:
-        raise NotDone("--to: give package.module:broker, or the URL of a Redis", usage=True)
+        raise NotDone(f"{option}: give package.module:{what}", usage=True)
     try:
         return imported(target)
     except HandlerError as error:
-        raise NotDone(f"--to: {error}", usage=True) from None
+        raise NotDone(f"{option}: {error}", usage=True) from None

@@ -22,7 +22,7 @@ from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Observation
-from oncegate.prometheus import ConsumerMetrics
+from oncegate.prometheus import ConsumerMetrics, RelayMetrics
 from testing.served import served
 from testing.servers import RedisServer, free_port
 from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, resetting_after
@@ -163,7 +163,7 @@ async def test_what_can_not_be_asked_for_gets_what_there_is(accept: str) -> None
     assert re.search(r"; version=(0\.0\.4|1\.0\.0);", answer.headers["content-type"])
 
 
-async def test_the_dashboard_shows_what_gateways_and_consumers_count() -> None:
+async def test_the_dashboard_shows_what_gateways_consumers_and_relays_count() -> None:
     nowhere, routes = f"127.0.0.1:{free_port()}", [{"path": "/reports", "mode": "either"}]
     async with served(f"http://{nowhere}", cache=f"redis://{nowhere}", routes=routes) as (client, _):
         on_redis = (await client.get("/_oncegate/metrics")).text
@@ -172,7 +172,7 @@ async def test_the_dashboard_shows_what_gateways_and_consumers_count() -> None:
         async with asyncio.timeout(PATIENCE):
             while ("oncegate_records", frozenset({("state", "unknown")})) not in await scrape(client):  # noqa: ASYNC110 - a number in a page
                 await asyncio.sleep(0.02)
-        text = on_redis + (await client.get("/_oncegate/metrics")).text + counted_by_consumers()
+        text = on_redis + (await client.get("/_oncegate/metrics")).text + counted_by_consumers_and_relays()
     told: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         told.setdefault(f"{family.name}_total" if family.type == "counter" else family.name, set())
@@ -195,12 +195,13 @@ async def test_the_dashboard_shows_what_gateways_and_consumers_count() -> None:
     assert missing == set()
 
 
-def counted_by_consumers() -> str:
+def counted_by_consumers_and_relays() -> str:
     registry = CollectorRegistry()
     metrics = ConsumerMetrics("billing", registry=registry)
     metrics.inbox_measured("oncegate_inbox", 1, 1.0)
     metrics.markers_pruned("oncegate_inbox", 1)
     metrics.order_measured("billing", 1, 1, 1.0)
+    RelayMetrics(registry=registry)
     return "\n".join(line for line in generate_latest(registry).decode().splitlines() if "_created" not in line) + "\n"
 
 

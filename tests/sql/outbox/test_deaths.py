@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import MetaData
 
 from oncegate.sql import OutboxSource, Relay
 from oncegate.sql.outbox.publishing import RedisStreams
-from testing.command_line import running
+from oncegate.sql.outbox.tables import checkpoint_table
+from testing.command_line import forked, invoke, running
 from testing.servers import RedisServer
 from testing.template import ROOT, Forked
 from testing.waiting import wait_until
@@ -24,6 +26,7 @@ from tests.sql.conftest import PRELOADED
 from tests.sql.held import PATIENT
 from tests.sql.outbox.relays import AFTER, BEFORE, POINTS, REMOVED, STILL
 from tests.sql.outbox.sinks import added, ended, engine_of, waiting
+from tests.sql.outbox.test_table_source import ON_SQLITE
 from tests.sql.places import Place
 
 ADDED = ["a", "a", "b", "a", "b", "a", "c", "a"]
@@ -135,3 +138,18 @@ def test_the_command_publishes_and_ends_on_sigterm(place: Place, streams: RedisS
         assert process.stop() == 0
     assert "the relay has stopped" in process.output
     assert first_time(arrived(streams)) == EXPECTED
+
+
+@pytest.mark.parametrize("place", ["aiosqlite"], indirect=True)
+def test_the_command_publishes_a_table_of_events_and_check_shows_how_far(place: Place, streams: RedisServer) -> None:
+    place.execute(ON_SQLITE)
+    place.run(lambda session: checkpoint_table(MetaData()).create(session.connection()))
+    place.execute("INSERT INTO events (account, version) VALUES ('a', 1), ('a', 2)")
+    options = ["--database", place.url, "--source", "tests.sql.outbox.test_table_source:source", "--to", streams.url]
+    with forked("relay", *options, "--log-format", "text", "--log-every", "0.2") as process:
+        process.wait_for("0 rows wait.*published 2,")
+        assert process.stop() == 0
+    with streams.client() as client:
+        entries: Any = client.xrange("events")
+    assert [fields[b"key"] for _, fields in entries] == [b"event-1", b"event-2"]
+    assert "events is published up to position 0, and 1 positions" in invoke("check", "--database", place.url).stdout

@@ -116,6 +116,8 @@ def test_the_tables_may_be_in_a_schema(postgresql: PostgreSQLServer) -> None:
         (("--to", "json"), "give package.module:broker"),
         (("--to", "json:dumps"), "FastStream"),
         (("--to", "redis://127.0.0.1:1/0", "--stall-limit", "1"), "stall_limit"),
+        (("--to", "redis://127.0.0.1:1/0", "--source", "builtins:str"), "gives a str: no source"),
+        (("--to", "redis://127.0.0.1:1/0", "--source", "builtins:str", "--attempts", "1"), "leave out --attempts"),
     ],
 )
 def test_a_relay_that_can_t_begin_ends_with_one_line(tmp_path: Path, arguments: tuple[str, ...], line: str) -> None:

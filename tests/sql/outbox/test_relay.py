@@ -4,14 +4,17 @@ Rules of docs/contract.md: R12.32.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from sqlalchemy import create_engine
 
 from oncegate.cache.backoff import Backoff
+from oncegate.prometheus import RelayMetrics
 from oncegate.sql import OutboxSource, Relay
 from testing.postgresql import PostgreSQLServer
 from testing.waiting import until
@@ -21,6 +24,8 @@ from tests.sql.places import Place
 
 SQLITE = create_engine("sqlite://")
 CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+PUBLISHED_BEFORE = """INSERT INTO oncegate_outbox (added_at, published_at, outbox, topic, key, body)
+SELECT now() - interval '1 hour', now() - interval '1 hour', 'orders', 'payments', n, '' FROM generate_series(1, 5001) AS n"""
 AT_ONCE = Backoff(0.001, 0.001, least=1.0)
 
 
@@ -176,6 +181,13 @@ async def test_what_is_kept_is_marked_and_goes_later(place: Place, engine: Any) 
     assert waiting(place) == []
 
 
+@pytest.mark.parametrize("place", ["asyncpg"], indirect=True)
+async def test_however_much_was_kept_for_long_enough_goes(place: Place, engine: Any) -> None:
+    place.in_a_thread(lambda: place.execute(PUBLISHED_BEFORE))
+    await OutboxSource(engine, keep=60).measure()
+    assert waiting(place) == []
+
+
 async def test_only_the_outboxes_that_are_named(place: Place, engine: Any) -> None:
     added(place, "a", None)
     others = OutboxSource(engine, "others")
@@ -209,6 +221,33 @@ async def test_the_backlog_is_measured(place: Place, engine: Any) -> None:
     backlog = await source.measure()
     assert (backlog.rows, backlog.held) == (2, 1)
     assert backlog.oldest is not None
+
+
+@pytest.mark.parametrize("place", ["aiosqlite"], indirect=True)
+async def test_metrics_and_a_line_of_the_log_say_how_it_goes(
+    place: Place, engine: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "oncegate.relay")
+    added(place, "a", "b", "b")
+    registry = CollectorRegistry()
+    sink = Sink()
+    sink.raises, sink.refuses = ConnectionError, lambda message: message.aggregate == "b"
+    relay = Relay(OutboxSource(engine), sink, watch=RelayMetrics(registry=registry), log_every=0.01)
+    assert await relay.publish_batch() is None
+    sink.raises, sink.refuses = ValueError, lambda message: message.sequence == 2
+    async with relay.running():
+        await until(lambda: "1 rows wait, the oldest since 20" in caplog.text)
+        await until(lambda: registry.get_sample_value("oncegate_outbox_held") == 1)
+
+    def sample(name: str) -> float:
+        found = registry.get_sample_value(name)
+        assert found is not None
+        return found
+
+    names = ("relay_published_total", "relay_published_again_total", "relay_refused_total", "outbox_rows")
+    assert [sample(f"oncegate_{name}") for name in names] == [2, 1, 1, 1]
+    assert time.time() - 600 < sample("oncegate_outbox_oldest_timestamp_seconds") <= time.time()
+    assert "1 held up; published 2, 1 of them again, refused 1" in caplog.text
 
 
 def test_what_contradicts_itself_is_refused() -> None:

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
+import orjson
 from sqlalchemy import Connection, MetaData, func, inspect, or_, select, text
 
 from oncegate.sql.database.access import in_database
@@ -38,7 +39,7 @@ def examine(database: str, schema: str | None) -> list[DatabaseFinding]:
         if connection.dialect.name == "postgresql":
             found += _transactions(connection)
         if has_outbox and all(each.severity != "failed" for each in found):
-            found += _waiting(connection, schema)
+            found += [*_waiting(connection, schema), *_sources(connection, schema)]
         return found + of_order
 
     return in_database(database, look)
@@ -76,4 +77,18 @@ def _waiting(connection: Connection, schema: str | None) -> list[DatabaseFinding
     if held_up:
         line = f"{held_up} rows were refused, and hold up their aggregates: oncegate outbox list --held"
         found.append(DatabaseFinding("outbox", "advice", line))
+    return found
+
+
+def _sources(connection: Connection, schema: str | None) -> list[DatabaseFinding]:
+    """How far tables of events are published; what waits there only their relays know."""
+    table = checkpoint_table(MetaData(), schema)
+    found = []
+    for row in connection.execute(select(table).order_by(table.c.source)):
+        reached = (
+            f"transaction {row.transaction}, position {row.position}" if row.transaction else f"position {row.position}"
+        )
+        ahead = len(orjson.loads(row.ahead))
+        line = f"{row.source} is published up to {reached}, and {ahead} positions, or runs of them, behind that"
+        found.append(DatabaseFinding("source", "good", line))
     return found

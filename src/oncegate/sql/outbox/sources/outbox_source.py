@@ -92,7 +92,7 @@ class OutboxSource(DatabaseSource):
             if len(found) >= most:
                 self._after = bytes(found[-1].line)
                 break
-        self._wide = len(found) >= most
+        self._wide = len(found) >= most and found[0].line != found[-1].line
         return found
 
     async def settle(self, confirmed: Sequence[OutboxMessage], refused: Sequence[Refusal]) -> None:
