@@ -37,7 +37,7 @@ def test_it_runs_what_is_parked(shop: Shop, tmp_path: Path) -> None:
         return (await subscription.execute(delivery, book, {"amount": 5})).action
 
     assert asyncio.run(park()) is Action.ACKNOWLEDGE
-    Operated(None).skip(url, "ledger", "account-7", 1, "never sent")
+    Operated(None).skip(url, "ledger", "account-7", 1)
     start(shop, tmp_path, "tests.worker.ordering:book")
 
     def booked() -> bool:
