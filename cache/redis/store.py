@@ -169,11 +169,11 @@ class RedisCache:
             return None
         try:
             data, remaining_ms, *size = reply
-            reply = (key, data, remaining_ms, size[0] if size else -1)
+            read = (key, data, remaining_ms, size[0] if size else -1)
             if self.encryption is None:
-                record = self._record(*reply)
+                record = self._record(*read)
             else:
-                record = await off_loop(len(data), self._record, *reply)
+                record = await off_loop(len(data), self._record, *read)
         except (TypeError, ValueError) as error:
             raise RecordUnreadable("Redis answered with something that is no record") from error
         return Claim(False, record, remaining_ms)
