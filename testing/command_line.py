@@ -1,8 +1,10 @@
 """`oncegate` as a process: what it writes, where it listens, how it ends."""
 
+import getpass
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,8 @@ from testing.template import Forked
 ONCEGATE = [str(Path(sys.executable).with_name("oncegate"))]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
 
+OPERATOR = f"{getpass.getuser()}@{socket.gethostname()}"
+"""Who the command line says it is, in its audit lines."""
 PATIENCE = 60.0
 """Seconds until what is awaited counts as something that never comes: no measure of speed."""
 

@@ -72,7 +72,7 @@ def names(page: Path) -> list[str]:
 
 
 def normal(transcript: str) -> str:
-    """``transcript`` without what differs from run to run: dates, seconds that pass, the end of a killed process."""
+    """``transcript`` without what differs from run to run: dates, seconds that pass, names, the end of a killed process."""
     transcript = re.sub(r"(?m)^date: .*$", "date: (a date)", transcript.replace("\r", ""))
     transcript = re.sub(r"(?m)^.*\bKilled\b.*\n?", "", transcript)
     transcript = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "(a time)", transcript)
@@ -81,6 +81,7 @@ def normal(transcript: str) -> str:
     transcript = re.sub(r"\bon [\w.-]+/\d+-[0-9a-f]{6}\b", "on (a worker)", transcript)
     transcript = re.sub(r"(?m) +$", "", re.sub(r" {2,}", "  ", transcript))  # columns are as wide as what they hold
     transcript = re.sub(r"\bttl=\d+", "ttl=(seconds)", transcript)
+    transcript = re.sub(r"(?m)^(oncegate\.audit: .*) by [^ @]+@[^ :]+", r"\1 by (user@host)", transcript)
     transcript = re.sub(r"\b\d{13}-\d+\b", "(a position)", transcript)
     transcript = re.sub(r"after \d+ milliseconds with \d+", "after (some) milliseconds with", transcript)
     return re.sub(r'"completed_at":"[^"]*"', '"completed_at":"(a time)"', transcript).strip()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.usage import account, end, reason, redis_settings
+from oncegate.app.cli.usage import audit, author, end, reason, redis_settings
 
 if TYPE_CHECKING:
     from oncegate.app.operators.dead_letters import Commands, Letter
@@ -123,17 +123,15 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
     The dead letter goes and the new entry comes in one step. What had succeeded after all is skipped.
     """
     from oncegate.app.cli.commands_view import show_retried
-    from oncegate.app.operators.audit import Author
 
     if bool(identifiers) == everything:
         end("give ids, or --all")
-    author = Author(account(), reason)
     retried: list[dict[str, Any]] = []
     unread: list[str] = []
     missing: list[str] = []
 
     async def put_back(letter: "Letter") -> None:
-        done = await found.put_back(letter, author)
+        done = await _put_back(found, letter, reason)
         retried.extend(done["retried"])
         unread.extend(done["unread"])
 
@@ -155,10 +153,18 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
         end(f"left where they are, since their consumer reads the stream no more (start its worker first): {ids}", 1)
 
 
+async def _put_back(found: "Commands", letter: "Letter", reason: str) -> dict[str, list[Any]]:
+    done = await found.put_back(letter, author(reason))
+    if done["retried"]:
+        audit(f"dead letter {letter.id} of command {letter.command}", "retried", reason)
+    return done
+
+
 @commands.command()
 @click.argument("identifiers", metavar="ID...", nargs=-1, required=True)
+@reason
 @_options
-async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...]) -> None:
+async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...], reason: str) -> None:
     """Take dead letters away for good: what they hold is gone. Their commands' records stay as they are."""
     from oncegate.app.cli.commands_view import show_discarded
 
@@ -166,7 +172,9 @@ async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...]
     missing: list[str] = []
     for identifier in identifiers:
         discarded += (gone := await found.discard_each(await found.find(identifier)))
-        if not gone:
+        if gone:
+            audit(f"dead letters of {identifier}", "discarded", reason)
+        else:
             missing.append(identifier)
     show_discarded(discarded, as_json=as_json)
     if missing:

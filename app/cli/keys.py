@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.usage import end, reason
+from oncegate.app.cli.usage import audit, end, reason
 from oncegate.cache.redis.url import REDIS_SCHEMES, either
 
 if TYPE_CHECKING:
@@ -230,6 +230,7 @@ def resolve(
 @click.option("--older", metavar="AGE", help="Those completed longer ago than this: 45s, 90m, 12h, 30d.")
 @click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
 @click.option("--force", is_flag=True, help="Also those in flight, whose attempts run on, or of unknown outcome.")
+@reason
 @partial(_options, in_memory=_ONLY_SHARED)
 def purge(
     source: "Source",
@@ -239,6 +240,7 @@ def purge(
     older: str | None,
     dry_run: bool,
     force: bool,
+    reason: str,
 ) -> None:
     """Remove the records of one caller, of one route, or of an age: a retry of what they answered is executed again.
 
@@ -261,6 +263,10 @@ def purge(
         end("standard input has no header lines: nobody in particular is no caller whose records could be purged")
     with purging(Console(stderr=True)) as progress:
         purged = source.purge(lines, Which(None, route, force, before_ms), dry_run=dry_run, progress=progress)
+    if purged.removed:
+        chosen = ["one caller"] * (lines is not None) + [f"route {route}"] * (route is not None)
+        chosen += [f"completed more than {older} ago"] * (older is not None)
+        audit(f"{purged.removed} records ({', '.join(chosen)})", f"purged{', by force,' if force else ''}", reason)
     show_purged(purged, dry_run=dry_run, as_json=as_json)
 
 

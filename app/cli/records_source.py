@@ -12,9 +12,9 @@ from urllib.parse import quote, urlencode, urlsplit
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from oncegate.app.cli.usage import account
+from oncegate.app.cli.usage import audit, author
 from oncegate.app.factory import create_cache, create_records
-from oncegate.app.operators.audit import Author
+from oncegate.app.operators.audit import resolved
 from oncegate.app.operators.models import RecordIds, RecordList, Resolved, WholeRecord
 from oncegate.app.operators.purge import Purged, Which, purge
 from oncegate.app.operators.records import Listing, NotARecord, Records, header_lines
@@ -66,8 +66,10 @@ class SharedCache:
 
     def resolve(self, identifier: str, resolve: ResolveRequest, reason: str) -> Resolution:
         """See `Records`; its author is who runs this process."""
-        author = Author(account(), reason)
-        return self._run(lambda records: records.resolve(identifier, resolve, author))
+        resolution = self._run(lambda records: records.resolve(identifier, resolve, author(reason)))
+        if resolution is Resolution.RESOLVED:
+            audit(f"record {identifier}", resolved(resolve), reason)
+        return resolution
 
     def purge(
         self,

@@ -1,6 +1,9 @@
 """How commands end that can't do what they are to, and the settings of those that need the gateway's Redis."""
 
 import getpass
+import logging
+import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
+    from oncegate.app.operators.audit import Author
     from oncegate.app.settings.gateway import GatewaySettings
+
+
+_MOST_NAME = 64
 
 
 def end(line: str, code: int = 2) -> NoReturn:
@@ -18,12 +25,27 @@ def end(line: str, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def account() -> str:
-    """The name of the account that runs this process; empty where it has none."""
+def author(reason: str = "") -> "Author":
+    """Of what this process changes: the account that runs it, as user@host, and the ``reason`` that was given."""
+    from oncegate.app.operators.audit import Author
+
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (OSError, KeyError):  # no entry for the user's id, as in a container
-        return ""
+        user = str(os.getuid())
+    return Author(f"{user}@{socket.gethostname()}"[:_MOST_NAME], reason)
+
+
+def audit(what: str, done: str, reason: str = "") -> None:
+    """Write the audit line about ``what`` was ``done`` to on standard error: no gateway does it here."""
+    from oncegate.app.cli.terminal import plain
+    from oncegate.app.operators.audit import log
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    log.addHandler(handler)
+    author(reason).report(plain(what), done)
+    log.removeHandler(handler)
 
 
 def _checked_reason(_: click.Context, __: click.Parameter, reason: str) -> str:
@@ -39,6 +61,10 @@ reason = click.option(
     "--reason", default="", metavar="TEXT", callback=_checked_reason, help="Why; kept and logged with your name."
 )
 """The option of whatever an operator changes."""
+reason_needed = click.option(
+    "--reason", required=True, metavar="TEXT", callback=_checked_reason, help="Why; logged with your name."
+)
+"""Of what can't be undone."""
 
 
 def redis_settings(

@@ -92,8 +92,10 @@ class Processing:
         if meant_for and meant_for != self._subscription.consumer.encode():
             return DONE
         try:
-            encrypted = 0 if self._encryption is None else len(fields.get(b"body", b""))
-            command = await off_loop(encrypted, self._read, fields)
+            if self._encryption is None:
+                command = self._read(fields)
+            else:
+                command = await off_loop(len(fields.get(b"body", b"")), self._read, fields)
         except NotACommand as error:
             log.error("entry %s: is no command, and becomes a dead letter: %s", entry.decode(), error)
             self._subscription.dead_lettered("undecodable")

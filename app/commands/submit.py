@@ -94,8 +94,10 @@ class Submitter:
             raise NotAccepted("overloaded", _NO_MEMORY)
         appended: Appended
         # A body that takes long to encrypt is more than a connection reads at once: it comes this way, never by callback.
-        to_encrypt = 0 if self._cache.encryption is None else len(command.body)
-        parts = await off_loop(to_encrypt, self._parts, command)
+        if self._cache.encryption is None:
+            parts = self._parts(command)
+        else:
+            parts = await off_loop(len(command.body), self._parts, command)
         try:
             numbering = self._numbering(command, submission)
             if numbering is None:

@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from oncegate.cache.transitions import ResolveRequest
+
 log = logging.getLogger("oncegate.audit")
 
 OPERATOR: Final = "oncegate.operator"
@@ -13,6 +15,12 @@ MOST_REASON: Final = 120
 """Characters of a reason: with a name, what a record's note can hold."""
 REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
 """One line."""
+
+
+def resolved(resolve: ResolveRequest) -> str:
+    """What was done to a record by a resolution."""
+    to = resolve.state.value if resolve.state else "absent"
+    return f"resolved to {to}{', by force,' if resolve.force else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
 from oncegate.app.operators import models
-from oncegate.app.operators.audit import OPERATOR, Author
+from oncegate.app.operators.audit import OPERATOR, Author, resolved
 from oncegate.app.operators.records import WHY_NOT, NotARecord, Records, header_lines, response_to_keep
 from oncegate.app.operators.reply import (
     ABSENT,
@@ -125,8 +125,8 @@ async def _write(records: Records, identifier: str, resolve: ResolveRequest, aut
     resolution = await records.resolve(identifier, resolve, author)
     if resolution is not Resolution.RESOLVED:
         return _not_written(resolution)
+    author.report(f"record {identifier}", resolved(resolve))
     to = resolve.state.value if resolve.state else "absent"
-    author.report(f"record {identifier}", f"resolved to {to}{', by force,' if resolve.force else ''}")
     return document({"id": identifier, "resolution": resolution.value, "state": to})
 
 

@@ -104,7 +104,9 @@ class RedisCache:
             routes, key, request, adopt, past_maxmemory=self.past_maxmemory, encryption=self.encryption
         )
         reply = await self._send(routes, claim.key, packed, claim)
-        return await off_loop(0 if self.encryption is None else record_bytes(reply), claim.read, reply)
+        if self.encryption is None:
+            return claim.read(reply)
+        return await off_loop(record_bytes(reply), claim.read, reply)
 
     def claim_soon(
         self,
@@ -131,8 +133,11 @@ class RedisCache:
     async def complete(self, key: str, outcome: Record, *, ttl_ms: int) -> bool:
         """See `Cache.complete`."""
         routes = self._here() or await self._open()
-        size = 0 if self.encryption is None else body_bytes(outcome)
-        pending, packed = await off_loop(size, outcome_call, routes, key, outcome, ttl_ms, None, self.encryption)
+        if self.encryption is None:
+            pending, packed = outcome_call(routes, key, outcome, ttl_ms)
+        else:
+            call = (routes, key, outcome, ttl_ms, None, self.encryption)
+            pending, packed = await off_loop(body_bytes(outcome), outcome_call, *call)
         return pending.read(await self._send(routes, pending.key, packed))
 
     def complete_soon(
@@ -164,8 +169,11 @@ class RedisCache:
             return None
         try:
             data, remaining_ms, *size = reply
-            encrypted = 0 if self.encryption is None else len(data)
-            record = await off_loop(encrypted, self._record, key, data, remaining_ms, size[0] if size else -1)
+            read = (key, data, remaining_ms, size[0] if size else -1)
+            if self.encryption is None:
+                record = self._record(*read)
+            else:
+                record = await off_loop(len(data), self._record, *read)
         except (TypeError, ValueError) as error:
             raise RecordUnreadable("Redis answered with something that is no record") from error
         return Claim(False, record, remaining_ms)

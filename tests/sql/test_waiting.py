@@ -1,6 +1,6 @@
 """Operators see which aggregates wait, and for what; they have it tried again, or skip it, and what was parked follows.
 
-Rules of docs/contract.md: R12.17.
+Rules of docs/contract.md: R11.22, R12.17.
 """
 
 import json
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from oncegate import Action, NotRetryable
 from oncegate.prometheus import ConsumerMetrics
 from oncegate.sql import Inbox
-from testing.command_line import invoke
+from testing.command_line import OPERATOR, invoke
 from tests.sql.places import Place, SyncPlace
 from tests.sql.test_parking import applies, consume, deliveries, parked, sweep
 
@@ -63,7 +63,8 @@ def test_what_waits_is_shown_and_follows_what_was_skipped(place: Place, caplog: 
     )  # fmt: skip
     done = invoke(*skip, "1")
     assert done.stdout == "skipped 1, 2 parked behind it\n"
-    assert "is skipped, 2 are behind it: withdrawn" in caplog.text
+    assert done.stderr == f"oncegate.audit: number 1 of a at ledger: skipped by {OPERATOR}: withdrawn\n"
+    assert f"number 1 of a at ledger: skipped by {OPERATOR}: withdrawn" in caplog.text
     sweep(ledger, lambda: parked(place) == [2])
     assert place.effects() == ["a002", "a003"]
     (late,) = consume(handler, *deliveries(1))
@@ -89,7 +90,9 @@ def test_a_parked_one_that_has_failed_for_good_is_tried_again(place: Place) -> N
     (found,) = waiting(place)
     assert (found["waits_for"], found["behind"], found["attempts"]) == (2, 1, 1)
     broken.clear()
-    assert invoke("inbox", "retry", "ledger", "a", "--database", place.url).stdout == "2 is tried again\n"
+    done = invoke("inbox", "retry", "ledger", "a", "--reason", "mended", "--database", place.url)
+    assert done.stdout == "2 is tried again\n"
+    assert done.stderr == f"oncegate.audit: number 2 of a at ledger: retried by {OPERATOR}: mended\n"
     sweep(ledger, lambda: not parked(place))
     assert place.effects() == ["a001", "a002", "a003"]
     again = invoke("inbox", "retry", "ledger", "a", "--database", place.url)

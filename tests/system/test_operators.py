@@ -1,10 +1,9 @@
 """A gateway process is killed, an operator finds what it left, resolves it, and a retry gets that answer.
 
-Rules of docs/contract.md: R11.3, R11.8, R11.9, R11.11, R11.13, R11.14.
+Rules of docs/contract.md: R11.3, R11.8, R11.9, R11.11, R11.13, R11.14, R11.22.
 """
 
 import asyncio
-import getpass
 import json
 import re
 import subprocess
@@ -16,7 +15,7 @@ import httpx
 import pytest
 
 from testing.caller import CALLER_MARK, Caller, fresh_key, is_replay, slug, until_answer
-from testing.command_line import invoke
+from testing.command_line import OPERATOR, invoke
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer, free_port
@@ -117,7 +116,10 @@ async def test_an_unknown_outcome_is_found_resolved_and_replayed(
         "seen",
         *where,
     ]
-    assert (await asyncio.to_thread(told, *resolve, token=token))["state"] == "succeeded"
+    done = await asyncio.to_thread(oncegate, *resolve, "--json", token=token)
+    assert json.loads(done.stdout)["state"] == "succeeded"
+    line = f"oncegate.audit: record {record}: resolved to succeeded by {OPERATOR}: seen\n"
+    assert done.stderr == ("" if by_way_of == "gateway" else line)  # a gateway writes its own
     again = await asyncio.to_thread(oncegate, *resolve, token=token, code=1)
     assert "its outcome is known" in again.stderr
 
@@ -126,7 +128,7 @@ async def test_an_unknown_outcome_is_found_resolved_and_replayed(
     assert is_replay(retry)
     assert ledger.attempts(key) == ["1"]
     resolved = await asyncio.to_thread(told, "keys", "show", "--record", record, *where, token=token)
-    by = "an operator" if by_way_of == "gateway" else getpass.getuser()
+    by = "an operator" if by_way_of == "gateway" else OPERATOR
     assert resolved["records"][0]["note"] == f"resolved by {by}: seen"
     assert resolved["records"][0]["gateway"] == what["gateway"]
 

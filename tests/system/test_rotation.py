@@ -1,8 +1,6 @@
 """Secrets and encryption keys are introduced and replaced under traffic. Rules of docs/contract.md: R6.22, R6.23."""
 
 import asyncio
-import base64
-import os
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -10,20 +8,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from testing.rotation import STEPS
 from testing.served import served
 from testing.upstreams import OK, Upstream, answering
 
-OLD, NEW = "an old secret of 32 bytes or more", "a new secret of 32 bytes or more"
-K1, K2 = (f"{name}:{base64.b64encode(os.urandom(32)).decode()}" for name in ("1", "2"))
-STEPS: list[dict[str, Any]] = [
-    {},
-    {"secrets": ("none", OLD), "encryption_keys": ("none", K1)},
-    {"secrets": (OLD, "none"), "encryption_keys": (K1,)},
-    {"secret": OLD, "encryption_keys": (K1, K2)},
-    {"secrets": (OLD, NEW), "encryption_keys": (K2, K1)},
-    {"secrets": (NEW, OLD), "encryption_keys": (K2, K1)},
-    {"secret": NEW, "encryption_keys": (K2,)},
-]
 COMMANDS, COPIES = 6, 2
 
 

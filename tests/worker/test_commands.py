@@ -1,6 +1,6 @@
 """``oncegate commands``: what an operator sees of commands, and how those that were given up come back.
 
-Rules of docs/contract.md: R8.19, R8.24, R8.25, R8.26, R8.27, R10.1, R11.18.
+Rules of docs/contract.md: R8.19, R8.24, R8.25, R8.26, R8.27, R10.1, R11.18, R11.22.
 """
 
 import json
@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
-from testing.command_line import run
+from testing.command_line import OPERATOR, run
 from testing.waiting import wait_until
 from tests.worker.shop import Shop
 
@@ -28,7 +28,8 @@ def oncegate(shop: Shop, *arguments: str, code: int = 0) -> str:
 
 
 def told(shop: Shop, *arguments: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(oncegate(shop, *arguments, "--json"))
+    printed = oncegate(shop, *arguments, "--json").splitlines()
+    document: dict[str, Any] = json.loads("".join(line for line in printed if not line.startswith("oncegate.audit: ")))
     return document
 
 
@@ -69,7 +70,9 @@ def test_a_stream_that_is_not_there_is_told(shop: Shop) -> None:
 def test_a_dead_letter_can_be_discarded(shop: Shop) -> None:
     die(shop, "k1", "k2", "k3")
     first = told(shop, "list")["dead_letters"][0]["id"]
-    assert f"{first} is gone" in oncegate(shop, "discard", first)
+    said = oncegate(shop, "discard", first, "--reason", "of nobody")
+    assert f"{first} is gone" in said
+    assert f"oncegate.audit: dead letters of {first}: discarded by {OPERATOR}: of nobody\n" in said
     document = told(shop, "discard", shop.command("k2").command)
     assert [each["command"] for each in document["discarded"]] == [shop.command("k2").command]
     assert [letter["key"] for letter in shop.letters()] == ["k3"]
@@ -230,7 +233,9 @@ def test_a_dead_letter_that_is_retried_gets_as_many_attempts_as_a_new_command(sh
     worker = shop.start(max_attempts=2)
     shop.done()
     (letter,) = told(shop, "list")["dead_letters"]
-    oncegate(shop, "retry", letter["command"])
+    said = oncegate(shop, "retry", letter["command"], "--reason", "mended")
+    line = f"oncegate.audit: dead letter {letter['id']} of command {letter['command']}: retried by {OPERATOR}: mended\n"
+    assert line in said
     shop.done()
     (again,) = told(shop, "list")["dead_letters"]
     assert (letter["attempts"], again["attempts"]) == (2, 4)

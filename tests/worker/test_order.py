@@ -40,7 +40,7 @@ def test_it_runs_what_is_parked_and_records_that(shop: Shop, tmp_path: Path) -> 
         return (await subscription.execute(delivery, book, {"amount": 5})).action
 
     assert asyncio.run(park()) is Action.ACKNOWLEDGE
-    Operated(None).skip(url, "ledger", "account-7", 1, "never sent")
+    Operated(None).skip(url, "ledger", "account-7", 1)
     port = free_port()
     start(shop, tmp_path, "tests.worker.ordering:book", worker__metrics_port=port)
 

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from oncegate.app.cli.terminal import ago, as_document, plain
-from oncegate.app.cli.usage import end, one_line, redis_settings, settings_of
+from oncegate.app.cli.usage import audit, end, one_line, reason, reason_needed, redis_settings, settings_of
 
 CREATE_HELP = """Create the tables of the inbox, those that are not there yet.
 
@@ -177,7 +177,7 @@ def waiting(database: str, schema: str | None, as_json: bool) -> None:
 @click.argument("consumer")
 @click.argument("aggregate")
 @click.option("--sequence", type=int, required=True, metavar="N", help="The number.")
-@click.option("--reason", required=True, metavar="TEXT", help="Why, for the log.")
+@reason_needed
 @_DATABASE
 @_SCHEMA
 def skip(consumer: str, aggregate: str, sequence: int, reason: str, database: str, schema: str | None) -> None:
@@ -185,21 +185,24 @@ def skip(consumer: str, aggregate: str, sequence: int, reason: str, database: st
     with one_line():
         from oncegate.sql.order.waiting import Operated
 
-        left = Operated(schema).skip(database, consumer, aggregate, sequence, reason)
+        left = Operated(schema).skip(database, consumer, aggregate, sequence)
+    audit(f"number {sequence} of {aggregate} at {consumer}", "skipped", reason)
     click.echo(f"skipped {sequence}, {left} parked behind it")
 
 
 @inbox.command(help=RETRY_HELP, short_help="Try a parked message again that has failed for good.")
 @click.argument("consumer")
 @click.argument("aggregate")
+@reason
 @_DATABASE
 @_SCHEMA
-def retry(consumer: str, aggregate: str, database: str, schema: str | None) -> None:
+def retry(consumer: str, aggregate: str, database: str, schema: str | None, reason: str) -> None:
     """See `RETRY_HELP`."""
     with one_line():
         from oncegate.sql.order.waiting import Operated
 
         number = Operated(schema).retry(database, consumer, aggregate)
+    audit(f"number {number} of {aggregate} at {consumer}", "retried", reason)
     click.echo(f"{number} is tried again")
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncegate.app.cli.terminal import MOST_OF_BODY, ago, as_document, plain, print_details, print_table
-from oncegate.app.cli.usage import end, one_line
+from oncegate.app.cli.usage import audit, end, one_line, reason, reason_needed
 
 if TYPE_CHECKING:
     from oncegate.sql.outbox.operators import OutboxRow
@@ -131,21 +131,25 @@ def show(number: int, database: str, schema: str | None, as_json: bool) -> None:
 @outbox.command(help=RETRY_HELP, short_help="Have messages tried again at once.")
 @click.argument("numbers", metavar="[ID]...", type=int, nargs=-1)
 @click.option("--all-dead", is_flag=True, help="All that are given up.")
+@reason
 @_DATABASE
 @_SCHEMA
-def retry(numbers: tuple[int, ...], all_dead: bool, database: str, schema: str | None) -> None:
+def retry(numbers: tuple[int, ...], all_dead: bool, database: str, schema: str | None, reason: str) -> None:
     """See `RETRY_HELP`."""
     if bool(numbers) is all_dead:
         end("give the ids of messages, or --all-dead")
     with one_line():
         from oncegate.sql.outbox.operators import retry as retry_rows
 
-        click.echo(f"{retry_rows(database, schema, numbers)} of them are tried again")
+        count = retry_rows(database, schema, numbers)
+    if count:
+        audit(f"{count} of messages {', '.join(map(str, numbers)) or '(all dead)'} of the outbox", "retried", reason)
+    click.echo(f"{count} of them are tried again")
 
 
 @outbox.command(help=DISCARD_HELP, short_help="Delete a message that will never be published.")
 @click.argument("number", metavar="ID", type=int)
-@click.option("--reason", required=True, metavar="TEXT", help="Why; it is printed, for your log.")
+@reason_needed
 @_DATABASE
 @_SCHEMA
 def discard(number: int, reason: str, database: str, schema: str | None) -> None:
@@ -157,4 +161,5 @@ def discard(number: int, reason: str, database: str, schema: str | None) -> None
     if gone is None:
         end(f"message {number}: it is not there, or published", 1)
     place = "" if gone.aggregate is None else f", number {gone.sequence} of {gone.aggregate}"
+    audit(f"message {gone.id} of {gone.outbox} to {gone.topic}{place}", "discarded", reason)
     click.echo(plain(f"discarded {gone.id} of {gone.outbox} to {gone.topic}{place}: {reason}"))

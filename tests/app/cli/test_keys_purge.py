@@ -1,6 +1,6 @@
 """``oncegate keys purge``: what goes, what stays, and that nothing goes that became somebody else's meanwhile.
 
-Rules of docs/contract.md: R11.9, R11.17.
+Rules of docs/contract.md: R11.9, R11.17, R11.22.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, T
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution
 from oncegate.middleware.rules.key import record_key, scope_digest
-from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke
+from testing.command_line import ENVIRONMENT, ONCEGATE, OPERATOR, PATIENCE, invoke
 from testing.servers import RedisServer
 
 PRINT = bytes(16)
@@ -202,8 +202,9 @@ async def test_as_it_is_typed(redis: RedisServer) -> None:
     line = "Authorization: Bearer alice\n"
     left = {"seen": 1, "found": 1, "removed": 0, "unfinished": 1, "unreadable": 0, "dry_run": False}
     assert json.loads((await typed(shelf, "--caller", "-", "--json", text=line)).stdout) == left
-    said = await typed(shelf, "--caller", "-", "--force", text=line)
+    said = await typed(shelf, "--caller", "-", "--force", "--reason", "leaked", text=line)
     assert said.stdout.strip() == "1 found, 1 removed"
+    assert said.stderr == f"oncegate.audit: 1 records (one caller): purged, by force, by {OPERATOR}: leaked\n"
     for arguments, why in (
         ([], "give --caller -, --route PATTERN or --older AGE"),
         (["--older", "0d"], "--older takes an age above 0: 45s, 90m, 12h, 30d"),

@@ -1,6 +1,6 @@
 """What operators see of an outbox, and do to it: `oncegate outbox`.
 
-Rules of docs/contract.md: R10.1, R12.33.
+Rules of docs/contract.md: R10.1, R11.22, R12.33.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from sqlalchemy import NullPool, create_engine
 
 from oncegate.cache.backoff import Backoff
 from oncegate.sql import OutboxSource, Relay
-from testing.command_line import invoke
+from testing.command_line import OPERATOR, invoke
 from testing.postgresql import PostgreSQLServer
 from tests.sql.outbox.sinks import Sink, added
 from tests.sql.places import SyncPlace
@@ -49,11 +49,16 @@ def test_what_holds_an_aggregate_up_is_listed_and_retried_or_discarded(
     assert "body_bytes" in invoke("outbox", "show", number, **environment).stdout
     assert json.loads(invoke("outbox", "show", number, "--json", **environment).stdout)["body"] == "1"
     assert invoke("outbox", "retry", **environment).returncode == 2
-    assert invoke("outbox", "retry", "--all-dead", **environment).stdout == "1 of them are tried again\n"
+    retried = invoke("outbox", "retry", "--all-dead", "--reason", "mended", **environment)
+    assert retried.stdout == "1 of them are tried again\n"
+    line = f"oncegate.audit: 1 of messages (all dead) of the outbox: retried by {OPERATOR}: mended\n"
+    assert retried.stderr == line
     (waits,) = json.loads(invoke("outbox", "list", "--limit", "1", "--json", **environment).stdout)["messages"]
     assert (waits["id"], waits["state"], waits["attempts"]) == (held["id"], "waiting", 0)
     discarded = invoke("outbox", "discard", number, "--reason", "wrong", **environment)
     assert discarded.stdout == f"discarded {number} of orders to payments, number 1 of a: wrong\n"
+    line = f"oncegate.audit: message {number} of orders to payments, number 1 of a: discarded by {OPERATOR}: wrong\n"
+    assert discarded.stderr == line
     assert invoke("outbox", "discard", number, "--reason", "wrong", **environment).returncode == 1
     assert invoke("outbox", "show", number, **environment).returncode == 1
     sink.refuses = lambda _: False

@@ -1,6 +1,5 @@
 """Aggregates that wait for a number: which, for which one, since when; and what an operator does about it."""
 
-import logging
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -15,8 +14,6 @@ from oncegate.sql.order.numbers import digest
 from oncegate.sql.order.outcome import outcome_of_error
 from oncegate.sql.order.parked import clock
 from oncegate.sql.order.table import order_table, parked_table
-
-log = logging.getLogger("oncegate.inbox")
 
 _SKIPPED: Final = outcome_of_error(NotRetryable("skipped by an operator"))
 MOST_SHOWN: Final = 1000
@@ -75,19 +72,13 @@ class Operated:
         """Those in the database of a URL, that of the oldest message first. Raises `NotDone`."""
         return in_database(database, self._waiting)
 
-    def skip(self, database: str, consumer: str, aggregate: str, sequence: int, reason: str) -> int:
+    def skip(self, database: str, consumer: str, aggregate: str, sequence: int) -> int:
         """Count a number as applied that never comes; how many are parked behind it. Raises `NotDone`."""
-        left = in_database(database, lambda connection: self._skip(connection, consumer, _digest(aggregate), sequence))
-        log.warning(
-            "number %d of an aggregate of %s is skipped, %d are behind it: %s", sequence, consumer, left, reason
-        )
-        return left
+        return in_database(database, lambda connection: self._skip(connection, consumer, _digest(aggregate), sequence))
 
     def retry(self, database: str, consumer: str, aggregate: str) -> int:
         """Have a parked message that has failed for good tried again; its number. Raises `NotDone`."""
-        number = in_database(database, lambda connection: self._retry(connection, consumer, _digest(aggregate)))
-        log.warning("number %d of an aggregate of %s is tried again", number, consumer)
-        return number
+        return in_database(database, lambda connection: self._retry(connection, consumer, _digest(aggregate)))
 
     def _waiting(self, connection: Connection) -> list[Waiting]:
         self._check_there(connection)
