@@ -16,6 +16,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from oncegate.cache.backoff import Backoff
 from oncegate.sql import OutboxMessage, Relay, TableSource
+from oncegate.sql.outbox.sources import checkpoint
+from oncegate.sql.outbox.sources.window import Window
 from oncegate.sql.outbox.tables import checkpoint_table
 from tests.sql.held import PATIENT
 from tests.sql.outbox.sinks import Sink
@@ -275,6 +277,26 @@ async def test_too_many_runs_hold_the_source_up_until_the_window_has_gone_on(
         for clock.now in (700, 701):
             await drained(relay)
         assert [each.position for each in sink.arrived] == [1, 3, 5, 7, 9, 11]
+
+
+def test_a_window_never_passes_what_is_not_confirmed() -> None:
+    clock = Clock()
+    window = Window(600, 2, 10, 10, clock)
+    row: Any = None
+    places = [checkpoint.Place(0, number, True, row) for number in (1, 2, 3)]
+
+    def read(_: int, position: int, most: int) -> list[checkpoint.Place]:
+        return [place for place in places if place.position > position][:most]
+
+    for clock.now in (0, 700, 1400, 2100):
+        for _ in range(2):
+            assert 1 in {place.position for place in window.rows(read, 9)}
+            window.confirmed({2, 3})
+    window.confirmed({1})
+    for clock.now in (2800, 3500, 4200):
+        for _ in range(2):
+            assert window.rows(read, 9) == []
+    assert (window.place, window.published) == ((0, 3), 0)
 
 
 @on_both
