@@ -16,6 +16,7 @@ from oncegate.middleware.consumers.delivery import (
 )
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
+from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.marking.statements import Message
 from oncegate.sql.order.numbers import MOST
 
@@ -51,11 +52,11 @@ def not_a_session(session: object) -> TypeError:
     )
 
 
-def identified(delivery: Delivery) -> Message:
+def identified(delivery: Delivery, aggregate: KeyText = "", sequence: int | None = None) -> Message:
     """The message with the record's id, and with the payload's fingerprint, as the hook makes them. Raises `KeyInvalid`."""
     try:
         look_up_key = command_key("inbox", delivery, _KEY_NEEDED)
         fingerprint = None if delivery.payload is None else delivery_fingerprint(delivery)
     except Rejected as error:
         raise KeyInvalid(str(error)) from None
-    return Message(record_id(look_up_key or ""), fingerprint, delivery.sent_at)
+    return Message(record_id(look_up_key or ""), fingerprint, delivery.sent_at, aggregate, sequence)

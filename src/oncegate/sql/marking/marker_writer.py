@@ -1,17 +1,17 @@
 """Writes the markers of messages in a session's transaction, and says of each message whether this delivery is its first."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table
+from sqlalchemy import Connection, Table
 from sqlalchemy.orm import Session
 
 from oncegate.sql.database.errors import Forgotten, is_of_database
 from oncegate.sql.database.types import DIALECTS
 from oncegate.sql.marking.entry import Entry, Kept
-from oncegate.sql.marking.statements import Message, statements
+from oncegate.sql.marking.statements import Marked, Message, statements
 from oncegate.sql.marking.writer import Writer
 from oncegate.sql.order.guard import Decision
 
@@ -47,15 +47,7 @@ class MarkerWriter(Writer):
         try:
             connection = self.enter(session)
             known = self._statements[connection.dialect.name]
-            written, seen = known.mark(connection, messages)
-            count = len(known.names)
-            first = [len(names) == count for names in written]
-            unseen = [
-                message.record
-                for message, names in zip(messages, written, strict=True)
-                if len(names) < count and len(names) + len(seen.get(message.record, ())) < count
-            ]
-            rows = {**seen, **known.rows(connection, unseen)}
+            found = known.mark(connection, messages)
         except Exception as error:
             if not is_of_database(error):
                 raise
@@ -65,29 +57,26 @@ class MarkerWriter(Writer):
             parameters = [{"_message": each.record, "_result": each.stored} for each in kept]
             connection.execute(known.keep, parameters if len(kept) > 1 else parameters[0])
 
-        entries = [
-            Entry(
-                message.record,
-                decision=Decision.FIRST if new else Decision.DUPLICATE,
-                stored=None if new else self._earlier(message, rows.get(message.record, ()), names),
-                store=store,
-                max_result=self._max_result,
+        entries = []
+        for message, marked in zip(messages, found, strict=True):
+            first = len(marked.written) == len(known.names)
+            stored = None if first else self._earlier(message, marked)
+            decision = Decision.FIRST if first else Decision.DUPLICATE
+            entries.append(
+                Entry(message.record, decision=decision, stored=stored, store=store, max_result=self._max_result)
             )
-            for message, names, new in zip(messages, written, first, strict=True)
-        ]
-        for new in first:
-            self.count("first" if new else "duplicate")
+        for entry in entries:
+            self.count(entry.decision.value)
         return entries
 
-    def _earlier(self, message: Message, rows: Sequence[Row[Any]], written: Collection[str]) -> str | None:
+    def _earlier(self, message: Message, marked: Marked) -> str | None:
         """The result that the first delivery has kept, in JSON. Raises `KeyReused`, and `Forgotten` where there was none."""
-        earlier = [row for row in rows if row.consumer not in written]
-        if not earlier and message.sent_at is not None:
+        if not marked.earlier and message.sent_at is not None:
             self.count("forgotten")
             raise Forgotten(
                 f"record {message.record}: sent before what the inbox has forgotten, and it may have been processed"
             )
-        for row in earlier:
-            if not self.check_fingerprint(message, row.fingerprint):
+        for each in marked.earlier:
+            if not self.check_fingerprint(message, each.fingerprint):
                 break
-        return next((row.result for row in earlier if row.result is not None), None)
+        return next((each.result for each in marked.earlier if each.result is not None), None)
