@@ -49,12 +49,19 @@ FROM generate_series(1, {markers}) AS number, sha256(CAST(CAST(number AS text) A
 _UPDATE: Final = text("UPDATE account SET balance = balance + 1 WHERE id = :id")
 _LOOK: Final = text("SELECT 1 FROM looked_for WHERE consumer = 'billing' AND message = :message")
 _NOTE: Final = text("INSERT INTO looked_for (received_at, consumer, message) VALUES (now(), 'billing', :message)")
+_BY_HAND: Final = text(
+    "INSERT INTO by_hand (received_at, consumer, message) VALUES (now(), 'billing', :message)"
+    " ON CONFLICT DO NOTHING RETURNING true"
+)
+"""The least that a marker takes with SQLAlchemy: no limits, no digests, nothing for what was forgotten, no kept result."""
 
 HANDLERS: Final = {
     "one": "one UPDATE",
     "one, inbox": "one UPDATE, with the inbox",
+    "one, by hand": "one UPDATE, with a bare marker by hand",
     "one, looks": "one UPDATE, looks first and marks last",
     "one, duplicate": "one UPDATE, with the inbox, delivered again",
+    "by hand, duplicate": "one UPDATE, with a bare marker by hand, delivered again",
     "three": "three UPDATEs",
     "three, inbox": "three UPDATEs, with the inbox",
     "hook": "one UPDATE, under the hook",
@@ -65,6 +72,9 @@ RATIOS: Final[tuple[tuple[str, str, str, float | None], ...]] = (
     ("with the inbox / without, three UPDATEs", "three, inbox", "three", 0.83),
     ("with the inbox / looks first and marks last", "one, inbox", "one, looks", 1.15),
     ("a duplicate / a first delivery", "one, duplicate", "one, inbox", 1.4),
+    ("with a bare marker by hand / without, one UPDATE", "one, by hand", "one", None),
+    ("with the inbox / with a bare marker by hand", "one, inbox", "one, by hand", 0.9),
+    ("a duplicate / a first delivery, by hand", "by hand, duplicate", "one, by hand", None),
     ("with the inbox / without, under the hook", "hook, inbox", "hook", None),
 )
 """What is held against what, by rate, and what it should be at least, where that was promised."""
@@ -127,17 +137,23 @@ async def _round(server: PostgreSQLServer, seconds: float) -> dict[str, tuple[fl
         "CREATE TABLE account (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL) WITH (fillfactor = 50)", database
     )
     server.execute(f"INSERT INTO account SELECT id, 0 FROM generate_series(0, {ACCOUNTS - 1}) AS id", database)
-    engine = create_async_engine(server.url(database, "asyncpg"), pool_size=AT_ONCE, max_overflow=0)
+    # One of its own for what `Inbox.transaction` has made: on its engine statements are looked at.
+    engine, of_hook = [
+        create_async_engine(server.url(database, "asyncpg"), pool_size=AT_ONCE, max_overflow=0) for _ in range(2)
+    ]
     try:
         async with engine.begin() as connection:
             await connection.run_sync(inbox.table(MetaData()).create)
-            await connection.execute(
-                text(
-                    "CREATE TABLE looked_for (received_at timestamptz NOT NULL, consumer text, message text, "
-                    "PRIMARY KEY (consumer, message))"
+            for table in ("looked_for", "by_hand"):
+                await connection.execute(
+                    text(
+                        f"CREATE TABLE {table} (received_at timestamptz NOT NULL, consumer text, message text, "
+                        "PRIMARY KEY (consumer, message))"
+                    )
                 )
-            )
-        handlers = _handlers(async_sessionmaker(engine), inbox)
+            for number in range(DUPLICATES):
+                await connection.execute(_BY_HAND, {"message": f"order-{number}"})
+        handlers = _under_the_hook(async_sessionmaker(of_hook), inbox) | _handlers(async_sessionmaker(engine), inbox)
         numbers = itertools.count(DUPLICATES)
         keys, payloads = zip(*[_message(number) for number in range(DUPLICATES)], strict=True)
         async with engine.begin() as connection:
@@ -155,6 +171,7 @@ async def _round(server: PostgreSQLServer, seconds: float) -> dict[str, tuple[fl
         await _check(engine.connect, done)
     finally:
         await engine.dispose()
+        await of_hook.dispose()
     return {name: (done[name] / taken[name], used[name] / done[name] * 1e6) for name in handlers}
 
 
@@ -187,6 +204,11 @@ def _handlers(sessions: async_sessionmaker[AsyncSession], inbox: Inbox) -> dict[
             if await inbox.first(session, key, payload=payload):
                 await _update(session, number, updates)
 
+    async def by_hand(number: int) -> None:
+        async with sessions.begin() as session:
+            if await session.scalar(_BY_HAND, {"message": f"order-{number}"}):
+                await _update(session, number)
+
     async def looks(number: int) -> None:
         async with sessions.begin() as session:
             message = {"message": f"order-{number}"}
@@ -194,11 +216,13 @@ def _handlers(sessions: async_sessionmaker[AsyncSession], inbox: Inbox) -> dict[
                 await _update(session, number)
                 await session.execute(_NOTE, message)
 
-    return _under_the_hook(sessions, inbox) | {
+    return {
         "one": without,
         "one, inbox": marked,
+        "one, by hand": by_hand,
         "one, looks": looks,
         "one, duplicate": lambda number: marked(number % DUPLICATES),
+        "by hand, duplicate": lambda number: by_hand(number % DUPLICATES),
         "three": lambda number: without(number, 3),
         "three, inbox": lambda number: marked(number, 3),
     }

@@ -29,13 +29,15 @@ Secrets = Secret | Sequence[Secret]
 
 class Digests:
     """The blank states of a deployment's digests, to be copied: of a ``name`` (a key, a caller's scope), of a whole ``payload``
-    and of an ``operation``. ``former`` are those of the secret that is being replaced, or is to replace this one."""
+    and of an ``operation``; ``unscoped`` is the digest of no caller. ``former`` are those of the secret that is being replaced,
+    or is to replace this one."""
 
-    __slots__ = ("former", "name", "operation", "payload")
+    __slots__ = ("former", "name", "operation", "payload", "unscoped")
 
     def __init__(self, secret: bytes = b"", former: "Digests | None" = None) -> None:
         self.former = former
         self.name = _blank(secret, b"n", NAME_BYTES)
+        self.unscoped: bytes = self.name.digest()
         self.payload = _blank(secret, b"p", FINGERPRINT_BYTES)
         self.operation = _blank(secret, b"o", OPERATION_BYTES)
 

@@ -155,16 +155,20 @@ def record_digests(key: str, scope: Sequence[bytes] | None, digests: Digests) ->
     The parts are length-prefixed before they are hashed, so that no crafted key or header reaches another's record.
     """
     name = key.encode()
-    keyed, scoped = digests.name.copy(), digests.name.copy()
+    keyed = digests.name.copy()
     keyed.update(b"%d:%b" % (len(name), name))
-    if scope is not None and len(scope) == 3:  # one header with one value, as a rule
-        header, count, value = scope
-        scoped.update(b"%d:%b%d:%b%d:%b" % (len(header), header, len(count), count, len(value), value))
-    else:
-        for part in scope or ():
-            scoped.update(b"%d:%b" % (len(part), part))
+    behind = digests.unscoped
+    if scope:
+        scoped = digests.name.copy()
+        if len(scope) == 3:  # one header with one value, as a rule
+            header, count, value = scope
+            scoped.update(b"%d:%b%d:%b%d:%b" % (len(header), header, len(count), count, len(value), value))
+        else:
+            for part in scope:
+                scoped.update(b"%d:%b" % (len(part), part))
+        behind = scoped.digest()
     # Both at once: each makes 20 characters, without padding. A line feed comes behind them.
-    spelled = b2a_base64(keyed.digest() + scoped.digest()).translate(_BASE64_TO_ID).decode("ascii")
+    spelled = b2a_base64(keyed.digest() + behind).translate(_BASE64_TO_ID).decode("ascii")
     return f"{spelled[:20]}:{spelled[20:40]}"
 
 

@@ -7,18 +7,19 @@ Rules of docs/contract.md: R12.14.
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate import Action, Begun, Delivery, MemoryCache, Subscription
 from oncegate.sql import Inbox, InboxMisused
 from oncegate.sql.database import misuse
 from testing.growth import is_linear
-from tests.sql.places import EFFECT, Place
+from tests.sql.places import EFFECT, Place, SyncPlace
 
 billing = Inbox("billing")
 
@@ -169,3 +170,24 @@ def test_an_error_behind_the_commit_undoes_nothing(place: Place) -> None:
 
     assert consume(twice).action is Action.ACKNOWLEDGE
     assert place.effects() == ["a"]
+
+
+def test_only_an_engine_whose_transactions_are_held_has_its_statements_looked_at(place: Place) -> None:
+    """A listener costs each statement of an engine, of the whole app's where it is on all of them."""
+    engine: Any = getattr(place.engine, "sync_engine", place.engine)  # type: ignore[attr-defined]  # each kind of place has one
+    place.deliver(billing, "b")
+    assert not list(engine.dispatch.before_cursor_execute)
+    consume(place.handler(billing, pays))
+    assert len(list(engine.dispatch.before_cursor_execute)) == 1
+
+
+def test_a_session_of_a_connection_that_was_there_before_is_looked_at_too(tmp_path: Path) -> None:
+    place = SyncPlace(f"sqlite+pysqlite:///{tmp_path}/app.db")
+    place.prepare()
+    with place.engine.connect() as connection:
+        handler = billing.transaction(sessionmaker(connection))(
+            lambda payload, session: session.execute(text("COMMIT"))
+        )
+        begun = consume(handler)
+    assert isinstance(begun.raised, InboxMisused), begun.raised
+    assert place.markers() == []

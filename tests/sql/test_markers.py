@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData
+from sqlalchemy import MetaData, text
 from sqlalchemy.orm import Session
 
-from oncegate.sql.marking.statements import Message, statements
+from oncegate.sql.marking.statements import Marked, Message, statements
 from oncegate.sql.marking.table import inbox_table
 from testing.waiting import wait_until
 from tests.sql.conftest import ON_POSTGRESQL
@@ -29,15 +29,20 @@ def mark(place: Place, numbers: Sequence[int], names: Sequence[str] = ("billing"
 
 
 def written(session: Session, numbers: Sequence[int], names: Sequence[str] = ("billing",)) -> list[frozenset[str]]:
+    return [frozenset(each.written) for each in marked(session, numbers, names)]
+
+
+def marked(session: Session, numbers: Sequence[int], names: Sequence[str]) -> list[Marked]:
     connection = session.connection()
     known = statements(connection.dialect.name, TABLE, names, wait_timeout=PATIENT, idle_timeout=PATIENT)
-    return known.mark(connection, [Message(record(number), b"%016d" % number) for number in numbers])[0]
+    return known.mark(connection, [Message(record(number), b"%016d" % number) for number in numbers])
 
 
 def test_each_is_the_first_or_is_not(place: Place) -> None:
     assert mark(place, [1, 3]) == [{"billing"}, {"billing"}]
     assert mark(place, [2, 3, 4, 1]) == [{"billing"}, set(), {"billing"}, set()]
-    assert place.markers() == [("billing", record(number)) for number in (1, 2, 3, 4)]
+    assert [mark(place, [number]) for number in (4, 5)] == [[set()], [{"billing"}]]
+    assert place.markers() == [("billing", record(number)) for number in (1, 2, 3, 4, 5)]
 
 
 def test_what_stands_there_twice_is_the_first_once(place: Place) -> None:
@@ -47,6 +52,8 @@ def test_what_stands_there_twice_is_the_first_once(place: Place) -> None:
 def test_each_message_is_marked_under_each_name(place: Place) -> None:
     mark(place, [1], ["billing"])
     assert mark(place, [1, 2], ["billing-v2", "billing"]) == [{"billing-v2"}, {"billing", "billing-v2"}]
+    assert mark(place, [3], ["billing-v3", "billing"]) == [{"billing", "billing-v3"}]
+    assert mark(place, [2], ["billing-v3", "billing"]) == [{"billing-v3"}]
 
 
 def test_of_none_nothing_is_written(place: Place) -> None:
@@ -71,3 +78,26 @@ def test_the_order_of_the_rows_is_always_the_same(place: Place, pool: Pool) -> N
 
     first, third, (second,) = place.run(work)
     assert (first, third, second.result()) == ([{"billing"}], [{"billing"}], [set(), set(), set()])
+
+
+@pytest.mark.parametrize("place", ON_POSTGRESQL, indirect=True)
+@pytest.mark.parametrize("numbers", [[1], [1, 2]])
+def test_a_marker_that_is_deleted_meanwhile_is_written_and_was_not_there(
+    place: Place, pool: Pool, numbers: list[int]
+) -> None:
+    """The statement still sees it: it began before that was committed."""
+    names = ["billing", "payments"]
+    mark(place, numbers, names)
+
+    def again(session: Session) -> list[Marked]:
+        return marked(session, numbers, names)
+
+    def work(session: Session) -> Any:
+        session.execute(text("DELETE FROM oncegate_inbox WHERE consumer = 'billing'"))
+        second = pool.submit(place.run, again)
+        place.in_a_thread(lambda: wait_until(is_waiting(place), "the second waits"))
+        return [second]
+
+    (second,) = place.run(work)
+    found = [(set(each.written), {there.consumer for there in each.earlier}) for each in second.result()]
+    assert found == [({"billing"}, {"payments"})] * len(numbers)

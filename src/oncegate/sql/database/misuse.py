@@ -2,14 +2,19 @@
 
 What is known of a session's transaction is kept in its ``info``, where SQLAlchemy's events find it. Whatever is of an earlier
 transaction doesn't count.
+
+Statements are looked at only on engines whose transactions are held: where a listener is there, SQLAlchemy takes a seventh
+longer for a whole transaction of one statement.
 """
 
 import logging
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, ExceptionContext, event, select
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from oncegate.sql.database.errors import InboxMisused
@@ -18,6 +23,9 @@ log = logging.getLogger("oncegate.inbox")
 
 _INFO: Final = "oncegate.sql"
 _HELD: Final = "oncegate.sql.held"
+_WATCHED_ENGINE: Final = "oncegate.sql.engine"
+_WATCHED: Final[WeakSet[Engine]] = WeakSet()
+"""Engines on whose connections statements are looked at."""
 _BETWEEN: Final = r"(?:\s|;|--[^\n]*+|/\*.*?\*/)*+"
 """Statements. Possessive: comments can be divided in exponentially many ways."""
 _END: Final = r"(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b"
@@ -69,11 +77,28 @@ def marked(session: Session, *, strict: bool) -> None:
         _refuse_another(watched)
 
 
+def watch(session: Session) -> None:
+    """Have the statements of a session looked at that is to be held, and has no connection yet."""
+    if session.in_transaction():
+        return
+    try:
+        bind = session.get_bind()
+    except UnboundExecutionError:
+        return  # raised again where it is connected
+    if isinstance(bind, Engine):
+        if bind not in _WATCHED:
+            _listen(bind, bind)
+            _WATCHED.add(bind)
+        session.info[_WATCHED_ENGINE] = bind
+
+
 def hold(session: Session) -> SessionTransaction | None:
     """From now on a commit in this transaction is refused, and a statement that ends it; the transaction."""
     watched = _watched(session)
     watched.held = True
     connection = session.connection()
+    if session.info.get(_WATCHED_ENGINE) is not connection.engine:  # one that was there before, or is chosen each time
+        _listen(connection, connection.engine)
     connection.info[_HELD] = connection.get_transaction()
     return watched.transaction
 
@@ -132,13 +157,17 @@ def _refuse_another(watched: _Watched) -> None:
     log.warning("%s", line)
 
 
-@event.listens_for(Engine, "handle_error")
+def _listen(target: Engine | Connection, engine: Engine) -> None:
+    """On an engine: to the connections that it makes from now on. Done twice, it counts once."""
+    event.listen(engine, "handle_error", _on_error)  # no connection has one of its own
+    event.listen(target, "before_cursor_execute", _on_statement)
+
+
 def _on_error(context: ExceptionContext) -> None:
     if context.connection is not None and not context.is_disconnect:
         context.connection.info[_INFO] = context.connection.get_transaction()
 
 
-@event.listens_for(Engine, "before_cursor_execute")
 def _on_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
     """No event of SQLAlchemy's own tells of a COMMIT that is executed as a statement."""
     held = connection.info.get(_HELD)

@@ -22,7 +22,7 @@ from oncegate.sql.database.errors import (
     is_unsettled,
     meaning,
 )
-from oncegate.sql.database.misuse import check_not_aborted, hold, is_committed, let_go
+from oncegate.sql.database.misuse import check_not_aborted, hold, is_committed, let_go, watch
 from oncegate.sql.marking.entry import Entry, keep_all
 from oncegate.sql.marking.statements import Message
 
@@ -71,6 +71,7 @@ def execute_many(
         raise InboxMisused(
             f"the inbox {inbox.consumer} has committed this delivery already, and would skip the rest: do all in one transaction"
         )
+    watch(session)
     try:
         done = _execute(session, inbox, batch, call, keeps)
     except BaseException:  # a cancellation, too: nothing of this transaction can be committed any more

@@ -14,6 +14,7 @@ from oncegate.middleware.consumers.delivery import (
 from oncegate.middleware.rules.digests import Digests
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import record_id
+from oncegate.middleware.rules.key_text import KeyText
 from oncegate.sql.marking.statements import Message
 from oncegate.sql.order.numbers import MOST
 
@@ -46,16 +47,16 @@ def not_a_session(session: object) -> TypeError:
     )
 
 
-def identified(delivery: Delivery, digests: Digests) -> Message:
+def identified(delivery: Delivery, digests: Digests, aggregate: KeyText = "", sequence: int | None = None) -> Message:
     """The message with the record's id, and with the payload's fingerprint, as the hook makes them; by each secret in use.
 
     Raises `KeyInvalid`.
     """
     record, fingerprint = record_of(delivery, digests), _fingerprint(delivery, digests)
-    if (former := digests.former) is None:
-        return Message(record, fingerprint, delivery.sent_at)
-    other = record_of(delivery, former), _fingerprint(delivery, former)
-    return Message(record, fingerprint, delivery.sent_at, other=other)
+    other = None
+    if (former := digests.former) is not None:
+        other = record_of(delivery, former), _fingerprint(delivery, former)
+    return Message(record, fingerprint, delivery.sent_at, aggregate, sequence, other)
 
 
 def record_of(delivery: Delivery, digests: Digests) -> str:

@@ -188,16 +188,15 @@ class Inbox:
         Raises `KeyInvalid` for an empty key, `InboxBusy` where another transaction was in the way, `InboxUnavailable`
         without the database, `InboxMisused` where a marker would not hold, ``TypeError`` for another kind of session.
         """
-        message = identified(Delivery(key, payload, record=record, caller=caller, sent_at=sent_at), self.digests)
-        message = replace(message, aggregate=aggregate, sequence=sequence)
-        if isinstance(session, AsyncSession | AsyncConnection):
-            return Marking(self._first_async(session, message))
+        delivery = Delivery(key, payload, record=record, caller=caller, sent_at=sent_at)
+        message = identified(delivery, self.digests, aggregate, sequence)
+        if isinstance(session, AsyncSession):
+            return Marking(session, session.run_sync(self.mark, [message]))
+        if isinstance(session, AsyncConnection):
+            return Marking(session, session.run_sync(self.mark, [message]))
         if not isinstance(session, Session | Connection):
             raise not_a_session(session)
         return self.mark(session, [message])[0]
-
-    async def _first_async(self, session: AsyncSession | AsyncConnection, message: Message) -> AsyncEntry:
-        return (await self._mark_async(session, [message]))[0]
 
     async def _mark_async(
         self, session: AsyncSession | AsyncConnection, messages: Sequence[Message]

@@ -114,11 +114,13 @@ class AsyncEntry:
 class Marking:
     """The entry, to be awaited. Asked for its truth without that, it raises: as an object it would be true for every delivery."""
 
-    def __init__(self, marking: Coroutine[Any, Any, AsyncEntry]) -> None:
+    def __init__(self, session: AsyncSession | AsyncConnection, marking: Coroutine[Any, Any, list[Entry]]) -> None:
+        self._session = session
         self._marking = marking
 
     def __await__(self) -> Generator[Any, Any, AsyncEntry]:
-        return self._marking.__await__()
+        (entry,) = yield from self._marking.__await__()
+        return AsyncEntry(entry, self._session)
 
     def __bool__(self) -> NoReturn:
         self._marking.close()

@@ -1,25 +1,30 @@
 """Writes the markers of messages in a session's transaction, and says of each message whether this delivery is its first."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Table
+from sqlalchemy import Connection, Table
 from sqlalchemy.orm import Session
 
 from oncegate.sql.database.errors import Forgotten, is_of_database
 from oncegate.sql.database.types import DIALECTS
 from oncegate.sql.marking.entry import Entry, Kept
-from oncegate.sql.marking.statements import Message, Statements, statements
+from oncegate.sql.marking.statements import Marked, Message, Statements, statements
 from oncegate.sql.marking.writer import Writer
 from oncegate.sql.order.guard import Decision
 
 log = logging.getLogger("oncegate.inbox")
 
-Marked = Sequence[tuple[Message, Collection[str]]]
-"""A message by each secret in use, and the names under which it has got a marker so."""
+Forms = Sequence[tuple[Message, Marked]]
+"""A message by each secret in use, and the markers that it has so."""
+
+
+class Earlier(NamedTuple):
+    """An earlier delivery, and the ``result`` that it has kept, in JSON."""
+
+    result: str | None
 
 
 class MarkerWriter(Writer):
@@ -52,29 +57,16 @@ class MarkerWriter(Writer):
             connection = self.enter(session)
             known = self._statements[connection.dialect.name]
             by_secret = [message.by_each_secret() for message in messages]
-            forms = [form for each in by_secret for form in each]
-            written, seen = known.mark(connection, forms)
-            count = len(known.names)
-            unseen = [
-                form.record
-                for form, names in zip(forms, written, strict=True)
-                if len(names) < count and len(names) + len(seen.get(form.record, ())) < count
-            ]
-            rows = {**seen, **known.rows(connection, unseen)}
-            marked = iter(zip(forms, written, strict=True))
-            found = [list(islice(marked, len(each))) for each in by_secret]
-            first = [all(len(names) == count for _, names in each) for each in found]
-            stored = [None if new else self._earlier(each, rows) for each, new in zip(found, first, strict=True)]
-            for each, result in zip(found, stored, strict=True):
-                self._complete(connection, known, each, result)
+            marked = iter(known.mark(connection, [form for forms in by_secret for form in forms]))
+            found = [[(form, next(marked)) for form in forms] for forms in by_secret]
+            stored = [self._earlier(forms, len(known.names)) for forms in found]
+            for forms, earlier in zip(found, stored, strict=True):
+                self._complete(connection, known, forms, earlier)
         except Exception as error:
             if not is_of_database(error):
                 raise
             self.raise_meaning(error)
-
-        records = {
-            message.record: [form.record for form in each] for message, each in zip(messages, by_secret, strict=True)
-        }
+        records = {forms[0].record: [form.record for form in forms] for forms in by_secret}
 
         def store(kept: list[Kept]) -> None:
             parameters = [
@@ -82,37 +74,38 @@ class MarkerWriter(Writer):
             ]
             connection.execute(known.keep, parameters if len(parameters) > 1 else parameters[0])
 
-        entries = [
-            Entry(
-                message.record,
-                decision=Decision.FIRST if new else Decision.DUPLICATE,
-                stored=result,
-                store=store,
-                max_result=self._max_result,
+        entries = []
+        for message, earlier in zip(messages, stored, strict=True):
+            decision = Decision.FIRST if earlier is None else Decision.DUPLICATE
+            result = None if earlier is None else earlier.result
+            entries.append(
+                Entry(message.record, decision=decision, stored=result, store=store, max_result=self._max_result)
             )
-            for message, result, new in zip(messages, stored, first, strict=True)
-        ]
-        for new in first:
-            self.count("first" if new else "duplicate")
+        for entry in entries:
+            self.count(entry.decision.value)
         return entries
 
-    def _earlier(self, marked: Marked, rows: Mapping[str, Sequence[Row[Any]]]) -> str | None:
-        """The result that the first delivery has kept, in JSON. Raises `KeyReused`, and `Forgotten` where there was none."""
-        message = marked[0][0]
-        earlier = [row for form, names in marked for row in rows.get(form.record, ()) if row.consumer not in names]
+    def _earlier(self, forms: Forms, count: int) -> Earlier | None:
+        """What the first delivery left, or ``None``: this is the first. Raises `KeyReused`, and `Forgotten`."""
+        if all(len(marked.written) == count for _, marked in forms):
+            return None
+        message = forms[0][0]
+        earlier = [marker for _, marked in forms for marker in marked.earlier]
         if not earlier and message.sent_at is not None:
             self.count("forgotten")
             raise Forgotten(
                 f"record {message.record}: sent before what the inbox has forgotten, and it may have been processed"
             )
-        for row in earlier:
-            if not self.check_fingerprint(message, row.fingerprint):
+        for each in earlier:
+            if not self.check_fingerprint(message, each.fingerprint):
                 break
-        return next((row.result for row in earlier if row.result is not None), None)
+        return Earlier(next((each.result for each in earlier if each.result is not None), None))
 
     @staticmethod
-    def _complete(connection: Connection, known: Statements, marked: Marked, result: str | None) -> None:
-        """Store the kept ``result`` with the markers that were missing: the earlier ones may be gone before these are."""
-        late = [{"_message": form.record, "_result": result} for form, names in marked if names]
-        if result is not None and late:
+    def _complete(connection: Connection, known: Statements, forms: Forms, earlier: Earlier | None) -> None:
+        """Store the kept result with the markers that were missing: the earlier ones may be gone before these are."""
+        if earlier is None or earlier.result is None:
+            return
+        late = [{"_message": form.record, "_result": earlier.result} for form, marked in forms if marked.written]
+        if late:
             connection.execute(known.keep, late)

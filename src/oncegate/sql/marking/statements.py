@@ -5,7 +5,9 @@ written the marker and is still open, the statement waits for its end, then inse
 The rows are inserted in the order of names and messages, the same everywhere, so that two such statements never wait for each
 other.
 
-The rows are one parameter, in JSON. So the statement is the same for any number of them, and is compiled and planned once.
+The rows of a batch are one parameter, in JSON. So the statement is the same for any number of them, and is compiled and planned
+once. One message, as most deliveries are, has a statement of its own: its columns are parameters, and it is compiled once for
+each driver, instead of being looked up among SQLAlchemy's compiled statements for each delivery.
 
 On PostgreSQL the same statement sets the transaction's time limits, which count for its own wait already. A setting that the
 session has stays.
@@ -17,19 +19,20 @@ a marker after the one before it was deleted. On SQLite nobody writes by what is
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import orjson
 from sqlalchemy import (
     Boolean,
     Connection,
+    Dialect,
     Executable,
-    Row,
     Table,
     Text,
+    TextClause,
     and_,
     bindparam,
     column,
@@ -75,20 +78,39 @@ class Message:
         record, fingerprint = self.other
         return self, replace(self, record=record, fingerprint=fingerprint, other=(self.record, self.fingerprint))
 
-    def row(self, name: str) -> dict[str, str | None]:
-        """Its marker under ``name``, as a row of the statement's parameter."""
+    def values(self) -> dict[str, str | None]:
+        """What is written of it, as parameters of the statement."""
         fingerprint = None if self.fingerprint is None else self.fingerprint.hex()
-        return {"consumer": name, "message": self.record, "fingerprint": fingerprint, "sent_at": self._sent()}
+        sent_at = None if self.sent_at is None else self._sent(self.sent_at)
+        return {
+            "message": self.record,
+            "fingerprint": fingerprint,
+            "sent_at": sent_at,
+        }
 
-    def _sent(self) -> str | None:
+    @staticmethod
+    def _sent(sent_at: datetime) -> str:
         """By a clock that may be late, in UTC, as both databases write and compare it."""
-        if self.sent_at is None:
-            return None
         try:
-            sent = self.sent_at.astimezone(UTC) - CLOCK_MARGIN
+            sent = sent_at.astimezone(UTC) - CLOCK_MARGIN
         except OverflowError:
             sent = datetime.min.replace(tzinfo=UTC)
         return sent.isoformat(" ")
+
+
+class Marker(NamedTuple):
+    """What stands in the table of a message, under a consumer's name."""
+
+    consumer: str
+    fingerprint: bytes | None
+    result: str | None
+
+
+class Marked(NamedTuple):
+    """Of a message: the names under which it has got a marker now, and the markers that were there before, under others."""
+
+    written: Collection[str]
+    earlier: Sequence[Marker]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,39 +124,90 @@ class Statements:
     Returns those that it has ``written``: name, message, and whether that took too long. On PostgreSQL also those that were
     there before it began, with their fingerprint and result, so that a duplicate costs no second statement.
     """
+    insert_one: TextClause
+    """Writes those of one message, whose `Message.values` are its parameters.
+
+    Returns rows of one column, in JSON, since SQLAlchemy describes each column of such a result anew: a name, and whether that
+    took too long; on PostgreSQL also what was there: name, null, fingerprint in hex digits, result.
+    """
     read: Executable
     """The markers of ``_messages``, records' ids in JSON: message, name, fingerprint, result."""
     keep: Executable
     """Stores ``_result`` with the markers of ``_message``."""
+    _of_driver: dict[tuple[str, str], tuple[str, Sequence[str] | None]] = field(default_factory=dict)
+    """``insert_one`` as a driver takes it, and the order of its parameters, where they have no names there."""
 
-    def mark(
-        self, connection: Connection, messages: Sequence[Message]
-    ) -> tuple[list[frozenset[str]], Mapping[str, Sequence[Row[Any]]]]:
-        """Write the markers of ``messages``; for each of them the names under which it has got one: all, if it is the first.
+    def mark(self, connection: Connection, messages: Sequence[Message]) -> list[Marked]:
+        """Write the markers of ``messages``: under all names, where a message is the first.
 
-        What stands among them twice gets none the second time, and what may be forgotten gets none. Besides, by records' ids,
-        markers that were there before: not those that another transaction has written meanwhile. Raises `InboxBusy`.
+        What stands among them twice gets none the second time, and what may be forgotten gets none. Raises `InboxBusy`.
         """
+        found = (
+            [self._mark_one(connection, messages[0])] if len(messages) == 1 else self._mark_many(connection, messages)
+        )
+        count = len(self.names)
+        unseen = [
+            message.record
+            for message, marked in zip(messages, found, strict=True)
+            if len(marked.written) + len(marked.earlier) < count
+        ]
+        if not unseen:
+            return found
+        rows = self.rows(connection, unseen)  # of a transaction that was open when the statement began, and has ended
+        return [
+            Marked(written, [row for row in rows.get(message.record, earlier) if row.consumer not in written])
+            for message, (written, earlier) in zip(messages, found, strict=True)
+        ]
+
+    def _mark_one(self, connection: Connection, message: Message) -> Marked:
+        statement, order = self._written_for(connection.dialect)
+        values = message.values()
+        parameters = values if order is None else tuple([values[name] for name in order])
+        written: list[str] = []
+        there: list[Marker] = []
+        for (row,) in connection.exec_driver_sql(statement, parameters).all():
+            consumer, late, fingerprint, result = orjson.loads(row)
+            if late is None:
+                there.append(Marker(consumer, None if fingerprint is None else bytes.fromhex(fingerprint), result))
+                continue
+            _check_in_time(message, late)
+            written.append(consumer)
+        if written and there:  # a marker was deleted meanwhile
+            there = [marker for marker in there if marker.consumer not in written]
+        return Marked(written, there)
+
+    def _written_for(self, dialect: Dialect) -> tuple[str, Sequence[str] | None]:
+        driver = (dialect.driver, dialect.paramstyle)
+        if (found := self._of_driver.get(driver)) is None:
+            compiled = self.insert_one.compile(dialect=dialect)
+            found = self._of_driver[driver] = (str(compiled), compiled.positiontup if compiled.positional else None)
+        return found
+
+    def _mark_many(self, connection: Connection, messages: Sequence[Message]) -> list[Marked]:
         distinct = {message.record: message for message in reversed(messages)}
-        rows = [distinct[record].row(name) for name in self.names for record in sorted(distinct)]
+        values = [distinct[record].values() for record in sorted(distinct)]
+        rows = [{"consumer": name, **each} for name in self.names for each in values]
         written: defaultdict[str, list[str]] = defaultdict(list)
-        seen: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+        there: defaultdict[str, list[Marker]] = defaultdict(list)
         for row in connection.execute(self.insert, {"_rows": orjson.dumps(rows).decode()}):
             if not row.written:
-                seen[row.message].append(row)
+                there[row.message].append(Marker(row.consumer, row.fingerprint, row.result))
                 continue
-            if row.late and distinct[row.message].sent_at is not None:
-                raise InboxBusy("the marker's statement has waited too long to know what was forgotten meanwhile")
+            _check_in_time(distinct[row.message], row.late)
             written[row.message].append(row.consumer)
-        return [frozenset(written.pop(message.record, ())) for message in messages], seen
+        return [Marked(written.pop(message.record, ()), there.get(message.record, ())) for message in messages]
 
-    def rows(self, connection: Connection, records: Sequence[str]) -> Mapping[str, Sequence[Row[Any]]]:
+    def rows(self, connection: Connection, records: Sequence[str]) -> Mapping[str, Sequence[Marker]]:
         """The markers of messages, by their records' ids; none of a message without one."""
-        found: defaultdict[str, list[Row[Any]]] = defaultdict(list)
-        if records:
-            for row in connection.execute(self.read, {"_messages": orjson.dumps(records).decode()}):
-                found[row.message].append(row)
+        found: defaultdict[str, list[Marker]] = defaultdict(list)
+        for row in connection.execute(self.read, {"_messages": orjson.dumps(records).decode()}):
+            found[row.message].append(Marker(row.consumer, row.fingerprint, row.result))
         return found
+
+
+def _check_in_time(message: Message, late: bool) -> None:
+    if late and message.sent_at is not None:
+        raise InboxBusy("the marker's statement has waited too long to know what was forgotten meanwhile")
 
 
 def statements(
@@ -147,6 +220,7 @@ def statements(
     return Statements(
         tuple(sorted(names)),
         _insert(dialect, table, names, wait_timeout, idle_timeout),
+        _insert_one(dialect, table, names, wait_timeout, idle_timeout),
         _read(dialect, table, names),
         update(table).where(of_message).values(result=bindparam("_result", type_=Text())),
     )
@@ -199,21 +273,69 @@ RETURNING consumer, message, 0, NULL, NULL, 1
 """
 
 
+_ONE_POSTGRESQL: Final = """\
+WITH marked AS (
+    INSERT INTO {table} (received_at, consumer, message, fingerprint)
+    SELECT statement_timestamp(), name, {message}, decode(:fingerprint, 'hex') FROM (VALUES {rows}) AS named (name)
+    WHERE (SELECT {limits}) AND CASE WHEN :sent_at IS NULL THEN true ELSE coalesce(
+        CAST(:sent_at AS timestamp with time zone)
+            >= (SELECT max(received_at) FROM {table} WHERE consumer IN ({all}) AND message = ''), true) END
+    ON CONFLICT (consumer, message) DO NOTHING
+    RETURNING consumer, clock_timestamp() - CASE current_setting('transaction_isolation')
+        WHEN 'read committed' THEN statement_timestamp() ELSE transaction_timestamp() END > interval '{seconds:g} s' AS late
+)
+SELECT CAST(json_build_array(consumer, late, NULL, NULL) AS text) FROM marked
+UNION ALL
+SELECT CAST(json_build_array(consumer, NULL, encode(fingerprint, 'hex'), result) AS text)
+FROM {table} WHERE consumer IN ({names}) AND message = {message}
+"""
+"""As the one above. What was forgotten is looked up only where the message says when it was sent."""
+
+_ONE_SQLITE: Final = """\
+INSERT INTO {table} (received_at, consumer, message, fingerprint)
+SELECT CURRENT_TIMESTAMP, column1, {message}, :fingerprint FROM (VALUES {rows})
+WHERE coalesce(:sent_at >= (SELECT max(received_at) FROM {table} WHERE consumer IN ({all}) AND message = ''), 1)
+ON CONFLICT (consumer, message) DO NOTHING
+RETURNING json_array(consumer, 0, NULL, NULL)
+"""
+
+
 def _insert(dialect: str, table: Table, names: Sequence[str], wait_timeout: float, idle_timeout: float) -> Executable:
-    written = (_POSTGRESQL if dialect == "postgresql" else _SQLITE).format(
-        table=quoted(table, dialect),
-        all=", ".join(f"'{name}'" for name in [*names, ALL_CONSUMERS]),  # of letters, digits, '.', '_' and '-'
-        limits=limits_of(wait_timeout, idle_timeout),
-        seconds=STATEMENT_SECONDS,
-    )
-    statement = text(written).bindparams(bindparam("_rows", type_=Text()))
-    return statement.columns(
+    written = _POSTGRESQL if dialect == "postgresql" else _SQLITE
+    statement = _text(written, dialect, table, names, wait_timeout, idle_timeout)
+    return statement.bindparams(bindparam("_rows", type_=Text())).columns(
         column("consumer", Text),
         column("message", RecordId),
         column("late", Boolean),
         column("fingerprint", table.c.fingerprint.type),
         column("result", Text),
         column("written", Boolean),
+    )
+
+
+def _insert_one(
+    dialect: str, table: Table, names: Sequence[str], wait_timeout: float, idle_timeout: float
+) -> TextClause:
+    written = _ONE_POSTGRESQL if dialect == "postgresql" else _ONE_SQLITE
+    statement = _text(written, dialect, table, names, wait_timeout, idle_timeout)
+    return statement.bindparams(*[bindparam(name, type_=Text()) for name in ("message", "fingerprint", "sent_at")])
+
+
+def _text(
+    written: str, dialect: str, table: Table, names: Sequence[str], wait_timeout: float, idle_timeout: float
+) -> TextClause:
+    quotes = [f"'{name}'" for name in sorted(names)]  # of letters, digits, '.', '_' and '-'
+    message = "decode(translate(:message, '._\\:', '+/'), 'base64')" if dialect == "postgresql" else ":message"
+    return text(
+        written.format(
+            table=quoted(table, dialect),
+            names=", ".join(quotes),
+            all=", ".join([*quotes, f"'{ALL_CONSUMERS}'"]),
+            rows=", ".join([f"({name})" for name in quotes]),
+            message=message,
+            limits=limits_of(wait_timeout, idle_timeout),
+            seconds=STATEMENT_SECONDS,
+        )
     )
 
 

@@ -69,7 +69,7 @@ class Writer:
 
     def count(self, decision: str, messages: int = 1) -> None:
         """Notify the watch of a decision about a message, or about so many."""
-        for _ in range(messages):
+        for _ in range(messages if self._watch is not None else 0):
             self.notify(lambda watch: watch.message_marked(self._consumer, decision))
 
     def notify(self, event: Callable[[Watch], None]) -> None:
