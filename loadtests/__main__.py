@@ -48,6 +48,10 @@ _out = click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the results [loadtests/results/NAME]."
 )
 
+_fill = click.option(
+    "--fill", is_flag=True, help="Then fill the pages, as scripts/performance does, which say the result."
+)
+
 
 @click.group()
 def main() -> None:
@@ -104,16 +108,10 @@ def bench_duplicates(**options: Any) -> None:
 @_seconds
 @_quick
 @_out
-@click.option(
-    "--fill", is_flag=True, help="Then fill the pages, as scripts/performance does: docs/inbox.md says the result."
-)
+@_fill
 def bench_inbox(fill: bool, **options: Any) -> None:
     """A consumer's handler on PostgreSQL with the inbox, without, and looking first; duplicates; bytes per marker."""
-    if fill and (options["out"] or options["quick"]):
-        raise click.UsageError("--fill is for results in their own folder, and not for those of a quick run")
-    _bench("inbox", **options)
-    if fill:
-        pages.fill(RESULTS)
+    _bench("inbox", fill=fill, **options)
 
 
 @main.command("order")
@@ -130,9 +128,10 @@ def bench_order(**options: Any) -> None:
 @_rounds
 @_quick
 @_out
-def bench_relay(**options: Any) -> None:
+@_fill
+def bench_relay(fill: bool, **options: Any) -> None:
     """Relays of an outbox on PostgreSQL, in order and by SKIP LOCKED alone, one and three; with one large aggregate."""
-    _bench("relay", **options)
+    _bench("relay", fill=fill, **options)
 
 
 @main.command("instructions")
@@ -186,12 +185,16 @@ def bench_all(context: click.Context, quick: bool, out: Path | None) -> None:
         context.invoke(main.commands[name], quick=quick, out=out / name if out else None)
 
 
-def _bench(name: str, *, out: Path | None, **options: Any) -> None:
+def _bench(name: str, *, out: Path | None, fill: bool = False, **options: Any) -> None:
+    if fill and (out or options["quick"]):
+        raise click.UsageError("--fill is for results in their own folder, and not for those of a quick run")
     run, report = BENCHES[name]
     results: Results = run(**options)
     folder = out or RESULTS / name
     publish(results, report.tables(results), folder)
     plots.draw(results, report.plot, folder)
+    if fill:
+        pages.fill(RESULTS)
 
 
 def _stop(*_: object) -> None:

@@ -14,15 +14,25 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from loadtests import aims, builds, capacity, cost_report, duplicates, gateway_report, inbox_report, middleware_report
+from loadtests import (
+    aims,
+    builds,
+    capacity,
+    cost_report,
+    duplicates,
+    gateway_report,
+    inbox_report,
+    middleware_report,
+    relay,
+)
 from loadtests.bed import OURS
 from loadtests.machine import told as describe
 from loadtests.processes import HERE, ROOT
 from loadtests.report import Results, Table, spread
 
 KEPT = ROOT / "docs" / "performance"
-PAGES = ("docs/performance.md", "docs/scaling.md", "docs/inbox.md", "README.md")
-BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox")
+PAGES = ("docs/performance.md", "docs/scaling.md", "docs/inbox.md", "docs/outbox.md", "README.md")
+BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "relay")
 MARKED = re.compile(r"(<!-- made by scripts/performance: ([a-z-]+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 
 Everything = dict[str, Results]
@@ -172,6 +182,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "cost": lambda results: _tables(cost_report.tables(results["cost"])),
     "duplicates": lambda results: _tables(duplicates.tables(results["duplicates"])),
     "inbox": lambda results: _tables(inbox_report.tables(results["inbox"])),
+    "relay": lambda results: _tables(relay.tables(results["relay"])),
     "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
@@ -201,6 +212,7 @@ def draw_all(results: Everything) -> None:
         "gateway": ("gateway", gateway_report.plot), "middleware": ("middleware", middleware_report.plot),
         "soak": ("cost", cost_report.plot), "concurrency": ("cost", cost_report.plot_concurrency),
         "duplicates": ("duplicates", duplicates.plot), "inbox": ("inbox", inbox_report.plot),
+        "relay": ("relay", relay.plot),
     }  # fmt: skip
     for name, (bench, plot) in plots.items():
         draw(results[bench], plot, KEPT, name, formats=("svg",))
