@@ -129,9 +129,10 @@ def bench_order(fill: bool, **options: Any) -> None:
 @_rounds
 @_quick
 @_out
-def bench_relay(**options: Any) -> None:
+@_fill
+def bench_relay(fill: bool, **options: Any) -> None:
     """Relays of an outbox on PostgreSQL, in order and by SKIP LOCKED alone, one and three; with one large aggregate."""
-    _bench("relay", **options)
+    _bench("relay", fill=fill, **options)
 
 
 @main.command("instructions")

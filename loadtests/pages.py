@@ -24,6 +24,7 @@ from loadtests import (
     inbox_report,
     middleware_report,
     order,
+    relay,
 )
 from loadtests.bed import OURS
 from loadtests.machine import told as describe
@@ -31,8 +32,8 @@ from loadtests.processes import HERE, ROOT
 from loadtests.report import Results, Table, spread
 
 KEPT = ROOT / "docs" / "performance"
-PAGES = ("docs/performance.md", "docs/scaling.md", "docs/inbox.md", "docs/ordering.md", "README.md")
-BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "order")
+PAGES = ("docs/performance.md", "docs/scaling.md", "docs/inbox.md", "docs/ordering.md", "docs/outbox.md", "README.md")
+BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "order", "relay")
 MARKED = re.compile(r"(<!-- made by scripts/performance: ([a-z-]+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 
 Everything = dict[str, Results]
@@ -183,6 +184,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "duplicates": lambda results: _tables(duplicates.tables(results["duplicates"])),
     "inbox": lambda results: _tables(inbox_report.tables(results["inbox"])),
     "order": lambda results: _tables(order.tables(results["order"])),
+    "relay": lambda results: _tables(relay.tables(results["relay"])),
     "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
@@ -213,6 +215,7 @@ def draw_all(results: Everything) -> None:
         "soak": ("cost", cost_report.plot), "concurrency": ("cost", cost_report.plot_concurrency),
         "duplicates": ("duplicates", duplicates.plot), "inbox": ("inbox", inbox_report.plot),
         "order": ("order", order.plot),
+        "relay": ("relay", relay.plot),
     }  # fmt: skip
     for name, (bench, plot) in plots.items():
         draw(results[bench], plot, KEPT, name, formats=("svg",))
