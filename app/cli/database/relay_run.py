@@ -9,8 +9,6 @@ from functools import partial
 from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Gauge
-from sqlalchemy import Engine
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate import __version__
 from oncegate.app import signals
@@ -100,7 +98,7 @@ async def _run(options: RelayOptions) -> None:
                 pages.close()
 
 
-async def _source(options: RelayOptions, engine: AsyncEngine | Engine) -> Source:
+async def _source(options: RelayOptions, engine: Any) -> Source:
     """What the options name. Raises `NotDone`, and ``ValueError`` for what contradicts itself."""
     if options.source is not None:
         make = _imported("--source", options.source, "function")
