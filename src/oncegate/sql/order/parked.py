@@ -204,14 +204,17 @@ class ParkedMessages:
 
     def _lock(self, connection: Connection, aggregate: bytes) -> int:
         """The last number of an aggregate, whose row is locked, and made where there is none."""
-        now = clock(connection)
-        row = {"applied_at": now, "sequence": self.starts_at - 1, "parked": 0, "aggregate": aggregate}
-        make = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(self.order)
-        connection.execute(
-            make.values(row | {"consumer": self.names[0]}).on_conflict_do_update(
-                index_elements=[self.order.c.consumer, self.order.c.aggregate], set_={"parked": self.order.c.parked}
+        column = self.order.c
+        its = and_(column.consumer == self.names[0], column.aggregate == aggregate)
+        if not connection.execute(update(self.order).where(its).values(parked=column.parked)).rowcount:
+            # Not at once by this one, which SQLAlchemy compiles each time anew.
+            row = {"applied_at": clock(connection), "sequence": self.starts_at - 1, "parked": 0, "aggregate": aggregate}
+            make = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(self.order)
+            connection.execute(
+                make.values(row | {"consumer": self.names[0]}).on_conflict_do_update(
+                    index_elements=[column.consumer, column.aggregate], set_={"parked": column.parked}
+                )
             )
-        )
         highest = select(func.max(self.order.c.sequence)).where(
             self.order.c.consumer.in_(self.names), self.order.c.aggregate == aggregate
         )
