@@ -107,7 +107,7 @@ def run(
 
 def tables(results: Results) -> list[Table]:
     """Thousands of instructions per request; with another checkout, or an option, the ratio of medians to it."""
-    if results.settings["options"]:
+    if results.settings.get("options"):
         return [_table_of_options(results)]
     other = any(sample["checkout"] == "against" for sample in results.samples)
     rows = []

@@ -1,6 +1,6 @@
 """The Locust users: all is well against a gateway, and they notice where it isn't."""
 
-import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,12 +19,12 @@ def locust(folder: Path, host: str) -> tuple[int, dict[str, tuple[int, int]], st
     """The exit code; of each kind of request how many were sent and how many failed; the report."""
     done = subprocess.run(
         [sys.executable, "-m", "locust", "-f", "loadtests/locustfile.py", "--host", host, "--headless", "--users", "10",
-         "--spawn-rate", "10", "--run-time", "2s", "--html", str(folder / "report.html"), "--csv", str(folder / "told")],
+         "--spawn-rate", "10", "--run-time", "2s", "--html", str(folder / "report.html"), "--json-file", str(folder / "counts")],
         capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
-    with (folder / "told_stats.csv").open() as file:
-        counts = {row["Name"]: (int(row["Request Count"]), int(row["Failure Count"])) for row in csv.DictReader(file)}
+    found = json.loads((folder / "counts.json").read_text())
+    counts = {row["name"]: (row["num_requests"], row["num_failures"]) for row in found}
     return done.returncode, counts, (folder / "report.html").read_text()
 
 

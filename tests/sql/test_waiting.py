@@ -135,7 +135,8 @@ def test_decisions_and_what_waits_are_counted(place: Place) -> None:
 def test_check_says_which_consumers_aggregates_wait(place: Place) -> None:
     def findings() -> list[tuple[str, str]]:
         found = json.loads(invoke("check", "--json", "--database", place.url).stdout)["findings"]
-        assert not any("outbox" in each["text"] for each in found), "there is none"
+        if not place.is_postgresql:  # whose database others share
+            assert not any("outbox" in each["text"] for each in found), "there is none"
         return [(each["verdict"], each["text"]) for each in found if each["area"] == "order"]
 
     handler = place.handler(Inbox("ledger", order="contiguous"), applies)

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from oncegate import Observation, Route
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.middleware.rules.settings import DEFAULT_METHODS
-from oncegate.prometheus import ConsumerMetrics, MiddlewareMetrics
+from oncegate.prometheus import ConsumerMetrics, MiddlewareMetrics, RelayMetrics
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 
@@ -36,6 +36,7 @@ OF_THE_GATEWAY = {
 """What an app has not: logins, submissions, workers that somebody looks after, samples of the cache."""
 _CONSUMERS = CollectorRegistry()
 ConsumerMetrics(registry=_CONSUMERS)
+RelayMetrics(registry=_CONSUMERS)
 OF_CONSUMERS = {family.name for family in _CONSUMERS.collect()}
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
