@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from oncegate.sql import Inbox
+from testing.waiting import wait_until
 from tests.sql.places import Outcome, Place
 
 PATIENT = 60.0
@@ -56,3 +57,13 @@ def is_waiting(place: Place) -> Callable[[], bool]:
             "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
     )
+
+
+def deliver_at_once(place: Place, one: Inbox, other: Inbox, pool: Pool) -> None:
+    """A message to two inboxes of one consumer at the same time: one executes it, the other waits and gets its result."""
+    first = Held(place, one, "a", pool, keep=7)
+    second = pool.submit(place.deliver, other, "a")
+    wait_until(is_waiting(place), "the second waits")
+    first.release()
+    assert (second.result().first, second.result().result) == (False, 7)
+    assert place.effects() == ["a"]

@@ -1,13 +1,14 @@
 """Databases, and the ways into them: each way delivers a message as a user's consumer would, in its own words."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from sqlalchemy import CursorResult, Engine, NullPool, Table, create_engine, text
+from sqlalchemy import Connection, CursorResult, Engine, NullPool, Table, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -218,3 +219,13 @@ class AsyncPlace(Place):
             return Outcome(entry.first, entry.result, entry.decision)
 
         return asyncio.run(deliver())
+
+
+@contextmanager
+def planned_once(url: str) -> Iterator[Connection]:
+    """A connection by psycopg that plans each statement once, for whatever parameters, as asyncpg does sooner or later."""
+    generic = {"prepare_threshold": 0, "options": "-c plan_cache_mode=force_generic_plan"}
+    engine = create_engine(url, connect_args=generic)
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()

@@ -3,8 +3,7 @@
 import pytest
 
 from oncegate.sql import Inbox, KeyReused
-from testing.waiting import wait_until
-from tests.sql.held import PATIENT, Held, Pool, is_waiting
+from tests.sql.held import PATIENT, Pool, deliver_at_once
 from tests.sql.places import Place
 
 old = Inbox("billing", wait_timeout=PATIENT)
@@ -23,12 +22,7 @@ def test_each_message_is_executed_under_one_of_the_names(place: Place, one: Inbo
 
 @pytest.mark.parametrize(("one", "other"), [(old, new), (new, old)])
 def test_at_the_same_time_too(patient: Place, one: Inbox, other: Inbox, pool: Pool) -> None:
-    first = Held(patient, one, "a", pool, keep=7)
-    second = pool.submit(patient.deliver, other, "a")
-    wait_until(is_waiting(patient), "the second waits")
-    first.release()
-    assert (second.result().first, second.result().result) == (False, 7)
-    assert patient.effects() == ["a"]
+    deliver_at_once(patient, one, other, pool)
 
 
 def test_a_message_is_marked_under_each_name(place: Place) -> None:

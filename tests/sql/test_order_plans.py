@@ -6,13 +6,13 @@ By a plan, too, that was made before there were statistics of the tables: see te
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, text
 
 from oncegate.sql import Inbox
 from oncegate.sql.marking.sequence_writer import SequenceWriter
 from oncegate.sql.order.numbers import Numbered, digest
 from testing.postgresql import PostgreSQLServer
-from tests.sql.places import SyncPlace
+from tests.sql.places import SyncPlace, planned_once
 
 AGGREGATES = 3000
 _READ = text(
@@ -40,11 +40,8 @@ def connection(postgresql: PostgreSQLServer) -> Iterator[Connection]:
         "INSERT INTO oncegate_parked (parked_at, due_at, sequence, attempts, dead, applied, consumer, aggregate, aggregate_id,"
         f" arguments, submitted) SELECT now(), now(), 2, 0, false, false, 'ledger', {hashed}, number, '[]', false {each}"
     )
-    generic = {"prepare_threshold": 0, "options": "-c plan_cache_mode=force_generic_plan"}
-    engine = create_engine(url, connect_args=generic)
-    with engine.connect() as connection:
+    with planned_once(url) as connection:
         yield connection
-    engine.dispose()
 
 
 def rows_read(connection: Connection, work: Callable[[], object]) -> int:

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
 from oncegate import Delivery
@@ -20,7 +20,7 @@ from oncegate.sql.marking.statements import statements
 from testing.postgresql import PostgreSQLServer
 from testing.waiting import until as wait_for
 from tests.sql.aging import TABLE, clean
-from tests.sql.places import SyncPlace
+from tests.sql.places import SyncPlace, planned_once
 
 KEYS = [str(number) for number in range(3000)]
 _READ = text(
@@ -37,11 +37,8 @@ def connection(postgresql: PostgreSQLServer) -> Iterator[Connection]:
     place.prepare()
     place.execute("ALTER TABLE oncegate_inbox SET (autovacuum_enabled = off)")
     place.run(lambda session: Inbox("billing", aliases=["payments"]).first_many(session, KEYS))
-    generic = {"prepare_threshold": 0, "options": "-c plan_cache_mode=force_generic_plan"}
-    engine = create_engine(url, connect_args=generic)
-    with engine.connect() as connection:
+    with planned_once(url) as connection:
         yield connection
-    engine.dispose()
 
 
 def rows_read(connection: Connection, work: Callable[[], object]) -> int:

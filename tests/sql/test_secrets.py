@@ -25,8 +25,7 @@ from oncegate.middleware.rules.key import fingerprint, record_id, record_key
 from oncegate.sql import Inbox, KeyReused, Outbox
 from oncegate.sql.database.errors import SequenceForked
 from testing.command_line import invoke
-from testing.waiting import wait_until
-from tests.sql.held import PATIENT, Held, Pool, is_waiting
+from tests.sql.held import PATIENT, Pool, deliver_at_once
 from tests.sql.places import EFFECT, Place
 
 OLD, NEW = "an old secret of 32 bytes or more", "a new secret of 32 bytes or more"
@@ -103,12 +102,7 @@ def test_a_secret_that_is_dropped_at_once_has_a_message_executed_again(place: Pl
 @pytest.mark.parametrize("step", [(OLD, [OLD, NEW]), ([NEW, OLD], OLD), ([OLD, NEW], [NEW, OLD]), ([NEW, OLD], NEW)])
 def test_at_the_same_time_too(patient: Place, step: tuple[Any, Any], pool: Pool) -> None:
     one, other = map(billing, step)
-    first = Held(patient, one, "a", pool, keep=7)
-    second = pool.submit(patient.deliver, other, "a")
-    wait_until(is_waiting(patient), "the second waits")
-    first.release()
-    assert (second.result().first, second.result().result) == (False, 7)
-    assert patient.effects() == ["a"]
+    deliver_at_once(patient, one, other, pool)
 
 
 @BOTH

@@ -9,6 +9,7 @@ import httpx
 import yaml
 
 from testing.servers import FetchedServer
+from testing.waiting import wait_until
 
 RULES = Path(__file__).parent.parent.parent / "docs/deploy/alerts.yaml"
 _GROUPS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
@@ -86,6 +87,13 @@ class Prometheus(FetchedServer):
     def found(self) -> set[str]:
         """The alerts whose expressions find something now."""
         return {name for name, rule in ALERTS.items() if self.query(rule["expr"])}
+
+    def become_active(self, expected: set[str], *names: str) -> None:
+        """Wait until ``names``, which are added to what is ``expected``, are active; assert that no others are."""
+        expected.update(names)
+        wait_until(lambda: self.active() >= expected, f"{names} are active")
+        assert self.evaluated()
+        assert self.active() == self.found() == expected
 
     def evaluated(self) -> bool:
         """Whether all rules have been evaluated, without an error, after the moment of the call."""

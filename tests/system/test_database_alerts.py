@@ -1,6 +1,7 @@
 """The shipped alerts for what waits in a database, in a real Prometheus: each is active after what it is for, and none before."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,7 @@ def test_each_alert_is_active_after_what_it_is_for_and_none_before(place: SyncPl
     expected = set[str]()
     try:
         with Prometheus(f"127.0.0.1:{port}", "/metrics") as prometheus:
-
-            def active(*names: str) -> None:
-                """These, and no others."""
-                expected.update(names)
-                wait_until(lambda: prometheus.active() >= expected, f"{names} are active")
-                assert prometheus.evaluated()
-                assert prometheus.active() == prometheus.found() == expected
+            active = partial(prometheus.become_active, expected)
 
             wait_until(lambda: prometheus.scrapes() >= 2, "it is looked at")
             asyncio.run(_deliver(place.handler(ledger, _nothing)))

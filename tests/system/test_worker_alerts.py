@@ -1,5 +1,6 @@
 """The shipped alerts for workers in a real Prometheus: each is active after the first event of its kind, and none before."""
 
+from functools import partial
 from pathlib import Path
 
 from oncegate.middleware.rules.key import execution_key, record_key
@@ -29,12 +30,7 @@ def test_each_alert_is_active_after_the_first_event_and_none_before(tmp_path: Pa
 def walk(shop: Shop, server: RedisServer, prometheus: Prometheus) -> None:
     expected = set[str]()
 
-    def active(*names: str) -> None:
-        """These, and no others."""
-        expected.update(names)
-        wait_until(lambda: prometheus.active() >= expected, f"{names} are active")
-        assert prometheus.evaluated()
-        assert prometheus.active() == prometheus.found() == expected
+    active = partial(prometheus.become_active, expected)
 
     wait_until(lambda: prometheus.scrapes() >= 2, "the worker is looked at")
     shop.submit("good")
